@@ -1,0 +1,3 @@
+//! The cloud side.
+
+fn main() {}

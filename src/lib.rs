@@ -1,0 +1,4 @@
+//! A reliable sync agent for edge nodes and its cloud side.
+
+pub mod object;
+pub mod sync;

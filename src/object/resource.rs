@@ -1,0 +1,80 @@
+//! Kinds and where they are served: group, version, kind, plural and scope.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Whether objects of a kind live in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Scope {
+    /// Objects have a namespace.
+    Namespaced,
+    /// Objects are unique in the cluster.
+    Cluster,
+}
+
+/// A kind as it is served: what a path and a `kind` field need to find each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Resource {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// API version within the group, such as `v1`.
+    pub version: String,
+    /// Kind in CamelCase, such as `ConfigMap`.
+    pub kind: String,
+    /// Lower-case plural of the path, such as `configmaps`.
+    pub plural: String,
+    /// Whether objects of the kind have a namespace.
+    pub scope: Scope,
+}
+
+/// The identity of an object by name: unique among the objects that exist at one time.
+///
+/// The API version is not part of it: `apps/v1` and `apps/v1beta1` show the same object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// API group, empty for the core group.
+    pub group: Arc<str>,
+    /// Kind in CamelCase.
+    pub kind: Arc<str>,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl Resource {
+    /// `group/version`, or only the version in the core group.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The key of an object of this kind.
+    #[must_use]
+    pub fn key(&self, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            group: self.group.as_str().into(),
+            kind: self.kind.as_str().into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// Splits an `apiVersion` into group and version; the core group is the empty string.
+#[must_use]
+pub fn split_api_version(api_version: &str) -> (&str, &str) {
+    api_version.split_once('/').unwrap_or(("", api_version))
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} '{}'", self.kind, self.name)
+        } else {
+            write!(f, "{} '{}/{}'", self.kind, self.namespace, self.name)
+        }
+    }
+}

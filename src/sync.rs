@@ -1,0 +1,10 @@
+//! The sync protocol: two pure state machines (edge and cloud), their frames, and the rules both share.
+//!
+//! Nothing here does I/O, reads a clock or draws a random number: time and randomness come in as
+//! arguments, effects go out as values. May depend on [`crate::object`] only.
+
+pub mod change;
+pub mod digest;
+#[cfg(test)]
+pub(crate) mod fault;
+pub mod replica;

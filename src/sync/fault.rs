@@ -1,0 +1,33 @@
+//! Bugs planted on purpose, one of each class: the simulation must find every one of them. Tests only.
+
+use std::cell::Cell;
+
+/// A deliberately planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The edge reports objects before their commit has returned.
+    AckBeforeCommit,
+    /// A delete for an unknown UID removes what has the same name.
+    DeleteByName,
+    /// Any version replaces any other one.
+    NoVersionGate,
+    /// Revision, count and digest are saved apart from the rows.
+    DigestOutsideTransaction,
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+}
+
+/// Whether the bug is planted in this thread.
+pub(crate) fn planted(fault: Fault) -> bool {
+    PLANTED.get() == Some(fault)
+}
+
+/// Plants a bug in this thread while `run` runs.
+pub(crate) fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
+    let before = PLANTED.replace(fault);
+    let result = run();
+    PLANTED.set(before);
+    result
+}
