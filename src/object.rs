@@ -6,5 +6,5 @@ mod resource;
 mod version;
 
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
-pub use resource::{ObjectKey, Resource, Scope, split_api_version};
+pub use resource::{ObjectKey, Resource, Scope, pluralize, split_api_version};
 pub use version::{Relation, ResourceVersion};

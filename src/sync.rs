@@ -5,6 +5,11 @@
 
 pub mod change;
 pub mod digest;
+pub mod edge;
 #[cfg(test)]
 pub(crate) mod fault;
+pub mod frame;
+pub mod message;
+mod parts;
 pub mod replica;
+pub mod timing;

@@ -2,6 +2,9 @@
 
 use std::cell::Cell;
 
+use super::change::Change;
+use super::replica::{Applied, Observed};
+
 /// A deliberately planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -30,4 +33,16 @@ pub(crate) fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
     let result = run();
     PLANTED.set(before);
     result
+}
+
+/// What [`Fault::AckBeforeCommit`] claims: that every change has already taken effect.
+pub(crate) fn observe_early(changes: &[Change]) -> Applied {
+    let observe = |change: &Change| {
+        let version = match change {
+            Change::Put(put) => Some(put.version.clone()),
+            Change::Delete(_) => None,
+        };
+        Observed { uid: change.uid().clone(), version }
+    };
+    Applied { observed: changes.iter().map(observe).collect(), rejected: Vec::new() }
 }

@@ -1,0 +1,499 @@
+//! The frames of the protocol and their encoding: JSON with `type` and `protocol`, compressed with
+//! zstd where that pays. `docs/protocol.md` shows each with an example.
+//!
+//! Decoders take bytes from the network: they bound what they build (a compressed frame may not grow
+//! beyond the frame limit), and every failure is a [`FrameError`].
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::object::ResourceVersion;
+
+use super::change::{Change, ObjectRef, Rejected, Uid};
+use super::digest::{BucketSet, Buckets, Digest, Epoch};
+use super::message::{Interner, Message};
+
+/// The version of the protocol that this module speaks.
+pub const PROTOCOL: u32 = 1;
+/// The largest frame in bytes, decoded, that is assumed where a Hello does not say another one.
+pub const DEFAULT_MAX_FRAME: u32 = 256 * 1024;
+/// The largest object in bytes that is assumed where a Hello does not say another one.
+pub const DEFAULT_MAX_OBJECT: u32 = 8 * 1024 * 1024;
+/// The smallest frame limit that is accepted: an InventoryRequest and a page of items must fit.
+pub const MIN_MAX_FRAME: u32 = 16 * 1024;
+
+/// The first four bytes of a zstd frame (RFC 8878, section 3.1.1). JSON text never starts so.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const ZSTD_LEVEL: i32 = 1;
+
+/// The first frame of a connection: who the node is and, in constant size, what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hello {
+    /// The name of the node; must be the one of the topic.
+    pub node: String,
+    /// The version of the agent.
+    pub agent: String,
+    /// Random, new with each Hello. Every later frame of both sides carries it.
+    pub session: String,
+    /// The identity of the database file and key of the digest.
+    pub epoch: Epoch,
+    /// The newest change of a row.
+    pub revision: u64,
+    /// The newest change that the cloud has confirmed. Absent when it is `revision`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<u64>,
+    /// The number of objects held.
+    pub count: u64,
+    /// The digest over (UID, version) of the objects held.
+    pub digest: Digest,
+    /// The cloud incarnation that the node last worked with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+    /// The largest frame the node accepts, in bytes, decoded.
+    #[serde(default = "default_max_frame", skip_serializing_if = "is_default_max_frame")]
+    pub max_frame: u32,
+    /// The largest object the node accepts, in bytes of JSON.
+    #[serde(default = "default_max_object", skip_serializing_if = "is_default_max_object")]
+    pub max_object: u32,
+}
+
+fn default_max_frame() -> u32 {
+    DEFAULT_MAX_FRAME
+}
+fn default_max_object() -> u32 {
+    DEFAULT_MAX_OBJECT
+}
+// serde hands these a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_default_max_frame(value: &u32) -> bool {
+    *value == DEFAULT_MAX_FRAME
+}
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_default_max_object(value: &u32) -> bool {
+    *value == DEFAULT_MAX_OBJECT
+}
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// One held object in a Report or an Inventory: an ObjectSync as the edge sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Item {
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The version held.
+    pub resource_version: ResourceVersion,
+    /// Which object it is; left out when the cloud has just sent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectRef>,
+}
+
+/// What the edge holds after a commit. Covers the changes `from < revision ≤ to`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The session.
+    pub session: String,
+    /// The revision before the first change.
+    pub from: u64,
+    /// The revision after the last change; equal to `from` when nothing changed.
+    pub to: u64,
+    /// Objects held, each UID once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<Item>,
+    /// UIDs held no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<Uid>,
+    /// Objects that could not be applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<Rejected>,
+}
+
+/// A page of what the edge holds in the buckets that were found to differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Inventory {
+    /// The session.
+    pub session: String,
+    /// Counts the pages from zero: a gap means a lost page.
+    pub page: u32,
+    /// The buckets this inventory is about.
+    pub buckets: BucketSet,
+    /// Whether another page follows.
+    pub more: bool,
+    /// The objects held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<Item>,
+}
+
+/// The cloud has compared: its records equal what the node holds, and what is missing follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Welcome {
+    /// The session of the Hello.
+    pub session: String,
+    /// The incarnation of the cloud. Absent when it is the one of the Hello.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+    /// The newest change of the edge that the cloud has recorded.
+    pub confirmed: u64,
+    /// The number of objects that are going to be sent or removed. Absent when zero.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pending: u64,
+    /// The number of removals held back by the mass-delete guard. Absent when zero.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held: u64,
+}
+
+/// The cloud has recorded all changes of the edge up to `revision`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Confirm {
+    /// The session.
+    pub session: String,
+    /// The newest change recorded.
+    pub revision: u64,
+    /// The number of objects still to be sent or removed. Absent when zero.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pending: u64,
+    /// The number of removals held back by the mass-delete guard. Absent when zero.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held: u64,
+}
+
+/// The records differ from what the node holds: it is asked for the buckets that differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryRequest {
+    /// The session.
+    pub session: String,
+    /// The bucket digests of the cloud's records, with the node's epoch as the key.
+    pub buckets: Buckets,
+}
+
+/// The cloud does not know the session: the node is asked to say Hello (again).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HelloRequest {
+    /// Why, for people.
+    pub reason: String,
+    /// Seconds to wait first. Absent when zero.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retry_after_seconds: u64,
+}
+
+/// A piece of one message that is larger than a frame. Pieces arrive in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Part {
+    /// The session.
+    pub session: String,
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The version of the object.
+    pub resource_version: ResourceVersion,
+    /// Where the piece starts, in bytes of the message.
+    pub offset: u64,
+    /// The length of the whole message in bytes.
+    pub total: u64,
+    /// The piece. Empty when the message is larger than the node accepts: an announcement
+    /// that the node answers with a rejection.
+    pub data: String,
+}
+
+/// The changes of an `Objects` frame.
+#[derive(Debug)]
+pub struct Objects {
+    /// The session.
+    pub session: String,
+    /// Changes that passed their checks.
+    pub changes: Vec<Change>,
+    /// Objects that did not.
+    pub rejected: Vec<Rejected>,
+}
+
+/// A frame from a node.
+#[derive(Debug)]
+pub enum Up {
+    /// See [`Hello`].
+    Hello(Hello),
+    /// See [`Report`].
+    Report(Report),
+    /// See [`Inventory`].
+    Inventory(Inventory),
+}
+
+/// A frame to a node, as it is written.
+#[derive(Debug)]
+pub enum Down {
+    /// See [`Welcome`].
+    Welcome(Welcome),
+    /// The session and the messages, each as JSON text.
+    Objects {
+        /// The session.
+        session: String,
+        /// Messages as JSON text.
+        messages: Vec<String>,
+    },
+    /// See [`Part`].
+    Part(Part),
+    /// See [`Confirm`].
+    Confirm(Confirm),
+    /// See [`InventoryRequest`].
+    InventoryRequest(InventoryRequest),
+    /// See [`HelloRequest`].
+    HelloRequest(HelloRequest),
+}
+
+/// A frame to a node, as it is read.
+#[derive(Debug)]
+pub enum Received {
+    /// See [`Welcome`].
+    Welcome(Welcome),
+    /// See [`Objects`].
+    Objects(Objects),
+    /// See [`Part`].
+    Part(Part),
+    /// See [`Confirm`].
+    Confirm(Confirm),
+    /// See [`InventoryRequest`].
+    InventoryRequest(InventoryRequest),
+    /// See [`HelloRequest`].
+    HelloRequest(HelloRequest),
+}
+
+/// Bytes that are not a frame. Nothing of them was used.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Larger than the receiver accepts, before or after decompression.
+    #[error("frame must be at most {limit} bytes")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The compressed data is damaged.
+    #[error("frame must be valid zstd: {0}")]
+    Compression(std::io::Error),
+    /// Not UTF-8.
+    #[error("frame must be UTF-8: {0}")]
+    Encoding(#[from] std::str::Utf8Error),
+    /// Not JSON, or not of the form that its type has.
+    #[error("frame must be the JSON of its type: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A newer or foreign protocol.
+    #[error("protocol must be {PROTOCOL}, is {0}")]
+    Protocol(u32),
+    /// A type that this side does not know.
+    #[error("type must be one of {expected}, is '{found}'")]
+    Type {
+        /// The types that are known.
+        expected: &'static str,
+        /// The type that was found.
+        found: String,
+    },
+}
+
+impl FrameError {
+    /// A short stable name for counters.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "too_large",
+            Self::Compression(_) => "compression",
+            Self::Encoding(_) => "encoding",
+            Self::Json(_) => "json",
+            Self::Protocol(_) => "protocol",
+            Self::Type { .. } => "type",
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    r#type: &'static str,
+    protocol: u32,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize)]
+struct ObjectsOut<'a> {
+    session: &'a str,
+    objects: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ObjectsIn<'a> {
+    session: String,
+    #[serde(borrow)]
+    objects: Vec<Message<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Probe<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    protocol: u32,
+}
+
+fn to_json<T: Serialize>(r#type: &'static str, body: &T) -> serde_json::Result<String> {
+    serde_json::to_string(&Envelope { r#type, protocol: PROTOCOL, body })
+}
+
+impl Up {
+    /// The name in the `type` field.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "Hello",
+            Self::Report(_) => "Report",
+            Self::Inventory(_) => "Inventory",
+        }
+    }
+
+    /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
+    ///
+    /// # Errors
+    /// When the JSON cannot be written or compressed.
+    pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError> {
+        let json = match self {
+            Self::Hello(body) => to_json(self.name(), body),
+            Self::Report(body) => to_json(self.name(), body),
+            Self::Inventory(body) => to_json(self.name(), body),
+        }?;
+        compress(json, compress_above)
+    }
+
+    /// Reads a frame of at most `limit` bytes, decoded.
+    ///
+    /// # Errors
+    /// See [`FrameError`].
+    pub fn decode(bytes: &[u8], limit: usize) -> Result<Self, FrameError> {
+        let text = decompress(bytes, limit)?;
+        let json = std::str::from_utf8(&text)?;
+        match &*probe(json)?.r#type {
+            "Hello" => Ok(Self::Hello(body(json)?)),
+            "Report" => Ok(Self::Report(body(json)?)),
+            "Inventory" => Ok(Self::Inventory(body(json)?)),
+            other => Err(unknown(other, "Hello, Report, Inventory")),
+        }
+    }
+}
+
+impl Down {
+    /// The name in the `type` field.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome(_) => "Welcome",
+            Self::Objects { .. } => "Objects",
+            Self::Part(_) => "Part",
+            Self::Confirm(_) => "Confirm",
+            Self::InventoryRequest(_) => "InventoryRequest",
+            Self::HelloRequest(_) => "HelloRequest",
+        }
+    }
+
+    /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
+    ///
+    /// # Errors
+    /// When the JSON cannot be written or compressed.
+    pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError> {
+        let name = self.name();
+        let json = match self {
+            Self::Welcome(body) => to_json(name, body),
+            Self::Objects { session, messages } => {
+                let objects: Result<Vec<&RawValue>, _> =
+                    messages.iter().map(|message| serde_json::from_str(message)).collect();
+                to_json(name, &ObjectsOut { session, objects: objects? })
+            }
+            Self::Part(body) => to_json(name, body),
+            Self::Confirm(body) => to_json(name, body),
+            Self::InventoryRequest(body) => to_json(name, body),
+            Self::HelloRequest(body) => to_json(name, body),
+        }?;
+        compress(json, compress_above)
+    }
+}
+
+impl Received {
+    /// Reads a frame of at most `limit` bytes, decoded; objects above `max_object` bytes are rejected singly.
+    ///
+    /// # Errors
+    /// See [`FrameError`].
+    pub fn decode(bytes: &[u8], limit: usize, max_object: usize) -> Result<Self, FrameError> {
+        let text = decompress(bytes, limit)?;
+        let json = std::str::from_utf8(&text)?;
+        match &*probe(json)?.r#type {
+            "Welcome" => Ok(Self::Welcome(body(json)?)),
+            "Objects" => {
+                let ObjectsIn { session, objects } = serde_json::from_str(json)?;
+                let (mut changes, mut rejected) = (Vec::with_capacity(objects.len()), Vec::new());
+                let mut interner = Interner::default();
+                for message in &objects {
+                    match message.to_change(&mut interner, max_object) {
+                        Ok(change) => changes.push(change),
+                        Err(reason) => rejected.push(reason),
+                    }
+                }
+                Ok(Self::Objects(Objects { session, changes, rejected }))
+            }
+            "Part" => Ok(Self::Part(body(json)?)),
+            "Confirm" => Ok(Self::Confirm(body(json)?)),
+            "InventoryRequest" => Ok(Self::InventoryRequest(body(json)?)),
+            "HelloRequest" => Ok(Self::HelloRequest(body(json)?)),
+            other => Err(unknown(other, "Welcome, Objects, Part, Confirm, InventoryRequest, HelloRequest")),
+        }
+    }
+}
+
+fn probe(json: &str) -> Result<Probe<'_>, FrameError> {
+    let probe: Probe<'_> = serde_json::from_str(json)?;
+    if probe.protocol != PROTOCOL {
+        return Err(FrameError::Protocol(probe.protocol));
+    }
+    Ok(probe)
+}
+
+fn body<T: DeserializeOwned>(json: &str) -> Result<T, FrameError> {
+    Ok(serde_json::from_str(json)?)
+}
+
+fn unknown(found: &str, expected: &'static str) -> FrameError {
+    FrameError::Type { expected, found: found.chars().take(40).collect() }
+}
+
+fn compress(json: String, above: usize) -> Result<Vec<u8>, FrameError> {
+    if json.len() <= above {
+        return Ok(json.into_bytes());
+    }
+    let compressed = zstd::bulk::compress(json.as_bytes(), ZSTD_LEVEL).map_err(FrameError::Compression)?;
+    Ok(if compressed.len() < json.len() { compressed } else { json.into_bytes() })
+}
+
+fn decompress(bytes: &[u8], limit: usize) -> Result<Cow<'_, [u8]>, FrameError> {
+    if bytes.len() > limit {
+        return Err(FrameError::TooLarge { limit });
+    }
+    if !bytes.starts_with(&ZSTD_MAGIC) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    // The size in the header is the sender's word: it may lower what is allocated, never raise it.
+    let size = match zstd::zstd_safe::get_frame_content_size(bytes) {
+        Ok(Some(size)) => usize::try_from(size).unwrap_or(usize::MAX),
+        _ => limit,
+    };
+    if size > limit {
+        return Err(FrameError::TooLarge { limit });
+    }
+    zstd::bulk::decompress(bytes, size).map(Cow::Owned).map_err(FrameError::Compression)
+}
+
+#[cfg(test)]
+mod tests;

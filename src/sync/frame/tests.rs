@@ -1,0 +1,133 @@
+use super::*;
+use crate::sync::change::RejectReason;
+use proptest::prelude::*;
+
+const LIMIT: usize = 64 * 1024;
+
+fn hello() -> Hello {
+    Hello {
+        node: "edge-0001".into(),
+        agent: "0.1.0".into(),
+        session: "5f1c9a7e".into(),
+        epoch: Epoch(u128::MAX / 3),
+        revision: 10_000,
+        confirmed: None,
+        count: 10_000,
+        digest: Digest(u128::MAX / 7),
+        incarnation: Some("1b2c3d4e5f607182".into()),
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+    }
+}
+
+#[test]
+fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
+    let up = Up::Hello(hello()).encode(1024).unwrap();
+    let down = Down::Welcome(Welcome {
+        session: hello().session,
+        incarnation: None,
+        confirmed: 10_000,
+        pending: 0,
+        held: 0,
+    });
+    let down = down.encode(1024).unwrap();
+    assert!(up.len() + down.len() <= 330, "{} + {}", up.len(), down.len());
+}
+
+#[test]
+fn frames_survive_encoding_compressed_or_not() {
+    let report = Report {
+        session: "s".into(),
+        from: 1,
+        to: 500,
+        objects: (0..500u64)
+            .map(|n| Item { uid: format!("uid-{n}").into(), resource_version: n.into(), object: None })
+            .collect(),
+        removed: vec!["gone".into()],
+        rejected: vec![Rejected {
+            uid: "bad".into(),
+            resource_version: 3.into(),
+            reason: RejectReason::TooLarge,
+            message: "must be smaller".into(),
+        }],
+    };
+    let mut sizes = Vec::new();
+    for above in [0, usize::MAX] {
+        let bytes = Up::Report(report.clone()).encode(above).unwrap();
+        sizes.push(bytes.len());
+        let Ok(Up::Report(back)) = Up::decode(&bytes, LIMIT) else { panic!("must be a report") };
+        assert_eq!(back, report);
+    }
+    assert!(sizes[0] * 3 < sizes[1], "compression must pay: {sizes:?}");
+}
+
+#[test]
+fn fields_of_a_later_minor_version_are_ignored() {
+    let json = r#"{"type":"Confirm","protocol":1,"session":"s","revision":4,"later":{"a":1}}"#;
+    let Ok(Received::Confirm(confirm)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+        panic!("must be a confirm");
+    };
+    assert_eq!((confirm.revision, confirm.pending), (4, 0));
+}
+
+#[test]
+fn a_zip_bomb_is_refused_before_it_grows() {
+    let bomb = zstd::bulk::compress(&vec![b' '; 50_000_000], 3).unwrap();
+    assert!(bomb.len() < LIMIT);
+    assert!(matches!(Up::decode(&bomb, LIMIT), Err(FrameError::TooLarge { .. })));
+    // The same without a size in the header, as a streaming encoder writes it.
+    let streamed = zstd::stream::encode_all(&vec![b' '; 50_000_000][..], 3).unwrap();
+    assert!(Up::decode(&streamed, LIMIT).is_err());
+}
+
+#[test]
+fn each_kind_of_nonsense_has_its_own_error() {
+    let label = |bytes: &[u8]| Up::decode(bytes, LIMIT).unwrap_err().label();
+    assert_eq!(label(b"{"), "json");
+    assert_eq!(label(b""), "json");
+    assert_eq!(label(b"[1,2]"), "json");
+    assert_eq!(label(b"\xff\xfe"), "encoding");
+    assert_eq!(label(&[&ZSTD_MAGIC[..], b"rubbish"].concat()), "compression");
+    assert_eq!(label(&vec![b' '; LIMIT + 1]), "too_large");
+    assert_eq!(label(br#"{"type":"Hello","protocol":2}"#), "protocol");
+    assert_eq!(label(br#"{"type":"Goodbye","protocol":1}"#), "type");
+    assert_eq!(label(br#"{"type":"Hello","protocol":1}"#), "json");
+    let deep = format!(r#"{{"type":"Hello","protocol":1,"x":{}}}"#, "[".repeat(LIMIT / 2));
+    assert_eq!(label(deep.as_bytes()), "json");
+    let huge = br#"{"type":"Report","protocol":1,"session":"s","from":99999999999999999999999,"to":1}"#;
+    assert_eq!(label(huge), "json");
+}
+
+#[test]
+fn a_bad_object_does_not_spoil_its_frame() {
+    let json = r#"{"type":"Objects","protocol":1,"session":"s","objects":[
+        {"header":{},"route":{"operation":"update","resource":"a/b/c"},"content":{}},
+        {"header":{},"route":{"operation":"delete","resource":"n/configmap/c"},
+         "content":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"uid":"u","name":"c","namespace":"n"}}}]}"#;
+    let Ok(Received::Objects(objects)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+        panic!("must be objects");
+    };
+    assert_eq!((objects.changes.len(), objects.rejected.len()), (1, 1));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), zip: bool) {
+        let bytes = if zip { zstd::bulk::compress(&bytes, 1).unwrap() } else { bytes };
+        let _ = Up::decode(&bytes, LIMIT);
+        let _ = Received::decode(&bytes, LIMIT, LIMIT);
+    }
+
+    #[test]
+    fn a_damaged_frame_does_not_panic(at in 0usize..300, byte: u8, cut in 0usize..300) {
+        let mut bytes = Up::Hello(hello()).encode(usize::MAX).unwrap();
+        let len = bytes.len();
+        bytes[at % len] = byte;
+        bytes.truncate(len - cut % len);
+        let _ = Up::decode(&bytes, LIMIT);
+        let mut zipped = zstd::bulk::compress(&bytes, 1).unwrap();
+        let len = zipped.len();
+        zipped[at % len] = byte;
+        let _ = Up::decode(&zipped, LIMIT);
+    }
+}

@@ -1,0 +1,399 @@
+//! One object message in KubeEdge's shape (`header`, `route`, `content`), and how it becomes a checked
+//! [`Change`].
+//!
+//! Our own link leaves out what it does not need (`msg_id`, `timestamp`, `source`) and adds `plural`,
+//! `scope` and `supersedes`; a stock CloudCore sends the former and not the latter. One type serves both.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::object::{Head, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
+
+use super::change::{Change, Delete, Put, RejectReason, Rejected};
+
+/// Who sent what when, and which version of the object it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Header<'a> {
+    /// The identity of the message, where a link acknowledges single messages.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub msg_id: Option<Cow<'a, str>>,
+    /// The message this one answers.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub parent_msg_id: Option<Cow<'a, str>>,
+    /// Milliseconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<i64>,
+    /// The version of the object in `content`.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub resourceversion: Option<Cow<'a, str>>,
+    /// The newer version that this older one replaces on purpose.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Cow<'a, str>>,
+}
+
+/// What is to be done with which object.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Route<'a> {
+    /// The module that sends.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Cow<'a, str>>,
+    /// The module group that is addressed.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Cow<'a, str>>,
+    /// `insert`, `update` or `delete`.
+    #[serde(borrow)]
+    pub operation: Cow<'a, str>,
+    /// `<namespace>/<type>/<name>`, the type in lower case, the namespace `null` for cluster scope.
+    #[serde(borrow)]
+    pub resource: Cow<'a, str>,
+    /// Lower-case plural of the kind.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub plural: Option<Cow<'a, str>>,
+    /// Whether the kind is namespaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+}
+
+/// One object message.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Message<'a> {
+    /// Identity and version.
+    #[serde(borrow)]
+    pub header: Header<'a>,
+    /// Operation and object.
+    #[serde(borrow)]
+    pub route: Route<'a>,
+    /// The object; for a delete only what identifies it.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a RawValue>,
+}
+
+/// An object on its way to a node: what a [`Message`] is written from.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The UID of the object.
+    pub uid: super::change::Uid,
+    /// The version that is sent, or that was deleted.
+    pub version: ResourceVersion,
+    /// The newer version on the edge that is to be replaced on purpose.
+    pub supersedes: Option<ResourceVersion>,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// Namespace, empty for cluster scope.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// The object as JSON text; none for a delete.
+    pub body: Option<Arc<str>>,
+}
+
+impl Outgoing {
+    /// The message as JSON text.
+    ///
+    /// # Errors
+    /// When the body is not JSON.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        let identity;
+        let (operation, content) = match &self.body {
+            Some(body) => ("update", serde_json::from_str::<&RawValue>(body)?),
+            None => {
+                identity = serde_json::json!({
+                    "apiVersion": self.resource.api_version(),
+                    "kind": self.resource.kind,
+                    "metadata": { "name": &*self.name, "namespace": &*self.namespace, "uid": &*self.uid },
+                })
+                .to_string();
+                ("delete", serde_json::from_str::<&RawValue>(&identity)?)
+            }
+        };
+        let namespace = if self.namespace.is_empty() { "null" } else { &self.namespace };
+        let kind = self.resource.kind.to_ascii_lowercase();
+        serde_json::to_string(&Message {
+            header: Header {
+                resourceversion: Some(self.version.as_str().into()),
+                supersedes: self.supersedes.as_ref().map(|version| version.as_str().into()),
+                ..Header::default()
+            },
+            route: Route {
+                source: None,
+                group: None,
+                operation: operation.into(),
+                resource: format!("{namespace}/{kind}/{}", self.name).into(),
+                plural: Some(self.resource.plural.as_str().into()),
+                scope: Some(self.resource.scope),
+            },
+            content: Some(content),
+        })
+    }
+}
+
+/// Keeps one [`Resource`] per kind alive while a frame is read, so that its objects share it.
+#[derive(Default)]
+pub struct Interner {
+    last: Vec<Arc<Resource>>,
+}
+
+impl Interner {
+    fn intern(&mut self, api_version: &str, kind: &str, plural: &str, scope: Scope) -> Arc<Resource> {
+        let (group, version) = split_api_version(api_version);
+        let known = self.last.iter().find(|r| {
+            r.kind == kind
+                && r.plural == plural
+                && r.version == version
+                && r.group == group
+                && r.scope == scope
+        });
+        if let Some(resource) = known {
+            return resource.clone();
+        }
+        let resource = Arc::new(Resource {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            scope,
+        });
+        if self.last.len() < 64 {
+            self.last.push(resource.clone());
+        }
+        resource
+    }
+}
+
+/// What a message says of its object before it is known to be right: enough to reject it by name.
+struct Claim<'m, 'a> {
+    message: &'m Message<'a>,
+    head: Head<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// Turns the message into a change, checking everything the store and local readers rely on.
+    ///
+    /// # Errors
+    /// A [`Rejected`] that names the object as far as the message did.
+    pub fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
+        let reject = |uid: &str, reason, message: String| {
+            let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
+            let version = self.header.resourceversion.as_deref().unwrap_or_default();
+            Rejected {
+                uid: uid.into(),
+                resource_version: clip(version, name::MAX_UID).into(),
+                reason,
+                message: clip(&message, 256).into(),
+            }
+        };
+        let invalid = |uid: &str, message: String| reject(uid, RejectReason::Invalid, message);
+        let Some(content) = self.content else {
+            return Err(invalid("", "`content` must be an object".into()));
+        };
+        let head: Head<'a> = serde_json::from_str(content.get())
+            .map_err(|error| invalid("", format!("`content` must be a Kubernetes object: {error}")))?;
+        let uid = head.metadata.uid.clone();
+        if content.get().len() > max_object {
+            let message = format!("must be at most {max_object} bytes, has {}", content.get().len());
+            return Err(reject(&uid, RejectReason::TooLarge, message));
+        }
+        if too_deep(content.get()) {
+            let message = format!("must nest at most {} levels deep", crate::object::MAX_DEPTH);
+            return Err(invalid(&uid, message));
+        }
+        let claim = Claim { message: self, head };
+        claim.check(interner).map_err(|message| invalid(&uid, message))
+    }
+}
+
+impl Claim<'_, '_> {
+    fn check(&self, interner: &mut Interner) -> Result<Change, String> {
+        let meta = &self.head.metadata;
+        let route = &self.message.route;
+        name::check_uid(&meta.uid).map_err(|problem| format!("`metadata.uid` {problem}"))?;
+        let mut segments = route.resource.splitn(3, '/');
+        let (Some(namespace), Some(kind), Some(object)) = (segments.next(), segments.next(), segments.next())
+        else {
+            return Err(format!(
+                "`route.resource` must be <namespace>/<type>/<name>, is '{}'",
+                route.resource
+            ));
+        };
+        let namespace = if namespace == "null" { "" } else { namespace };
+        let same =
+            meta.name == object && meta.namespace == namespace && self.head.kind.to_ascii_lowercase() == kind;
+        if !same {
+            return Err(format!(
+                "`content` must be the object that `route.resource` names: '{}' is not {} '{}/{}'",
+                clip(&route.resource, 80),
+                clip(&self.head.kind, 40),
+                clip(&meta.namespace, 40),
+                clip(&meta.name, 80)
+            ));
+        }
+        let (group, version) = split_api_version(&self.head.api_version);
+        name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
+        if !group.is_empty() {
+            name::check_subdomain(group).map_err(|problem| format!("`apiVersion` {problem}"))?;
+        }
+        name::check_label(kind).map_err(|problem| format!("`kind` {problem}"))?;
+        name::check_object_name(group, object).map_err(|problem| format!("`metadata.name` {problem}"))?;
+        if !namespace.is_empty() {
+            name::check_label(namespace).map_err(|problem| format!("`metadata.namespace` {problem}"))?;
+        }
+        self.change(interner, namespace, object)
+    }
+
+    fn change(&self, interner: &mut Interner, namespace: &str, object: &str) -> Result<Change, String> {
+        let Message { header, route, content } = self.message;
+        let resource = self.resource(interner, namespace)?;
+        let uid = Arc::from(&*self.head.metadata.uid);
+        match &*route.operation {
+            "insert" | "update" => {}
+            "delete" => return Ok(Change::Delete(Delete { uid, key: resource.key(namespace, object) })),
+            other => {
+                let other = clip(other, 40);
+                return Err(format!("`route.operation` must be insert, update or delete, is '{other}'"));
+            }
+        }
+        let version = &*self.head.metadata.resource_version;
+        if version.is_empty() || version.len() > name::MAX_UID {
+            let limit = name::MAX_UID;
+            return Err(format!("`metadata.resourceVersion` must have 1 to {limit} bytes"));
+        }
+        if header.resourceversion.as_deref().is_some_and(|claimed| claimed != version) {
+            return Err("`header.resourceversion` must be the version of `content`".into());
+        }
+        let Some(body) = content else { return Err("`content` must be an object".into()) };
+        Ok(Change::Put(Put {
+            uid,
+            version: version.into(),
+            supersedes: header.supersedes.as_deref().map(Into::into),
+            resource,
+            namespace: namespace.into(),
+            name: object.into(),
+            body: (*body).to_owned(),
+        }))
+    }
+
+    /// The kind; where the sender did not tell plural and scope they follow from kind and namespace.
+    fn resource(&self, interner: &mut Interner, namespace: &str) -> Result<Arc<Resource>, String> {
+        let route = &self.message.route;
+        let scope =
+            route.scope.unwrap_or(if namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced });
+        if (scope == Scope::Cluster) != namespace.is_empty() {
+            return Err(format!("`metadata.namespace` must fit the scope, which is {scope:?}"));
+        }
+        let guessed;
+        let plural = match &route.plural {
+            Some(plural) => {
+                name::check_label(plural).map_err(|problem| format!("`route.plural` {problem}"))?;
+                &**plural
+            }
+            None => {
+                guessed = crate::object::pluralize(&self.head.kind);
+                &guessed
+            }
+        };
+        Ok(interner.intern(&self.head.api_version, &self.head.kind, plural, scope))
+    }
+}
+
+/// At most `limit` bytes of a text, cut between characters.
+fn clip(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn outgoing(body: Option<&str>) -> Outgoing {
+        Outgoing {
+            uid: "u1".into(),
+            version: 7.into(),
+            supersedes: None,
+            resource: Arc::new(Resource {
+                group: String::new(),
+                version: "v1".into(),
+                kind: "ConfigMap".into(),
+                plural: "configmaps".into(),
+                scope: Scope::Namespaced,
+            }),
+            namespace: "default".into(),
+            name: "settings".into(),
+            body: body.map(Into::into),
+        }
+    }
+
+    const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings",
+        "namespace":"default","uid":"u1","resourceVersion":"7"},"data":{"a":"b"}}"#;
+
+    fn read(json: &str) -> Result<Change, Rejected> {
+        let message: Message<'_> = serde_json::from_str(json).unwrap();
+        message.to_change(&mut Interner::default(), 1 << 20)
+    }
+
+    #[test]
+    fn an_object_arrives_as_it_was_sent() {
+        let Ok(Change::Put(put)) = read(&outgoing(Some(BODY)).to_json().unwrap()) else {
+            panic!("must be a put");
+        };
+        assert_eq!((&*put.uid, put.version.as_str(), put.body.get()), ("u1", "7", BODY));
+        assert_eq!(*put.resource, *outgoing(None).resource);
+    }
+
+    #[test]
+    fn a_delete_names_its_uid() {
+        let Ok(Change::Delete(delete)) = read(&outgoing(None).to_json().unwrap()) else {
+            panic!("must be a delete");
+        };
+        assert_eq!((&*delete.uid, &*delete.key.name), ("u1", "settings"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_uid() {
+        let json = outgoing(Some(BODY)).to_json().unwrap();
+        let cases = [
+            (json.replace("settings", "a..b"), "metadata.name"),
+            (json.replace("settings", "../etc"), "metadata.name"),
+            (json.replacen("default/", "other/", 1), "route.resource"),
+            (json.replacen("default/configmap/settings", "x", 1), "route.resource"),
+            (json.replacen("update", "upsert", 1), "route.operation"),
+            (json.replacen(r#""resourceVersion":"7""#, r#""resourceVersion":"8""#, 1), "resourceversion"),
+            (json.replacen(r#""resourceVersion":"7""#, r#""x":"8""#, 1), "resourceVersion"),
+            (json.replacen("Namespaced", "Cluster", 1), "scope"),
+        ];
+        for (json, expected) in cases {
+            let rejected = read(&json).unwrap_err();
+            assert_eq!((rejected.reason, &*rejected.uid), (RejectReason::Invalid, "u1"), "{json}");
+            assert!(rejected.message.contains(expected), "{} in {}", expected, rejected.message);
+            assert!(rejected.message.len() <= 256);
+        }
+    }
+
+    #[test]
+    fn deep_nesting_and_size_are_refused() {
+        let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+        let body = BODY.replace(r#""b""#, &deep);
+        let message = outgoing(Some(&body)).to_json().unwrap();
+        assert!(read(&message).unwrap_err().message.contains("deep"));
+        let body = BODY.replace(r#""b""#, &format!("{:?}", "x".repeat(2 << 20)));
+        let rejected = read(&outgoing(Some(&body)).to_json().unwrap()).unwrap_err();
+        assert_eq!(rejected.reason, RejectReason::TooLarge);
+    }
+
+    proptest! {
+        #[test]
+        fn no_route_or_content_makes_it_panic(
+            resource in ".{0,20}", operation in ".{0,8}", uid in ".{0,8}", kind in ".{0,8}", version in ".{0,8}",
+        ) {
+            let json = serde_json::json!({
+                "header": {},
+                "route": {"operation": operation, "resource": resource},
+                "content": {"kind": kind, "metadata": {"uid": uid, "name": version, "resourceVersion": version}},
+            });
+            let _ = read(&json.to_string());
+        }
+    }
+}
