@@ -4,6 +4,7 @@
 //! arguments, effects go out as values. May depend on [`crate::object`] only.
 
 pub mod change;
+pub mod cloud;
 pub mod digest;
 pub mod edge;
 #[cfg(test)]

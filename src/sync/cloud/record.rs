@@ -1,0 +1,296 @@
+//! Reports become ObjectSync records: gathered while the last batch is being stored, then stored in one go.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::object::ResourceVersion;
+use crate::sync::change::{ObjectRef, Rejected, Uid};
+use crate::sync::frame::{Item, Report};
+use crate::sync::timing::{Now, backoff};
+
+use super::ledger::Record;
+use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal, Trouble};
+
+/// The delay after a batch that could not be stored; doubles up to a minute.
+const STORE_RETRY: Duration = Duration::from_millis(500);
+const STORE_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// What is waiting for the next batch.
+#[derive(Debug, Default)]
+struct Pending {
+    put: HashMap<Uid, (ResourceVersion, Arc<ObjectRef>)>,
+    remove: HashSet<Uid>,
+    reset: bool,
+    dirty: bool,
+}
+
+/// Gathers changes of the records, one batch under way at a time.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    pending: Pending,
+    /// The newest change of the node that is covered once everything gathered is stored.
+    reached: u64,
+    accepted: Option<String>,
+    storing: Option<RecordBatch>,
+    next_token: u64,
+    retry: Option<(Now, u32)>,
+    now: Now,
+    /// A Confirm is owed even if nothing was to be stored.
+    confirm_owed: bool,
+}
+
+impl Recorder {
+    /// Starts from what a Hello says: the node's own word is the base that reports build on.
+    pub(super) fn rebase(&mut self, reached: u64, accepted: Option<&str>) {
+        self.reached = reached;
+        self.accepted = accepted.map(Into::into);
+        self.pending = Pending { dirty: true, ..Pending::default() };
+        self.confirm_owed = false;
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.pending = Pending { reset: true, dirty: true, ..Pending::default() };
+    }
+
+    pub(super) fn accept(&mut self, incarnation: &str) {
+        if self.accepted.as_deref() != Some(incarnation) {
+            self.accepted = Some(incarnation.into());
+            self.pending.dirty = true;
+        }
+    }
+
+    pub(super) fn put(&mut self, uid: Uid, version: ResourceVersion, object: Arc<ObjectRef>) {
+        self.pending.remove.remove(&uid);
+        self.pending.put.insert(uid, (version, object));
+        self.pending.dirty = true;
+    }
+
+    pub(super) fn remove(&mut self, uid: Uid) {
+        self.pending.put.remove(&uid);
+        self.pending.remove.insert(uid);
+        self.pending.dirty = true;
+    }
+
+    /// Changes `from < revision ≤ to` are covered. After a gap nothing advances: the node reports again.
+    pub(super) fn reach(&mut self, from: u64, to: u64) {
+        if from <= self.reached && to > self.reached {
+            self.reached = to;
+            self.pending.dirty = true;
+        }
+    }
+
+    pub(super) fn set_reached(&mut self, to: u64) {
+        self.reached = to;
+        self.pending.dirty = true;
+    }
+
+    pub(super) fn reached(&self) -> u64 {
+        self.reached
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.storing.is_none() && !self.pending.dirty
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Now> {
+        self.retry.map(|(at, _)| at)
+    }
+
+    pub(super) fn tick(&mut self, now: Now) {
+        self.now = now;
+    }
+}
+
+impl CloudMachine {
+    /// Takes a report of the current session.
+    pub(super) fn take_report(&mut self, now: Now, report: Report) {
+        self.counters.reports += 1;
+        self.last_heard = now;
+        let owed = report.to > report.from || !report.objects.is_empty() || !report.removed.is_empty();
+        let mut newest = None;
+        for item in &report.objects {
+            if let Some(sent) = self.sender.sent_at(&item.uid) {
+                self.measure(now.saturating_sub(sent));
+            }
+            newest = newest.max(self.sender.answered(&item.uid, Some(&item.resource_version)));
+        }
+        for uid in &report.removed {
+            newest = newest.max(self.sender.answered(uid, None));
+        }
+        let uids: HashSet<Uid> = report
+            .objects
+            .iter()
+            .map(|item| item.uid.clone())
+            .chain(report.removed.iter().cloned())
+            .chain(report.rejected.iter().map(|rejected| rejected.uid.clone()))
+            .collect();
+        for item in report.objects {
+            self.counters.reported += 1;
+            self.take_item(item);
+        }
+        for uid in report.removed {
+            self.recorder.remove(uid);
+        }
+        self.recorder.reach(report.from, report.to);
+        self.recorder.confirm_owed |= owed;
+        for rejected in report.rejected {
+            self.take_rejected(now, rejected);
+        }
+        self.resend_overtaken(now, newest, &uids);
+        self.flush_records();
+    }
+
+    /// Takes one item; an object that cannot be named is left out, and the digest will show it.
+    pub(super) fn take_item(&mut self, item: Item) {
+        let Item { uid, resource_version, object } = item;
+        if self.issued.is_lost(&resource_version) {
+            self.store_went_back();
+        }
+        if let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid)) {
+            self.recorder.put(uid, resource_version, object);
+        }
+    }
+
+    /// The node knows what this store never said.
+    pub(super) fn store_went_back(&mut self) {
+        if !self.suspect {
+            self.suspect = true;
+            self.effects.push_back(CloudEffect::StoreWentBack);
+        }
+    }
+
+    fn take_rejected(&mut self, now: Now, rejected: Rejected) {
+        self.counters.rejected += 1;
+        let Rejected { uid, resource_version: version, reason, message } = rejected;
+        if !self.desired.contains_key(&uid) {
+            self.sender.done(&uid);
+            return self.reconsider(now, &uid);
+        }
+        self.sender.done(&uid);
+        self.queue.remove(&uid);
+        let trouble = self.trouble.entry(uid.clone()).or_insert_with(Trouble::default);
+        let refusal = Refusal { version, reason, message: message.clone() };
+        let news = trouble.refusal.as_ref() != Some(&refusal);
+        trouble.refusal = Some(refusal);
+        let (min, max) = (self.config.reject_retry_min, self.config.reject_retry_max);
+        // Spread by a hash of the UID would be random enough, but one node's retries need no spread.
+        trouble.retry_at = now + backoff(min, max, trouble.attempts, u64::MAX);
+        trouble.attempts = trouble.attempts.saturating_add(1);
+        if news {
+            let object = self.object(&uid);
+            self.notice(CloudNotice::Rejected { uid, object, reason, message });
+        }
+        self.recorder.confirm_owed = true;
+    }
+
+    fn measure(&mut self, sample: Duration) {
+        self.round_trip = Some(match self.round_trip {
+            Some(smoothed) => (smoothed * 7 + sample) / 8,
+            None => sample,
+        });
+    }
+
+    /// Hands the next batch to the store if none is under way, or pays an owed Confirm.
+    pub(super) fn flush_records(&mut self) {
+        if self.recorder.storing.is_some() {
+            if let Some((at, _)) = self.recorder.retry
+                && at <= self.recorder.now
+                && let Some(batch) = self.recorder.storing.clone()
+            {
+                self.recorder.retry = self.recorder.retry.map(|(_, n)| (Now::MAX, n));
+                self.effects.push_back(CloudEffect::Record(batch));
+            }
+            return;
+        }
+        if !self.recorder.pending.dirty || self.is_superfluous() {
+            self.recorder.pending = Pending::default();
+            let uids: Vec<Uid> = self.sender.settled(&self.ledger);
+            self.release(self.last_heard, &uids);
+            if std::mem::take(&mut self.recorder.confirm_owed) {
+                self.confirm();
+            }
+            self.advance_connecting();
+            return;
+        }
+        let Pending { put, remove, reset, .. } = std::mem::take(&mut self.recorder.pending);
+        let token = self.recorder.next_token;
+        self.recorder.next_token += 1;
+        let batch = RecordBatch {
+            token,
+            epoch: self.ledger.epoch(),
+            confirmed: self.recorder.reached,
+            accepted: self.recorder.accepted.clone(),
+            reset,
+            put: put.into_iter().map(|(uid, (version, object))| (uid, version, object)).collect(),
+            remove: remove.into_iter().collect(),
+        };
+        self.recorder.storing = Some(batch.clone());
+        self.effects.push_back(CloudEffect::Record(batch));
+    }
+
+    /// Whether what was gathered says only what is stored already.
+    fn is_superfluous(&self) -> bool {
+        let Pending { put, remove, reset, .. } = &self.recorder.pending;
+        !reset
+            && self.ledger.stored_epoch() == Some(self.ledger.epoch())
+            && self.ledger.confirmed() == self.recorder.reached
+            && self.ledger.accepted() == self.recorder.accepted.as_deref()
+            && remove.iter().all(|uid| self.ledger.get(uid).is_none())
+            && put.iter().all(|(uid, (version, _))| {
+                self.ledger.get(uid).is_some_and(|record| record.version == *version)
+            })
+    }
+
+    /// The store has committed a batch, or could not.
+    pub fn recorded(&mut self, now: Now, token: u64, stored: bool, random: u64) {
+        self.recorder.now = now;
+        let Some(batch) = self.recorder.storing.take_if(|batch| batch.token == token) else { return };
+        if !stored {
+            let attempt = self.recorder.retry.map_or(0, |(_, attempt)| attempt + 1);
+            let wait = backoff(STORE_RETRY, STORE_RETRY_MAX, attempt, random);
+            self.recorder.retry = Some((now + wait, attempt));
+            self.recorder.storing = Some(batch);
+            return;
+        }
+        self.recorder.retry = None;
+        if batch.reset {
+            self.ledger.clear();
+        }
+        self.ledger.store_facts(batch.epoch, batch.confirmed, batch.accepted);
+        let mut uids = Vec::with_capacity(batch.put.len() + batch.remove.len());
+        for (uid, version, object) in batch.put {
+            self.ledger.set(uid.clone(), Record { version, object });
+            uids.push(uid);
+        }
+        for uid in batch.remove {
+            if let Some(record) = self.ledger.remove(&uid) {
+                self.leftovers.remove(&record.object.key());
+            }
+            self.held.remove(&uid);
+            uids.push(uid);
+        }
+        self.release(now, &uids);
+        if std::mem::take(&mut self.recorder.confirm_owed) || !uids.is_empty() {
+            self.confirm();
+        }
+        self.flush_records();
+    }
+
+    /// These UIDs have an answer: what was sent of them is no longer under way.
+    fn release(&mut self, now: Now, uids: &[Uid]) {
+        for uid in uids {
+            if self.sender.is_settled(uid, &self.ledger) {
+                self.sender.done(uid);
+            }
+            self.reconsider(now, uid);
+        }
+    }
+
+    /// Whether a phase waits for everything that was gathered to be stored.
+    pub(super) fn advance_connecting(&mut self) {
+        if matches!(self.phase, Phase::Connecting(_)) && self.recorder.is_idle() {
+            self.compare();
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The values that go into and come out of the cloud machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::object::{Resource, ResourceVersion};
+use crate::sync::change::{ObjectRef, RejectReason, Uid};
+use crate::sync::digest::Epoch;
+
+/// The limits and delays of the cloud side, for one node.
+#[derive(Clone, Debug)]
+pub struct CloudConfig {
+    /// The largest number of objects sent and not yet reported.
+    pub window_objects: usize,
+    /// The largest number of bytes sent and not yet reported. One larger object may be under way beside it.
+    pub window_bytes: usize,
+    /// The largest number of objects in a frame.
+    pub frame_objects: usize,
+    /// The largest frame in bytes, decoded; the node's own limit may lower it.
+    pub max_frame: u32,
+    /// The shortest time after which an unreported object is sent again.
+    pub resend_min: Duration,
+    /// The longest time between two attempts to send an object.
+    pub resend_max: Duration,
+    /// The time after which a rejected object is tried again; doubles up to `reject_retry_max`.
+    pub reject_retry_min: Duration,
+    /// The longest time between two attempts with a rejected object.
+    pub reject_retry_max: Duration,
+    /// How long to wait for the next page or report of a node that reconnects.
+    pub answer_timeout: Duration,
+    /// The share of a node's objects (0 to 1) whose removal is held back after the cloud's store changed.
+    pub mass_delete_share: f64,
+    /// Removals up to this number are never held back.
+    pub mass_delete_min: u64,
+}
+
+/// An object that a node is to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    /// The latest version.
+    pub version: ResourceVersion,
+    /// Which object it is.
+    pub object: Arc<ObjectRef>,
+    /// The kind, with plural and scope.
+    pub resource: Arc<Resource>,
+    /// The size of its JSON in bytes; an estimate is good enough.
+    pub size: usize,
+}
+
+/// The body of an object, loaded for sending.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The UID.
+    pub uid: Uid,
+    /// The version of the body, which may be newer than the one asked for.
+    pub version: ResourceVersion,
+    /// The object as JSON text.
+    pub body: Arc<str>,
+}
+
+/// Changes to a node's ObjectSync records, to be stored in one transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordBatch {
+    /// Comes back with the answer.
+    pub token: u64,
+    /// The database file of the node.
+    pub epoch: Epoch,
+    /// The newest change of the node that is covered.
+    pub confirmed: u64,
+    /// The incarnation under which the node's removals were found plausible.
+    pub accepted: Option<String>,
+    /// Whether all other records of the node go.
+    pub reset: bool,
+    /// Records to write.
+    pub put: Vec<(Uid, ResourceVersion, Arc<ObjectRef>)>,
+    /// Records to remove.
+    pub remove: Vec<Uid>,
+}
+
+/// Work for the cloud's store and fleet.
+#[derive(Debug)]
+pub enum CloudEffect {
+    /// Load these bodies; answer with [`super::CloudMachine::loaded`].
+    Load(Vec<Uid>),
+    /// Store these records; answer with [`super::CloudMachine::recorded`].
+    Record(RecordBatch),
+    /// A node knows more than the store ever said: the store was replaced by an older copy. The fleet is to
+    /// begin a new incarnation.
+    StoreWentBack,
+    /// Something that an operator may want to know.
+    Notice(CloudNotice),
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloudNotice {
+    /// The node is connected and its records are proven equal to what it holds.
+    Welcomed {
+        /// Objects to send or to remove.
+        pending: u64,
+        /// Removals held back.
+        held: u64,
+    },
+    /// The node came back with another database file.
+    EpochChanged {
+        /// The file known before.
+        from: Epoch,
+        /// The file of now.
+        to: Epoch,
+    },
+    /// The node came back with an older copy of its database.
+    NodeWentBack {
+        /// The newest change that was recorded of it.
+        recorded: u64,
+        /// The newest change that it now has.
+        revision: u64,
+    },
+    /// The records differ from what the node holds: they are being rewritten.
+    Repairing,
+    /// Removals are held back until they are confirmed.
+    DeletionsHeld {
+        /// How many.
+        count: u64,
+    },
+    /// An object was rejected by the node.
+    Rejected {
+        /// The UID of the object.
+        uid: Uid,
+        /// The object, if known.
+        object: Option<Arc<ObjectRef>>,
+        /// Why.
+        reason: RejectReason,
+        /// In words.
+        message: String,
+    },
+}
+
+/// An object that the node refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The version refused.
+    pub version: ResourceVersion,
+    /// Why.
+    pub reason: RejectReason,
+    /// In words.
+    pub message: String,
+}
+
+/// Where the node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudPhase {
+    /// Not connected, or no Hello yet.
+    Offline,
+    /// The reports that follow a Hello are being taken.
+    Replaying,
+    /// The records are being rewritten from the node's inventory.
+    Repairing,
+    /// The records equal what the node holds; changes are sent.
+    Live,
+}
+
+/// Numbers for the status and the metrics. They only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CloudCounters {
+    /// Hellos received.
+    pub hellos: u64,
+    /// Objects sent, each attempt counted.
+    pub sent: u64,
+    /// Objects removed by message, each attempt counted.
+    pub removals_sent: u64,
+    /// Objects sent again.
+    pub resent: u64,
+    /// Reports taken.
+    pub reports: u64,
+    /// Objects reported as held.
+    pub reported: u64,
+    /// Objects rejected.
+    pub rejected: u64,
+    /// Inventories asked for.
+    pub repairs: u64,
+    /// Frames ignored because they were of another session.
+    pub foreign_session: u64,
+}
+
+/// The versions that a store has given out, as far as they can be told from those of a lost timeline.
+///
+/// At each opening the store jumps to a number larger than any it can have given out before, so what
+/// lies in a gap was given out by a store that this one replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Issued {
+    /// For each opening: the last version before, and the first one after.
+    pub gaps: Vec<(ResourceVersion, ResourceVersion)>,
+}
+
+impl Issued {
+    /// Whether the version was given out by a store that was since replaced by an older copy.
+    #[must_use]
+    pub fn is_lost(&self, version: &ResourceVersion) -> bool {
+        self.gaps.iter().any(|(last, base)| last.is_older_than(version) && version.is_older_than(base))
+    }
+}
