@@ -3,4 +3,5 @@
 #[cfg(feature = "cloud")]
 pub mod cloud;
 pub mod object;
+pub mod store;
 pub mod sync;
