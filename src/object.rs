@@ -15,5 +15,7 @@ pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector};
-pub use summary::{MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target};
+pub use summary::{
+    MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target,
+};
 pub use version::{Relation, ResourceVersion};
