@@ -8,8 +8,10 @@
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
 //! - [`reader`] runs reads in snapshots, on connections and threads of their own.
+//! - [`edge`] is what an edge node holds, on top of these.
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
+pub mod edge;
 pub mod engine;
 mod error;
 pub mod migrate;
