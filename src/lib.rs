@@ -1,4 +1,7 @@
 //! A reliable sync agent for edge nodes and its cloud side.
 
+#[cfg(feature = "cloud")]
+pub mod cloud;
 pub mod object;
+pub mod store;
 pub mod sync;

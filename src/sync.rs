@@ -13,4 +13,6 @@ pub mod frame;
 pub mod message;
 mod parts;
 pub mod replica;
+#[cfg(test)]
+mod simulation;
 pub mod timing;

@@ -78,15 +78,3 @@ impl fmt::Display for ObjectKey {
         }
     }
 }
-
-/// The plural of a kind that no table knows, by the rule Kubernetes uses for guesses.
-#[must_use]
-pub fn pluralize(kind: &str) -> String {
-    let singular = kind.to_lowercase();
-    match singular.as_bytes() {
-        [.., b's' | b'x' | b'z'] | [.., b'c' | b's', b'h'] => format!("{singular}es"),
-        [.., b'a' | b'e' | b'i' | b'o' | b'u', b'y'] => format!("{singular}s"),
-        [.., b'y'] => format!("{}ies", &singular[..singular.len() - 1]),
-        _ => format!("{singular}s"),
-    }
-}

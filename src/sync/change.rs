@@ -5,43 +5,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use crate::object::ObjectRef;
 use crate::object::{ObjectKey, Resource, ResourceVersion};
 
 /// The UID of an object, shared: it stands in several tables of a side at once.
 pub type Uid = Arc<str>;
-
-/// Which object: what an ObjectSync record says of it beside the UID.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ObjectRef {
-    /// Group and version.
-    pub api_version: Arc<str>,
-    /// Kind in CamelCase.
-    pub kind: Arc<str>,
-    /// Namespace, empty for cluster-scoped objects.
-    #[serde(default = "empty", skip_serializing_if = "str::is_empty")]
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-}
-
-fn empty() -> Arc<str> {
-    "".into()
-}
-
-impl ObjectRef {
-    /// The identity by name, which leaves the API version out.
-    #[must_use]
-    pub fn key(&self) -> ObjectKey {
-        let (group, _) = crate::object::split_api_version(&self.api_version);
-        ObjectKey {
-            group: group.into(),
-            kind: self.kind.clone(),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-        }
-    }
-}
 
 /// A change of what the edge is to hold.
 #[derive(Debug)]

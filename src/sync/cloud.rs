@@ -77,6 +77,8 @@ pub struct CloudMachine {
     leftovers: HashMap<ObjectKey, Uid>,
     /// Set when this node's Hello or reports proved that the store went back.
     suspect: bool,
+    /// The numbers of pending and held-back objects that the node was last told.
+    told: (u64, u64),
     effects: VecDeque<CloudEffect>,
     frames: VecDeque<Down>,
     last_heard: Now,
@@ -107,6 +109,7 @@ impl CloudMachine {
             held: HashSet::new(),
             leftovers: HashMap::new(),
             suspect: false,
+            told: (0, 0),
             effects: VecDeque::new(),
             frames: VecDeque::new(),
             last_heard: Now::ZERO,
@@ -288,7 +291,15 @@ impl CloudMachine {
         if let Some(frame) = self.frames.pop_front() {
             return Some(frame);
         }
-        self.next_objects(now)
+        if let Some(frame) = self.next_objects(now) {
+            return Some(frame);
+        }
+        // The node was told of objects that have become pointless to send: it learns that it is in sync.
+        let outdated = self.told != (self.pending(), self.held.len() as u64);
+        if outdated && self.pending() == 0 && matches!(self.phase, Phase::Live { .. }) {
+            self.confirm();
+        }
+        self.frames.pop_front()
     }
 
     fn confirm(&mut self) {
@@ -298,6 +309,7 @@ impl CloudMachine {
             Phase::Offline => return,
         };
         let (pending, held) = (self.pending(), self.held.len() as u64);
+        self.told = (pending, held);
         let revision = self.ledger.confirmed();
         // Confirms are cumulative: one that has not left yet is overtaken.
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));

@@ -246,6 +246,8 @@ pub struct EdgeMachine {
     frames: VecDeque<Up>,
     /// When unconfirmed changes are reported again, and how often that has happened in a row.
     repeat: Option<(Now, u32)>,
+    /// Confirms in a row that brought no news.
+    stalled: u32,
     counters: EdgeCounters,
 }
 
@@ -268,6 +270,7 @@ impl EdgeMachine {
             effects: VecDeque::new(),
             frames: VecDeque::new(),
             repeat: None,
+            stalled: 0,
             counters: EdgeCounters::default(),
         }
     }
@@ -301,6 +304,7 @@ impl EdgeMachine {
         self.reading = Reading::Nothing;
         self.next_read = None;
         self.repeat = None;
+        self.stalled = 0;
         self.effects.retain(|effect| {
             !matches!(
                 effect,
@@ -359,19 +363,29 @@ impl EdgeMachine {
     /// A frame has arrived.
     pub fn received(&mut self, now: Now, frame: Received, random: u64) {
         match frame {
-            Received::Welcome(welcome) => self.welcomed(now, welcome),
-            Received::Objects(objects) => self.objects(objects),
-            Received::Part(part) => self.part(part),
+            Received::Welcome(welcome) => self.welcomed(now, welcome, random),
+            Received::Objects(objects) => {
+                self.objects(now, objects);
+            }
+            Received::Part(part) => {
+                self.part(now, part);
+            }
             Received::Confirm(confirm) => self.confirmed(now, &confirm),
             Received::InventoryRequest(request) => self.inventory_requested(now, request),
             Received::HelloRequest(request) => self.hello_requested(now, request, random),
         }
     }
 
-    fn welcomed(&mut self, now: Now, welcome: Welcome) {
-        let Phase::Greeting { session, said, .. } = &self.phase else { return self.foreign() };
+    fn welcomed(&mut self, now: Now, welcome: Welcome, random: u64) {
+        if self.is_live(&welcome.session) {
+            // A cloud that has forgotten the session was shown a late copy of its Hello, which no longer
+            // says what is held.
+            self.forget_connection();
+            return self.settle(now, random, 0);
+        }
+        let Phase::Greeting { session, said, .. } = &self.phase else { return self.foreign(now) };
         if *session != welcome.session {
-            return self.foreign();
+            return self.foreign(now);
         }
         let round_trip = now.saturating_sub(*said);
         if let Some(to) = welcome.incarnation {
@@ -401,43 +415,53 @@ impl EdgeMachine {
     fn confirmed(&mut self, now: Now, confirm: &Confirm) {
         match &mut self.phase {
             Phase::Live { session, pending, held } if *session == confirm.session => {
+                let news = (*pending, *held) != (confirm.pending, confirm.held);
                 (*pending, *held) = (confirm.pending, confirm.held);
+                self.stalled = if news { 0 } else { self.stalled.saturating_add(1) };
             }
             // A long replay before the Welcome: the cloud is at work.
             Phase::Greeting { session, .. } if *session == confirm.session => self.link_progress(now),
-            _ => return self.foreign(),
+            _ => return self.foreign(now),
         }
         if self.advance(confirm.revision) {
+            self.stalled = 0;
+            self.repeat = None;
+        } else if self.confirmed >= self.totals.revision {
             self.repeat = None;
         }
         self.arm_repeat(now);
     }
 
     fn arm_repeat(&mut self, now: Now) {
-        if self.confirmed >= self.totals.revision {
+        let waiting = matches!(self.phase, Phase::Live { pending, .. } if pending > 0);
+        if self.confirmed >= self.totals.revision && !waiting {
             self.repeat = None;
         } else if self.repeat.is_none() {
-            self.repeat = Some((now + self.config.report_timeout, 0));
+            // The cloud answers but nothing comes of it: ask less and less often.
+            let wait = self.config.report_timeout.saturating_mul(1 << self.stalled.min(10));
+            self.repeat = Some((now + wait.min(self.config.retry_max), 0));
         }
     }
 
-    fn objects(&mut self, objects: Objects) {
+    fn objects(&mut self, now: Now, objects: Objects) {
         if !self.is_live(&objects.session) {
-            return self.foreign();
+            return self.foreign(now);
         }
+        self.link_progress(now);
         self.apply(objects.changes, objects.rejected);
     }
 
-    fn part(&mut self, part: Part) {
+    fn part(&mut self, now: Now, part: Part) {
         if !self.is_live(&part.session) {
-            return self.foreign();
+            return self.foreign(now);
         }
+        self.link_progress(now);
+        let uid = part.uid.clone();
         match self.parts.take(part) {
             Assembled::Waiting { progress: false } => {}
             Assembled::Waiting { progress: true } => {
-                // An empty report: the sender sees that the node is at work on the large object.
                 let at = self.totals.revision;
-                self.report(Report { from: at, to: at, ..Report::default() });
+                self.report(Report { from: at, to: at, receiving: Some(uid), ..Report::default() });
             }
             Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected]),
             Assembled::Message(text) => {
@@ -556,7 +580,7 @@ impl EdgeMachine {
     fn inventory_requested(&mut self, now: Now, request: InventoryRequest) {
         match &self.phase {
             Phase::Greeting { session, .. } if *session == request.session => self.link_progress(now),
-            _ => return self.foreign(),
+            _ => return self.foreign(now),
         }
         self.reading = Reading::Buckets { theirs: request.buckets };
         self.next_read = Some(EdgeEffect::ReadBuckets);
@@ -596,10 +620,10 @@ impl EdgeMachine {
     }
 
     fn hello_requested(&mut self, now: Now, request: HelloRequest, random: u64) {
-        if matches!(self.phase, Phase::Down | Phase::Settling | Phase::Pausing { .. }) {
+        if self.session() != Some(&request.session) {
             return;
         }
-        let HelloRequest { reason, retry_after_seconds } = request;
+        let HelloRequest { reason, retry_after_seconds, .. } = request;
         self.notice(EdgeNotice::HelloRequested { reason, retry_after_seconds });
         self.forget_connection();
         if retry_after_seconds == 0 {
@@ -673,7 +697,13 @@ impl EdgeMachine {
         }
         let wait = backoff(self.config.report_timeout * 2, self.config.retry_max, attempts, random);
         self.repeat = Some((now + wait, attempts));
-        self.replay();
+        if self.confirmed < self.totals.revision {
+            self.replay();
+        } else {
+            // Announced objects do not come: an empty report asks where things stand.
+            let at = self.totals.revision;
+            self.report(Report { from: at, to: at, ..Report::default() });
+        }
     }
 
     /// When [`EdgeMachine::tick`] wants to be called.
@@ -776,8 +806,13 @@ impl EdgeMachine {
         matches!(&self.phase, Phase::Live { session: own, .. } if own == session)
     }
 
-    fn foreign(&mut self) {
+    /// A frame of another session: a late one, or the cloud believes in a session that is over. In the
+    /// latter case a question under the own session makes it ask for a Hello.
+    fn foreign(&mut self, now: Now) {
         self.counters.foreign_session += 1;
+        if matches!(self.phase, Phase::Live { .. }) && self.repeat.is_none() {
+            self.repeat = Some((now + self.config.report_timeout, 0));
+        }
     }
 
     fn notice(&mut self, notice: EdgeNotice) {

@@ -113,6 +113,9 @@ pub struct Report {
     /// Objects that could not be applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
+    /// The object whose parts are arriving: a sign of life while a large object crosses a slow link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<Uid>,
 }
 
 /// A page of what the edge holds in the buckets that were found to differ.
@@ -181,6 +184,8 @@ pub struct InventoryRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HelloRequest {
+    /// The session that is not known; a node that has moved on ignores the request.
+    pub session: String,
     /// Why, for people.
     pub reason: String,
     /// Seconds to wait first. Absent when zero.

@@ -54,7 +54,8 @@ impl Assembler {
     /// Takes the next part. A part that does not continue what is there is dropped: the sender
     /// starts anew when no report comes.
     pub(super) fn take(&mut self, part: Part) -> Assembled {
-        if part.total > self.max_object.saturating_add(ENVELOPE) {
+        // Without data it is an announcement: the sender knows the limit and asks for the refusal.
+        if part.total > self.max_object.saturating_add(ENVELOPE) || part.data.is_empty() {
             return Assembled::Rejected(Rejected {
                 uid: part.uid,
                 resource_version: part.resource_version,

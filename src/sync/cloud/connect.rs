@@ -57,12 +57,21 @@ impl CloudMachine {
 
     fn hello(&mut self, now: Now, hello: Hello) {
         self.counters.hellos += 1;
+        let repeated = match &self.phase {
+            Phase::Offline => false,
+            Phase::Connecting(connecting) => connecting.hello.session == hello.session,
+            Phase::Live { session, .. } => *session == hello.session,
+        };
+        if repeated {
+            // Delivered twice: what it says was true when the first copy came.
+            return;
+        }
         self.disconnected();
         self.trouble.retain(|_, trouble| trouble.refusal.is_some());
         self.last_heard = now;
         if hello.max_frame < MIN_MAX_FRAME {
             let reason = format!("`maxFrame` must be at least {MIN_MAX_FRAME}, is {}", hello.max_frame);
-            self.refuse_session(reason, 3600);
+            self.refuse_session(hello.session, reason, 3600);
             return;
         }
         let told = hello.confirmed.unwrap_or(hello.revision).min(hello.revision);
@@ -99,18 +108,16 @@ impl CloudMachine {
                     self.take_report(now, report);
                 }
             }
-            Phase::Offline => self.refuse_session("this session is not known here".into(), 0),
-            _ => self.counters.foreign_session += 1,
+            _ => self.refuse_session(report.session, "this session is not known here".into(), 0),
         }
     }
 
     /// Asks the node to say Hello (again).
-    fn refuse_session(&mut self, reason: String, retry_after_seconds: u64) {
+    fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
-        let request = |frame: &Down| matches!(frame, Down::HelloRequest(_));
-        if !self.frames.iter().any(request) {
-            self.frames.push_back(Down::HelloRequest(HelloRequest { reason, retry_after_seconds }));
-        }
+        self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
+        let request = HelloRequest { session, reason, retry_after_seconds };
+        self.frames.push_back(Down::HelloRequest(request));
     }
 
     /// Compares, once everything that was reported is stored.
@@ -138,8 +145,9 @@ impl CloudMachine {
     fn request_inventory(&mut self, now: Now) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         if connecting.repairs == MAX_REPAIRS {
+            let session = connecting.hello.session.clone();
             self.disconnected();
-            return self.refuse_session("the inventory did not settle".into(), RETRY_AFTER);
+            return self.refuse_session(session, "the inventory did not settle".into(), RETRY_AFTER);
         }
         connecting.repairs += 1;
         connecting.until = now + self.config.answer_timeout;
@@ -155,8 +163,7 @@ impl CloudMachine {
         self.last_heard = now;
         let timeout = self.config.answer_timeout;
         let Phase::Connecting(connecting) = &mut self.phase else {
-            self.counters.foreign_session += 1;
-            return;
+            return self.refuse_session(inventory.session, "no inventory was asked for".into(), 0);
         };
         let Stage::Inventory { buckets, items, next_page } = &mut connecting.stage else { return };
         let fits = connecting.hello.session == inventory.session
@@ -223,6 +230,7 @@ impl CloudMachine {
         self.reconsider_all(self.last_heard);
         let changed = hello.incarnation.as_deref() != Some(&self.incarnation);
         let (pending, held) = (self.pending(), self.held.len() as u64);
+        self.told = (pending, held);
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
         self.frames.push_back(Down::Welcome(Welcome {
             session: hello.session,

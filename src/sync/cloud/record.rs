@@ -106,8 +106,15 @@ impl CloudMachine {
     /// Takes a report of the current session.
     pub(super) fn take_report(&mut self, now: Now, report: Report) {
         self.counters.reports += 1;
-        self.last_heard = now;
-        let owed = report.to > report.from || !report.objects.is_empty() || !report.removed.is_empty();
+        // A mere question is no sign that what was sent is being worked on.
+        if report.receiving.is_some() || !report.objects.is_empty() || !report.removed.is_empty() {
+            self.last_heard = now;
+        }
+        self.recorder.confirm_owed = true;
+        if report.to < self.recorder.reached {
+            // Everything it covers was covered since: what it says of its objects may be outdated.
+            return self.flush_records();
+        }
         let mut newest = None;
         for item in &report.objects {
             if let Some(sent) = self.sender.sent_at(&item.uid) {
@@ -125,15 +132,17 @@ impl CloudMachine {
             .chain(report.removed.iter().cloned())
             .chain(report.rejected.iter().map(|rejected| rejected.uid.clone()))
             .collect();
+        let mut named = true;
         for item in report.objects {
             self.counters.reported += 1;
-            self.take_item(item);
+            named &= self.take_item(item);
         }
         for uid in report.removed {
             self.recorder.remove(uid);
         }
-        self.recorder.reach(report.from, report.to);
-        self.recorder.confirm_owed |= owed;
+        if named {
+            self.recorder.reach(report.from, report.to);
+        }
         for rejected in report.rejected {
             self.take_rejected(now, rejected);
         }
@@ -141,15 +150,16 @@ impl CloudMachine {
         self.flush_records();
     }
 
-    /// Takes one item; an object that cannot be named is left out, and the digest will show it.
-    pub(super) fn take_item(&mut self, item: Item) {
+    /// Takes one item. False if nobody knows any more which object it is: the report then counts as a gap,
+    /// after which the node reports again, with names.
+    pub(super) fn take_item(&mut self, item: Item) -> bool {
         let Item { uid, resource_version, object } = item;
         if self.issued.is_lost(&resource_version) {
             self.store_went_back();
         }
-        if let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid)) {
-            self.recorder.put(uid, resource_version, object);
-        }
+        let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid)) else { return false };
+        self.recorder.put(uid, resource_version, object);
+        true
     }
 
     /// The node knows what this store never said.
@@ -181,7 +191,6 @@ impl CloudMachine {
             let object = self.object(&uid);
             self.notice(CloudNotice::Rejected { uid, object, reason, message });
         }
-        self.recorder.confirm_owed = true;
     }
 
     fn measure(&mut self, sample: Duration) {
@@ -280,9 +289,7 @@ impl CloudMachine {
     /// These UIDs have an answer: what was sent of them is no longer under way.
     fn release(&mut self, now: Now, uids: &[Uid]) {
         for uid in uids {
-            if self.sender.is_settled(uid, &self.ledger) {
-                self.sender.done(uid);
-            }
+            self.sender.settle(uid, &self.ledger);
             self.reconsider(now, uid);
         }
     }

@@ -16,8 +16,6 @@ use super::{CloudMachine, Loaded, PeerLimits, Phase, Trouble, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;
-/// Room in a message for what stands around the object.
-const MESSAGE_OVERHEAD: usize = 4096;
 
 /// An object that was sent and not reported yet.
 #[derive(Debug)]
@@ -99,9 +97,14 @@ impl Sender {
             .collect()
     }
 
-    pub(super) fn is_settled(&self, uid: &Uid, ledger: &Ledger) -> bool {
-        let recorded = ledger.get(uid).map(|record| &record.version);
-        self.in_flight.get(uid).is_none_or(|sent| sent.is_settled(recorded))
+    /// The record of a UID was stored: if it is what was to be achieved, the object is no longer under
+    /// way; if it is older, the report of it is still awaited.
+    pub(super) fn settle(&mut self, uid: &Uid, ledger: &Ledger) {
+        let Some(sent) = self.in_flight.get_mut(uid) else { return };
+        sent.answered = false;
+        if sent.is_settled(ledger.get(uid).map(|record| &record.version)) {
+            self.done(uid);
+        }
     }
 
     /// Notes that a UID was reported: the node holds this version of it, or nothing.
@@ -344,7 +347,8 @@ impl CloudMachine {
             self.sender.parts = Some(Parts { ready, offset: 0 });
         }
         let Parts { ready, offset } = self.sender.parts.take()?;
-        let announce_only = ready.json.len() > limits.max_object + MESSAGE_OVERHEAD;
+        let body = ready.out.body.as_ref().map_or(0, |body| body.len());
+        let announce_only = body > limits.max_object;
         // As a JSON string a piece of JSON text grows at most twofold.
         let room = (limits.max_frame - FRAME_OVERHEAD) / 2;
         let end = ready.json.floor_char_boundary((offset + room).min(ready.json.len()));

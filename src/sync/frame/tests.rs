@@ -50,6 +50,7 @@ fn frames_survive_encoding_compressed_or_not() {
             reason: RejectReason::TooLarge,
             message: "must be smaller".into(),
         }],
+        receiving: None,
     };
     let mut sizes = Vec::new();
     for above in [0, usize::MAX] {
