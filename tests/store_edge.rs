@@ -1,5 +1,8 @@
 //! The edge store through its public API: the rules of a replica, paging, restarts.
 
+// The functions that tests call are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod store_support;
 
 use std::collections::BTreeMap;

@@ -166,7 +166,7 @@ impl Thread {
 fn scan(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result<Option<Seen>, StoreError> {
     let tx = conn.unchecked_transaction()?;
     let (totals, _) = state::totals(&tx)?;
-    let resources = Resources::load(&tx, false)?;
+    let resources = Resources::load(&tx)?;
     let (mut rows_seen, mut digest, mut damaged) = (0, Digest::default(), Vec::new());
     let mut statement = tx.prepare(&format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id"))?;
     let mut rows = statement.query([])?;
@@ -195,7 +195,7 @@ pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(),
         return Err(StoreError::corrupt(verdict));
     }
     state::totals(conn)?;
-    Resources::load(conn, false)?;
+    Resources::load(conn)?;
     state.reopen_readers();
     Ok(())
 }

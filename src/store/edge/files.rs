@@ -62,6 +62,11 @@ pub(super) fn fresh_path(path: &Path) -> PathBuf {
     with_suffix(path, ".fresh")
 }
 
+/// Where a copy of a damaged file is mended.
+pub(super) fn mended_path(path: &Path) -> PathBuf {
+    with_suffix(path, ".mended")
+}
+
 /// Removes a database and what belongs to it, as far as it is there.
 pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {

@@ -51,7 +51,7 @@ pub(super) fn changes(conn: &Connection, after: u64, limit: usize) -> Result<Cha
     if after < oldest {
         return Err(StoreError::Compacted { after, oldest });
     }
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let mut statement = conn.prepare_cached(
         "SELECT j.revision, j.uid, coalesce(j.resource_id, o.resource_id), coalesce(j.namespace, o.namespace),
                 coalesce(j.name, o.name), o.uid, o.version
@@ -126,7 +126,7 @@ pub(super) fn inventory(
     limit: usize,
 ) -> Result<Inventory, StoreError> {
     let (totals, _) = totals(conn)?;
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let mut statement = conn.prepare_cached(
         "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects WHERE id > ?1 ORDER BY id",
     )?;
@@ -184,7 +184,7 @@ pub(super) fn by_name(
     namespace: &str,
     name: &str,
 ) -> Result<Found, StoreError> {
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let Some(kind) = resources.find(resource) else { return Ok((None, Vec::new())) };
     let sql = format!(
         "SELECT {OBJECT_COLUMNS} FROM objects WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3"
@@ -196,7 +196,7 @@ pub(super) fn by_name(
 
 /// See [`super::EdgeStore::by_uid`].
 pub(super) fn by_uid(conn: &Connection, uid: &Uid) -> Result<Found, StoreError> {
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE uid_key = ?1 AND uid = ?2");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((uid_key(uid), &**uid))?;
@@ -213,7 +213,7 @@ pub(super) fn list(
 ) -> Result<(List, Vec<i64>), StoreError> {
     let (totals, _) = totals(conn)?;
     let mut list = List { revision: totals.revision, items: Vec::new(), next: None };
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let Some(kind) = resources.find(resource) else { return Ok((list, Vec::new())) };
     let within = if namespace.is_some() { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
     let sql = format!(
@@ -250,7 +250,7 @@ pub(super) fn list(
 
 /// See [`super::EdgeStore::kinds`].
 pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
-    let resources = Resources::load(conn, false)?;
+    let resources = Resources::load(conn)?;
     let mut statement =
         conn.prepare_cached("SELECT resource_id, count(*) FROM objects GROUP BY resource_id")?;
     let mut rows = statement.query([])?;

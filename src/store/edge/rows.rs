@@ -52,30 +52,37 @@ fn resource_checksum(resource: &Resource) -> i64 {
 }
 
 impl Resources {
-    /// Reads the kinds; one whose checksum does not hold is an error unless `lenient`, then it is left out.
-    pub(super) fn load(conn: &Connection, lenient: bool) -> Result<Self, StoreError> {
-        let mut statement = conn.prepare_cached(
-            "SELECT id, \"group\", version, kind, plural, namespaced, checksum FROM resources",
-        )?;
+    /// Reads the kinds.
+    pub(super) fn load(conn: &Connection) -> Result<Self, StoreError> {
+        let mut statement = conn.prepare_cached(FROM_TABLE)?;
         let mut rows = statement.query([])?;
         let mut list = Vec::new();
         while let Some(row) = rows.next()? {
-            let scope = if row.get::<_, i64>(5)? == 1 { Scope::Namespaced } else { Scope::Cluster };
-            let resource = Resource {
-                group: row.get(1)?,
-                version: row.get(2)?,
-                kind: row.get(3)?,
-                plural: row.get(4)?,
-                scope,
-            };
-            let interned = Interned::new(row.get(0)?, Arc::new(resource));
-            if interned.checksum == row.get::<_, i64>(6)? {
-                list.push(interned);
-            } else if !lenient {
+            let (interned, checksum) = Interned::read(row)?;
+            if interned.checksum != checksum {
                 return Err(StoreError::corrupt(format!("kind {} in table resources", interned.id)));
             }
+            list.push(interned);
         }
         Ok(Self(list))
+    }
+
+    /// Reads what can be read of the kinds, from their table and from its copy in table `meta`: without
+    /// its kind no object could be saved.
+    pub(super) fn salvage(conn: &Connection) -> Self {
+        let mut list: Vec<Interned> = Vec::new();
+        for sql in [FROM_TABLE, FROM_META] {
+            let Ok(mut statement) = conn.prepare(sql) else { continue };
+            let Ok(mut rows) = statement.query([]) else { continue };
+            while let Ok(Some(row)) = rows.next() {
+                let sound =
+                    Interned::read(row).ok().filter(|(interned, checksum)| interned.checksum == *checksum);
+                list.extend(
+                    sound.map(|(interned, _)| interned).filter(|new| list.iter().all(|old| old.id != new.id)),
+                );
+            }
+        }
+        Self(list)
     }
 
     pub(super) fn by_id(&self, id: i64) -> Option<&Interned> {
@@ -113,12 +120,35 @@ impl Resources {
             checksum,
         ))?;
         let interned = Interned::new(conn.last_insert_rowid(), Arc::clone(resource));
+        conn.prepare_cached(COPY_TO_META)?.execute([interned.id])?;
         self.0.push(interned.clone());
         Ok(interned)
     }
 }
 
+const FROM_TABLE: &str = "SELECT id, \"group\", version, kind, plural, namespaced, checksum FROM resources";
+/// Each kind stands in table `meta` once more, on another page.
+const COPY_TO_META: &str = "INSERT OR REPLACE INTO meta (key, value)
+    SELECT 'kind/' || id, json_array(id, \"group\", version, kind, plural, namespaced, checksum)
+    FROM resources WHERE id = ?1";
+const FROM_META: &str = "SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
+           value ->> 6
+    FROM meta WHERE key GLOB 'kind/*'";
+
 impl Interned {
+    /// Reads a row of [`FROM_TABLE`] or [`FROM_META`], and the checksum that came with it.
+    fn read(row: &Row<'_>) -> Result<(Self, i64), StoreError> {
+        let scope = if row.get::<_, i64>(5)? == 1 { Scope::Namespaced } else { Scope::Cluster };
+        let resource = Resource {
+            group: row.get(1)?,
+            version: row.get(2)?,
+            kind: row.get(3)?,
+            plural: row.get(4)?,
+            scope,
+        };
+        Ok((Self::new(row.get(0)?, Arc::new(resource)), row.get(6)?))
+    }
+
     fn new(id: i64, resource: Arc<Resource>) -> Self {
         let checksum = resource_checksum(&resource);
         let (group, kind) = (resource.group.as_str().into(), resource.kind.as_str().into());

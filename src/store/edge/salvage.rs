@@ -1,8 +1,12 @@
 //! Saving what can be read of a damaged database into a fresh one.
 //!
 //! A row counts as readable if its checksum holds. The table is read from both ends up to the damage;
-//! what lies between is asked for one by one, by the row ids that the indexes still know.
+//! what lies between is asked for one by one, by the row ids that the indexes still know. Where not even
+//! the header or the schema can be read, both are taken from a new file. A page in the inner part of the
+//! table's tree is the one thing that costs more than what stands on it.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -12,7 +16,7 @@ use super::files;
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
-use crate::store::engine::{EngineOptions, open_reader, open_writer};
+use crate::store::engine::{EngineOptions, PAGE_BYTES, open_reader, open_writer, wal_path};
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,28 +40,86 @@ pub(super) fn rebuild(
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let own = match open {
-        Some(_) => None,
-        None => open_reader(path, options).ok(),
-    };
-    let source = open.or(own.as_ref());
-    let (kept, lost) = match copy(path, options, source, floor) {
+    let (kept, lost) = match attempt(path, options, open, floor) {
         Err(StoreError::Full(_)) => {
             // Being able to go on is worth more than evidence, and even more than what could be saved:
             // the cloud has it.
             files::prune(path, 0);
-            match copy(path, options, source, floor) {
+            match attempt(path, options, open, floor) {
                 Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
                 other => other?,
             }
         }
         other => other?,
     };
-    if let Some(own) = own {
-        let_go(own);
-    }
     let set_aside = files::replace(path)?;
     Ok(Salvaged { kept, lost, set_aside })
+}
+
+/// Copies from the best source there is: the open connection, the file, or the file with its first page
+/// replaced.
+fn attempt(
+    path: &Path,
+    options: &EngineOptions,
+    open: Option<&Connection>,
+    floor: &Floor,
+) -> Result<(u64, u64), StoreError> {
+    if open.is_some() {
+        return copy(path, options, open, floor);
+    }
+    let source = open_leniently(path, options);
+    let counts = copy(path, options, source.as_ref(), floor)?;
+    source.map(let_go);
+    if counts.0 > 0 {
+        return Ok(counts);
+    }
+    match mend(path, options) {
+        Ok(Some(mended)) => {
+            let source = open_leniently(&mended, options);
+            let result = copy(path, options, source.as_ref(), floor);
+            drop(source);
+            files::remove(&mended)?;
+            result
+        }
+        // Nothing could be saved, the fresh file is empty.
+        _ => Ok(counts),
+    }
+}
+
+/// Opens a damaged file for reading what is readable.
+fn open_leniently(path: &Path, options: &EngineOptions) -> Option<Connection> {
+    let conn = open_reader(path, options).ok()?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, false).ok()?;
+    // With this SQLite also reads a file that is shorter than its header says.
+    conn.pragma_update(None, "writable_schema", true).ok()?;
+    Some(conn)
+}
+
+/// The largest file that is copied to be mended, bytes.
+const MENDED_BYTES: u64 = 1 << 30;
+
+/// Copies the file and gives the copy the first page of a new database: header and schema are the same
+/// in every file that this program's migrations have made, so one flipped bit there need not cost all.
+fn mend(path: &Path, options: &EngineOptions) -> Result<Option<PathBuf>, StoreError> {
+    let length = std::fs::metadata(path)?.len();
+    if !(2 * PAGE_BYTES..=MENDED_BYTES).contains(&length) {
+        return Ok(None);
+    }
+    let template = files::fresh_path(path);
+    files::remove(&template)?;
+    open_writer(&template, KIND, options)?.close().map_err(|(_, error)| error)?;
+    let mut page = vec![0; usize::try_from(PAGE_BYTES).unwrap_or(4096)];
+    File::open(&template)?.read_exact_at(&mut page, 0)?;
+    // The number of pages: zero stands for "as long as the file".
+    page[28..32].fill(0);
+    let mended = files::mended_path(path);
+    files::remove(&mended)?;
+    std::fs::copy(path, &mended)?;
+    if wal_path(path).exists() {
+        std::fs::copy(wal_path(path), wal_path(&mended))?;
+    }
+    File::options().write(true).open(&mended)?.write_all_at(&page, 0)?;
+    Ok(Some(mended))
 }
 
 /// Closes the connection to a file that is no longer in its place: without a checkpoint, which is of no
@@ -111,7 +173,7 @@ impl<'a> Copier<'a> {
         let stored = source.and_then(|source| state::totals(source).ok()).map(|(totals, _)| totals);
         let in_memory = floor.resources.iter().next().is_some();
         let known = match source {
-            Some(source) if !in_memory => Resources::load(source, true).unwrap_or_default(),
+            Some(source) if !in_memory => Resources::salvage(source),
             _ => floor.resources.clone(),
         };
         let incarnation = source.and_then(|source| state::meta(source, "incarnation").ok().flatten());

@@ -108,7 +108,9 @@ impl State {
             std::fs::create_dir_all(parent)?;
         }
         let lock = files::lock(path)?;
-        files::remove(&files::fresh_path(path))?;
+        for left_over in [files::fresh_path(path), files::mended_path(path)] {
+            files::remove(&left_over)?;
+        }
         let mut reset = None;
         let (conn, stored) = match open_sound(path, &options.engine) {
             Ok(opened) => opened,
@@ -423,7 +425,7 @@ impl Stored {
     fn load(conn: &Connection) -> Result<Self, StoreError> {
         let (totals, confirmed) = totals(conn)?;
         let incarnation = meta(conn, "incarnation")?;
-        Ok(Self { totals, confirmed, incarnation, resources: Resources::load(conn, false)? })
+        Ok(Self { totals, confirmed, incarnation, resources: Resources::load(conn)? })
     }
 }
 
