@@ -1,0 +1,197 @@
+//! Listens, and starts a task per connection. The handle the cloud side holds.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::client;
+use super::counters::{BrokerCounters, BrokerTraffic, add};
+use super::registry::{Eviction, Origin, Outbound, Registry};
+use super::{BrokerOptions, DownlinkError, FleetEvent};
+use crate::link::packet_size;
+use crate::link::queue::{Limits, Refused};
+
+/// How long to wait after the system refused to accept: usually for lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long connections may take to end at shutdown.
+const SHUTDOWN: Duration = Duration::from_secs(3);
+
+/// The endpoint cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for nodes on {address}")]
+pub struct BindError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// What the tasks of one endpoint share.
+pub(super) struct Hub {
+    pub(super) options: BrokerOptions,
+    pub(super) registry: Registry,
+    pub(super) counters: BrokerCounters,
+    pub(super) events: mpsc::Sender<FleetEvent>,
+    /// One permit per connection.
+    places: Arc<Semaphore>,
+    closing: watch::Sender<bool>,
+}
+
+/// An MQTT v5 endpoint for nodes; cheap to clone. It runs until [`Broker::shutdown`], or until the
+/// receiver of its events is dropped.
+#[derive(Clone)]
+pub struct Broker {
+    hub: Arc<Hub>,
+    address: SocketAddr,
+}
+
+impl Broker {
+    /// Listens on `address` (port 0 for any) and serves from tasks on the current tokio runtime.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub async fn bind(
+        address: SocketAddr,
+        options: BrokerOptions,
+    ) -> Result<(Self, mpsc::Receiver<FleetEvent>), BindError> {
+        let options = options.in_range();
+        let failed = |source| BindError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        let (events, receiver) = mpsc::channel(options.events);
+        let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
+        let hub = Arc::new(Hub {
+            registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
+            counters: BrokerCounters::default(),
+            places: Arc::new(Semaphore::new(options.max_connections)),
+            closing: watch::channel(false).0,
+            events,
+            options,
+        });
+        // The channel is new and has room for at least one event.
+        let _ = hub.events.try_send(FleetEvent::Open { max_packet: hub.options.max_packet });
+        tokio::spawn(accept(Arc::clone(&hub), listener));
+        Ok((Self { hub, address: local }, receiver))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Queues a message for a node's `down` topic.
+    ///
+    /// # Errors
+    /// The node is not connected or has not subscribed, its queue is full, or the packet is larger than it
+    /// takes.
+    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), DownlinkError> {
+        let seat = self.hub.registry.seat(node).filter(|seat| seat.listens.load(Ordering::Acquire));
+        let Some(seat) = seat else { return Err(DownlinkError::NotConnected) };
+        let size = packet_size(&seat.down, &payload);
+        let limit = seat.max_packet as usize;
+        if size > limit {
+            return Err(DownlinkError::TooLarge { size, limit });
+        }
+        let topic = Arc::clone(&seat.down);
+        let outbound =
+            Outbound { topic, payload: Bytes::from(payload), origin: Origin::Cloud { retain: false } };
+        seat.queue.push(outbound, size).map_err(|refused| match refused {
+            Refused::Full => DownlinkError::Full,
+            Refused::Closed => DownlinkError::NotConnected,
+        })
+    }
+
+    /// Waits for room in a node's queue.
+    ///
+    /// # Errors
+    /// [`DownlinkError::NotConnected`] when the node is not connected or goes meanwhile.
+    pub async fn ready(&self, node: &str) -> Result<(), DownlinkError> {
+        let Some(seat) = self.hub.registry.seat(node) else { return Err(DownlinkError::NotConnected) };
+        seat.queue.ready().await.map_err(|_| DownlinkError::NotConnected)
+    }
+
+    /// The largest payload the node takes on its `down` topic, in bytes; `None` when it is not connected.
+    #[must_use]
+    pub fn max_payload(&self, node: &str) -> Option<usize> {
+        let seat = self.hub.registry.seat(node)?;
+        Some((seat.max_packet as usize).saturating_sub(packet_size(&seat.down, &[]) + 3))
+    }
+
+    /// Replaces the message retained on `cloud` and sends it to all who subscribed; a node that is slow
+    /// gets the newest one only. An empty payload removes it.
+    pub fn set_cloud(&self, payload: Vec<u8>) {
+        self.hub.registry.set_cloud((!payload.is_empty()).then(|| Bytes::from(payload)));
+    }
+
+    /// What is retained on a node's `presence`.
+    #[must_use]
+    pub fn presence(&self, node: &str) -> Option<Vec<u8>> {
+        self.hub.registry.presence(node).map(|payload| payload.to_vec())
+    }
+
+    /// What the endpoint did so far.
+    #[must_use]
+    pub fn traffic(&self) -> BrokerTraffic {
+        self.hub.counters.read()
+    }
+
+    /// Stops listening and says good-bye to all connections; returns when they are gone, at the latest
+    /// after three seconds.
+    pub async fn shutdown(&self) {
+        self.hub.closing.send_replace(true);
+        let all = u32::try_from(self.hub.options.max_connections).unwrap_or(u32::MAX);
+        let _ = timeout(SHUTDOWN, self.hub.places.acquire_many(all)).await;
+    }
+}
+
+async fn accept(hub: Arc<Hub>, listener: TcpListener) {
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => admit(&hub, stream, peer),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            () = hub.closed() => break,
+            () = hub.events.closed() => break,
+        }
+    }
+    hub.closing.send_replace(true);
+    for seat in hub.registry.seats() {
+        seat.evict(Eviction::ShuttingDown);
+    }
+}
+
+fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
+    add(&hub.counters.accepted, 1);
+    let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
+        add(&hub.counters.over_limit, 1);
+        tracing::warn!(%peer, limit = hub.options.max_connections, "too many connections: closed");
+        return;
+    };
+    let hub = Arc::clone(hub);
+    tokio::spawn(async move {
+        client::serve(&hub, stream, peer).await;
+        drop(place);
+    });
+}
+
+impl Hub {
+    /// Whether the endpoint shuts down.
+    pub(super) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Returns once the endpoint shuts down.
+    pub(super) async fn closed(&self) {
+        // The sender lives in the hub we hold: it cannot go away.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+}

@@ -1,0 +1,235 @@
+//! One client from its first byte to its last: CONNECT, the exchange, and what is said when it goes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, DisconnectReasonCode, Packet};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+mod exchange;
+mod outgoing;
+mod subscriptions;
+
+use super::accept::Hub;
+use super::access::Target;
+use super::counters::add;
+use super::handshake::{self, Admitted, Refusal, Will};
+use super::registry::{Eviction, Seat};
+use super::{Channel, Departure, FleetEvent};
+use crate::link::wire::{self, FrameBuffer, WireError};
+use exchange::Exchange;
+
+/// The largest CONNECT packet without its will, in bytes.
+const MAX_CONNECT: u32 = 8 * 1024;
+/// How long the last packet to a client may take, and how long its last bytes are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// What a client of MQTT v3 understands as "not this version".
+const V3_REFUSAL: [u8; 4] = [0x20, 0x02, 0x00, 0x01];
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) why: Departure,
+    /// What the client is told, unless it has gone.
+    pub(super) code: Option<DisconnectReasonCode>,
+    /// Whether the will is published.
+    pub(super) will: bool,
+}
+
+impl Ended {
+    fn told(why: Departure, code: DisconnectReasonCode) -> Self {
+        Self { why, code: Some(code), will: true }
+    }
+
+    fn lost(message: impl Into<String>) -> Self {
+        Self { why: Departure::Lost(message.into()), code: None, will: true }
+    }
+
+    fn protocol(what: &str) -> Self {
+        Self::told(Departure::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
+    }
+
+    fn wire(error: &WireError) -> Self {
+        match error {
+            WireError::TooLarge { .. } => {
+                Self::told(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
+            }
+            _ => Self::told(Departure::Protocol(error.to_string()), DisconnectReasonCode::MalformedPacket),
+        }
+    }
+
+    fn evicted(eviction: Eviction) -> Self {
+        match eviction {
+            Eviction::TakenOver => Self::told(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver),
+            Eviction::ShuttingDown => {
+                Self::told(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
+            }
+        }
+    }
+}
+
+/// Serves one TCP connection.
+pub(super) async fn serve(hub: &Arc<Hub>, mut stream: TcpStream, peer: SocketAddr) {
+    // Frames are written whole; waiting for more to send would only delay them.
+    let _ = stream.set_nodelay(true);
+    let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
+    let admitted = tokio::select! {
+        admitted = timeout(hub.options.connect_timeout, greet(hub, &mut stream, &mut frames)) => admitted,
+        () = hub.closed() => return,
+    };
+    match admitted {
+        Ok(Ok(admitted)) => attend(hub, stream, frames, admitted, peer).await,
+        Ok(Err(problem)) => {
+            add(&hub.counters.refused, 1);
+            tracing::info!(%peer, problem, "connection refused");
+        }
+        Err(_) => {
+            add(&hub.counters.refused, 1);
+            tracing::info!(%peer, after = ?hub.options.connect_timeout, "no connect packet: closed");
+        }
+    }
+}
+
+/// Reads the CONNECT and decides on it; a refusal is answered here.
+async fn greet(hub: &Hub, stream: &mut TcpStream, frames: &mut FrameBuffer) -> Result<Admitted, String> {
+    let packet = loop {
+        match frames.next() {
+            Ok(Some(packet)) => break packet,
+            Ok(None) => {}
+            Err(error) => {
+                add(&hub.counters.malformed, 1);
+                refuse_bytes(hub, stream, &error).await;
+                return Err(error.to_string());
+            }
+        }
+        match frames.fill(stream).await {
+            Ok(0) => return Err("closed before its connect packet".to_owned()),
+            Ok(count) => add(&hub.counters.bytes_in, count as u64),
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    let Packet::Connect(connect, will, login) = packet else {
+        add(&hub.counters.malformed, 1);
+        return Err("its first packet is no connect packet".to_owned());
+    };
+    match handshake::admit(&hub.options, connect, will, login) {
+        Ok(admitted) => Ok(admitted),
+        Err(refusal) => {
+            answer(hub, stream, &refusal.connack()).await;
+            Err(refusal.reason)
+        }
+    }
+}
+
+/// Refuses what is not a CONNECT of MQTT v5, in words its sender understands.
+async fn refuse_bytes(hub: &Hub, stream: &mut TcpStream, error: &WireError) {
+    let code = match error {
+        WireError::Version(3 | 4) => {
+            let _ = timeout(LAST_WORDS, stream.write_all(&V3_REFUSAL)).await;
+            return;
+        }
+        WireError::Version(_) => ConnectReturnCode::UnsupportedProtocolVersion,
+        WireError::TooLarge { .. } => ConnectReturnCode::PacketTooLarge,
+        // Whoever sends this does not speak MQTT; an answer would mean nothing.
+        WireError::Malformed(_) => return,
+    };
+    answer(hub, stream, &Refusal { code, reason: error.to_string() }.connack()).await;
+}
+
+async fn answer(hub: &Hub, stream: &mut TcpStream, packet: &Packet) {
+    let mut out = BytesMut::new();
+    if wire::encode(packet, &mut out, u32::MAX).is_ok() {
+        add(&hub.counters.bytes_out, out.len() as u64);
+        // It may have gone already.
+        let _ = timeout(LAST_WORDS, stream.write_all(&out)).await;
+    }
+}
+
+/// Serves a client that was let in.
+async fn attend(
+    hub: &Arc<Hub>,
+    stream: TcpStream,
+    mut frames: FrameBuffer,
+    admitted: Admitted,
+    peer: SocketAddr,
+) {
+    frames.set_limit(hub.options.max_packet);
+    let down = hub.options.topics.down(&admitted.node);
+    let (seat, previous) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet);
+    if hub.is_closing() {
+        // The seats were told to go before this one was taken.
+        seat.evict(Eviction::ShuttingDown);
+    }
+    if let Some(previous) = previous {
+        add(&hub.counters.taken_over, 1);
+        tracing::warn!(node = %seat.node, %peer, "a newer connection takes the node's name over");
+        // So that the cloud hears of the end of the old one before the start of the new one.
+        previous.gone().await;
+    }
+    let connected = FleetEvent::NodeConnected {
+        node: seat.node.to_string(),
+        connection: seat.connection,
+        max_packet: admitted.max_packet,
+    };
+    if hub.events.send(connected).await.is_err() {
+        hub.registry.leave(&seat);
+        return;
+    }
+    add(&hub.counters.connected, 1);
+    tracing::info!(node = %seat.node, %peer, connection = seat.connection, "node connected");
+    let mut exchange = Exchange::new(hub, &seat, stream, frames, &admitted);
+    let ended = exchange.run().await;
+    let (stream, out) = exchange.into_parts();
+    depart(hub, &seat, &ended, admitted.will).await;
+    if let Some(code) = ended.code {
+        last_words(stream, out, code).await;
+    }
+}
+
+/// Publishes the will and tells the cloud; after that the name is free.
+async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) {
+    let counters = &hub.counters;
+    match &ended.why {
+        Departure::NotReading(_) => add(&counters.not_reading, 1),
+        Departure::Silent(_) => add(&counters.silent, 1),
+        Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
+        _ => {}
+    }
+    tracing::info!(node = %seat.node, connection = seat.connection, "node disconnected: {}", ended.why);
+    let node = seat.node.to_string();
+    if let Some(will) = will.filter(|_| ended.will) {
+        let channel = match will.target {
+            Target::Presence => Channel::Presence,
+            Target::Up => Channel::Up,
+        };
+        if will.retain && channel == Channel::Presence {
+            // Its size was checked when the client connected; without a place for it, the cloud still hears it.
+            let _ = hub.registry.retain_presence(&seat.node, &will.payload);
+        }
+        let payload = will.payload.to_vec();
+        let _ = hub.events.send(FleetEvent::Message { node: node.clone(), channel, payload }).await;
+    }
+    let event = FleetEvent::NodeDisconnected { node, connection: seat.connection, why: ended.why.clone() };
+    // Without a receiver the endpoint is shutting down.
+    let _ = hub.events.send(event).await;
+    hub.registry.leave(seat);
+}
+
+/// Tells the client why, and reads what it still sends: closing with unread bytes would make TCP throw the
+/// reason away.
+async fn last_words(mut stream: TcpStream, mut out: BytesMut, code: DisconnectReasonCode) {
+    wire::encode_disconnect(code, &mut out);
+    let talk = async {
+        stream.write_all_buf(&mut out).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 4096];
+        while stream.read(&mut rest).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // It may have gone already, or never stop talking.
+    let _ = timeout(LAST_WORDS, talk).await;
+}

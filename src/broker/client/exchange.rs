@@ -1,0 +1,345 @@
+//! The packets of one connected client, both ways, until it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{
+    Disconnect, DisconnectReasonCode, Packet, PingResp, PubAck, PubAckReason, Publish,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+mod sending;
+
+use super::Ended;
+use super::outgoing::Outgoing;
+use super::subscriptions::Subscriptions;
+use crate::broker::accept::Hub;
+use crate::broker::access::{self, Target};
+use crate::broker::counters::add;
+use crate::broker::handshake::Admitted;
+use crate::broker::registry::{Eviction, Origin, Outbound, Retained, Seat};
+use crate::broker::{Channel, Departure, FleetEvent};
+use crate::link::wire::{self, FrameBuffer};
+
+/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While
+/// more waits, nothing is read either: who does not take answers gets no questions answered.
+const AHEAD: usize = 32 * 1024;
+
+/// A message on its way to the cloud.
+struct Handover {
+    /// Gone once it is handed over.
+    event: Option<FleetEvent>,
+    /// The packet to acknowledge then.
+    id: Option<u16>,
+    /// What the client gets back, because it subscribed to its own topic.
+    echo: Option<Outbound>,
+}
+
+/// The state of a connected client.
+pub(super) struct Exchange<'a> {
+    hub: &'a Hub,
+    seat: &'a Arc<Seat>,
+    stream: TcpStream,
+    frames: FrameBuffer,
+    out: BytesMut,
+    subscriptions: Subscriptions,
+    outgoing: Outgoing,
+    evictions: watch::Receiver<Option<Eviction>>,
+    cloud: watch::Receiver<Option<Bytes>>,
+    cloud_topic: Arc<str>,
+    /// Whether the cloud's message is owed, and as what.
+    cloud_due: Option<Origin>,
+    handover: Option<Handover>,
+    keepalive: Duration,
+    heard: Instant,
+    progress: Instant,
+}
+
+enum Wake {
+    Evicted(Option<Eviction>),
+    Time,
+    Wrote(std::io::Result<usize>),
+    Read(std::io::Result<usize>),
+    Taken(bool),
+    Cloud,
+    Queued,
+}
+
+impl<'a> Exchange<'a> {
+    pub(super) fn new(
+        hub: &'a Hub,
+        seat: &'a Arc<Seat>,
+        stream: TcpStream,
+        frames: FrameBuffer,
+        admitted: &Admitted,
+    ) -> Self {
+        let now = Instant::now();
+        let mut out = BytesMut::new();
+        // It is small, and without a limit to exceed it can always be written.
+        let _ = wire::encode(&admitted.connack, &mut out, u32::MAX);
+        Self {
+            hub,
+            seat,
+            stream,
+            frames,
+            out,
+            subscriptions: Subscriptions::default(),
+            outgoing: Outgoing::new(admitted.inflight, now),
+            evictions: seat.evictions(),
+            cloud: hub.registry.cloud(),
+            cloud_topic: hub.options.topics.cloud().into(),
+            cloud_due: None,
+            handover: None,
+            keepalive: admitted.keepalive,
+            heard: now,
+            progress: now,
+        }
+    }
+
+    /// The connection, for the last words, and what was not written yet.
+    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
+        (self.stream, self.out)
+    }
+
+    /// Runs until the end.
+    pub(super) async fn run(&mut self) -> Ended {
+        loop {
+            if let Err(ended) = self.step().await {
+                return ended;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), Ended> {
+        self.handle_packets()?;
+        self.send_queued()?;
+        match self.wait().await {
+            Wake::Evicted(eviction) => Err(Ended::evicted(eviction.unwrap_or(Eviction::ShuttingDown))),
+            Wake::Time => self.on_time(Instant::now()),
+            Wake::Wrote(result) => self.wrote(result),
+            Wake::Read(result) => self.read(result),
+            Wake::Taken(false) => Err(Ended::evicted(Eviction::ShuttingDown)),
+            Wake::Taken(true) => self.handed_over(),
+            Wake::Cloud => {
+                self.cloud_due.get_or_insert(Origin::Cloud { retain: true });
+                Ok(())
+            }
+            Wake::Queued => Ok(()),
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let until = self.next_deadline();
+        let may_read = !self.is_deaf();
+        let may_send = self.may_send();
+        let (mut reader, mut writer) = self.stream.split();
+        let (out, handover) = (&mut self.out, &mut self.handover);
+        let owes = handover.is_some();
+        let has_output = !out.is_empty();
+        tokio::select! {
+            biased;
+            seen = self.evictions.wait_for(Option::is_some) => Wake::Evicted(seen.ok().and_then(|seen| *seen)),
+            // Before the traffic, which may never pause.
+            () = sleep_until(until) => Wake::Time,
+            taken = hand_over(self.hub, handover), if owes => Wake::Taken(taken),
+            wrote = writer.write_buf(out), if has_output => Wake::Wrote(wrote),
+            read = self.frames.fill(&mut reader), if may_read => Wake::Read(read),
+            _ = self.cloud.changed(), if self.cloud_due.is_none() => Wake::Cloud,
+            () = self.seat.queue.pushed(), if may_send => Wake::Queued,
+        }
+    }
+
+    /// Whether nothing is read, of our own accord.
+    fn is_deaf(&self) -> bool {
+        self.handover.is_some() || self.out.len() >= AHEAD
+    }
+
+    fn may_send(&self) -> bool {
+        self.out.len() < AHEAD && self.outgoing.is_open()
+    }
+
+    /// MQTT gives a client one and a half of its keep-alive.
+    fn patience(&self) -> Duration {
+        self.keepalive + self.keepalive / 2
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let mut next = Instant::now() + self.patience();
+        if !self.is_deaf() {
+            next = next.min(self.heard + self.patience());
+        }
+        if !self.out.is_empty() {
+            next = next.min(self.progress + self.keepalive);
+        }
+        if self.outgoing.is_waiting() {
+            next = next.min(self.outgoing.acknowledged + self.patience());
+        }
+        next
+    }
+
+    fn on_time(&self, now: Instant) -> Result<(), Ended> {
+        let patience = self.patience();
+        if !self.out.is_empty() && now >= self.progress + self.keepalive {
+            let why = Departure::NotReading(self.keepalive);
+            return Err(Ended { why, code: None, will: true });
+        }
+        if self.outgoing.is_waiting() && !self.is_deaf() && now >= self.outgoing.acknowledged + patience {
+            let why = Departure::NotReading(patience);
+            return Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded));
+        }
+        if !self.is_deaf() && now >= self.heard + patience {
+            return Err(Ended::told(Departure::Silent(patience), DisconnectReasonCode::KeepAliveTimeout));
+        }
+        Ok(())
+    }
+
+    fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Ended> {
+        let count = result.map_err(|error| Ended::lost(error.to_string()))?;
+        if count == 0 {
+            return Err(Ended::lost("it takes no more bytes"));
+        }
+        add(&self.hub.counters.bytes_out, count as u64);
+        let now = Instant::now();
+        self.progress = now;
+        if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
+            self.heard = now;
+        }
+        wire::give_back(&mut self.out);
+        Ok(())
+    }
+
+    fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Ended> {
+        let count = result.map_err(|error| Ended::lost(error.to_string()))?;
+        if count == 0 {
+            return Err(Ended::lost("closed without a disconnect"));
+        }
+        add(&self.hub.counters.bytes_in, count as u64);
+        self.heard = Instant::now();
+        Ok(())
+    }
+
+    /// Handles what has been read, until something has to wait.
+    fn handle_packets(&mut self) -> Result<(), Ended> {
+        while !self.is_deaf() {
+            match self.frames.next().map_err(|error| Ended::wire(&error))? {
+                Some(packet) => self.handle(packet)?,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, packet: Packet) -> Result<(), Ended> {
+        match packet {
+            Packet::Publish(publish) => self.publish(&publish),
+            Packet::PubAck(puback) => {
+                if self.outgoing.acknowledge(puback.pkid, Instant::now()) {
+                    Ok(())
+                } else {
+                    Err(Ended::protocol("it acknowledged a message that it was not sent"))
+                }
+            }
+            Packet::Subscribe(subscribe) => self.subscribe(subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(&unsubscribe),
+            Packet::PingReq(_) => self.encode(&Packet::PingResp(PingResp)),
+            Packet::Disconnect(disconnect) => Err(farewell(&disconnect)),
+            _ => Err(Ended::protocol("a packet that makes no sense here")),
+        }
+    }
+
+    fn publish(&mut self, publish: &Publish) -> Result<(), Ended> {
+        if publish.qos == QoS::ExactlyOnce {
+            let why = Departure::Protocol("a message with QoS 2".to_owned());
+            return Err(Ended::told(why, DisconnectReasonCode::QoSNotSupported));
+        }
+        if publish.properties.as_ref().is_some_and(|properties| properties.topic_alias.is_some()) {
+            let why = Departure::Protocol("a topic alias".to_owned());
+            return Err(Ended::told(why, DisconnectReasonCode::TopicAliasInvalid));
+        }
+        let Ok(topic) = std::str::from_utf8(&publish.topic) else {
+            let why = Departure::Protocol("a topic that is not UTF-8".to_owned());
+            return Err(Ended::told(why, DisconnectReasonCode::MalformedPacket));
+        };
+        let id = (publish.qos == QoS::AtLeastOnce).then_some(publish.pkid);
+        let node = &self.seat.node;
+        let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
+            add(&self.hub.counters.unauthorized, 1);
+            tracing::warn!(%node, topic = %topic.chars().take(64).collect::<String>(), "not its own topic");
+            return self.acknowledge(id, PubAckReason::NotAuthorized);
+        };
+        let channel = match target {
+            Target::Up => Channel::Up,
+            Target::Presence => Channel::Presence,
+        };
+        if publish.retain && channel == Channel::Presence {
+            let kept = self.hub.registry.retain_presence(node, &publish.payload);
+            if kept != Retained::Kept {
+                tracing::warn!(%node, ?kept, "its presence is not retained");
+                return self.acknowledge(id, PubAckReason::QuotaExceeded);
+            }
+        }
+        // Copies, so that a small message does not keep the whole read buffer in memory.
+        let payload = publish.payload.to_vec();
+        let event = FleetEvent::Message { node: node.to_string(), channel, payload };
+        let echo = self.subscriptions.grant(topic, true).map(|_| Outbound {
+            topic: topic.into(),
+            payload: Bytes::copy_from_slice(&publish.payload),
+            origin: Origin::Own { retain: publish.retain },
+        });
+        match self.hub.events.try_send(event) {
+            Ok(()) => self.taken(id, echo),
+            Err(TrySendError::Full(event) | TrySendError::Closed(event)) => {
+                self.handover = Some(Handover { event: Some(event), id, echo });
+                Ok(())
+            }
+        }
+    }
+
+    fn handed_over(&mut self) -> Result<(), Ended> {
+        // Reading goes on; the silence until now was our own.
+        self.heard = Instant::now();
+        match self.handover.take() {
+            Some(handover) => self.taken(handover.id, handover.echo),
+            None => Ok(()),
+        }
+    }
+
+    fn taken(&mut self, id: Option<u16>, echo: Option<Outbound>) -> Result<(), Ended> {
+        add(&self.hub.counters.messages_in, 1);
+        self.acknowledge(id, PubAckReason::Success)?;
+        echo.map_or(Ok(()), |echo| self.push_local(echo))
+    }
+
+    fn push_local(&mut self, outbound: Outbound) -> Result<(), Ended> {
+        if self.outgoing.push_local(outbound) {
+            return Ok(());
+        }
+        let why = Departure::Limit("it does not take what it asked for".to_owned());
+        Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded))
+    }
+
+    fn acknowledge(&mut self, id: Option<u16>, reason: PubAckReason) -> Result<(), Ended> {
+        let Some(pkid) = id else { return Ok(()) };
+        self.encode(&Packet::PubAck(PubAck { pkid, reason, properties: None }))
+    }
+}
+
+/// Hands a message over to the cloud; `false` when it is no longer there. Safe to cancel.
+async fn hand_over(hub: &Hub, handover: &mut Option<Handover>) -> bool {
+    let Ok(permit) = hub.events.reserve().await else { return false };
+    if let Some(event) = handover.as_mut().and_then(|handover| handover.event.take()) {
+        permit.send(event);
+    }
+    true
+}
+
+fn farewell(disconnect: &Disconnect) -> Ended {
+    let will = disconnect.reason_code != DisconnectReasonCode::NormalDisconnection;
+    Ended { why: Departure::Farewell, code: None, will }
+}

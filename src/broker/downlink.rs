@@ -1,0 +1,198 @@
+//! One way to the nodes for the cloud side, whether they connect to the endpoint or to an external broker.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::{Broker, Channel, FleetEvent};
+use crate::link::topic::{Topic, Topics};
+use crate::link::{Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError};
+
+/// Why a message for a node was not queued.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DownlinkError {
+    /// The node (or the external broker) is not connected, or the node does not listen.
+    #[error("not connected")]
+    NotConnected,
+    /// The limit of waiting messages or bytes is reached.
+    #[error("the queue is full")]
+    Full,
+    /// The packet would be larger than its receiver takes.
+    #[error("a packet of {size} bytes is larger than the agreed {limit}")]
+    TooLarge {
+        /// The size of the packet, in bytes.
+        size: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The node's name makes no topic.
+    #[error("no topic for the node: {0}")]
+    BadNode(String),
+}
+
+/// The way to the nodes.
+#[derive(Clone)]
+pub enum Downlink {
+    /// They connect to this process.
+    Embedded(Broker),
+    /// They and this process connect to the same broker.
+    External(External),
+}
+
+/// A connection to an external broker, on the cloud's side of it.
+#[derive(Clone)]
+pub struct External {
+    link: LinkHandle,
+    topics: Topics,
+    cloud: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Downlink {
+    /// Queues a message for a node's `down` topic.
+    ///
+    /// # Errors
+    /// It cannot be sent now, or not at all. With an external broker success does not mean that the node is
+    /// connected, and the queue is one for all nodes.
+    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), DownlinkError> {
+        match self {
+            Self::Embedded(broker) => broker.try_publish(node, payload),
+            Self::External(external) => {
+                let topic = external.topics.down(node);
+                external.link.try_publish(&topic, payload, false).map_err(DownlinkError::from)
+            }
+        }
+    }
+
+    /// Waits for room in the queue that a message for the node would go into.
+    ///
+    /// # Errors
+    /// [`DownlinkError::NotConnected`].
+    pub async fn ready(&self, node: &str) -> Result<(), DownlinkError> {
+        match self {
+            Self::Embedded(broker) => broker.ready(node).await,
+            Self::External(external) => external.link.ready().await.map_err(DownlinkError::from),
+        }
+    }
+
+    /// The largest payload for the node, in bytes, as far as our side of the way knows; a node behind an
+    /// external broker says in its own messages if it takes less. `None` when it is not connected.
+    #[must_use]
+    pub fn max_payload(&self, node: &str) -> Option<usize> {
+        match self {
+            Self::Embedded(broker) => broker.max_payload(node),
+            Self::External(external) => Some(external.link.max_payload(&external.topics.down(node))),
+        }
+    }
+
+    /// Replaces the message retained on `cloud`, now and on every later connection.
+    pub fn set_cloud(&self, payload: Vec<u8>) {
+        match self {
+            Self::Embedded(broker) => broker.set_cloud(payload),
+            Self::External(external) => external.set_cloud(payload),
+        }
+    }
+
+    /// Ends it in order: `farewell` is what stays retained on `cloud`.
+    pub async fn shutdown(&self, farewell: Vec<u8>, within: Duration) {
+        match self {
+            Self::Embedded(broker) => {
+                broker.set_cloud(farewell);
+                broker.shutdown().await;
+            }
+            Self::External(external) => {
+                let publish = Publish { topic: external.topics.cloud(), payload: farewell, retain: true };
+                external.link.shutdown(vec![publish], within).await;
+            }
+        }
+    }
+}
+
+impl External {
+    /// The link, for its counters and for [`LinkHandle::reconnect_now`].
+    #[must_use]
+    pub fn link(&self) -> &LinkHandle {
+        &self.link
+    }
+
+    fn set_cloud(&self, payload: Vec<u8>) {
+        self.cloud.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&payload);
+        // Without a connection it is the greeting of the next one. A full queue is a burst of frames: then
+        // the nodes hear from the cloud anyway, and a new greeting comes with the next connection.
+        if let Err(error) = self.link.try_publish(&self.topics.cloud(), payload, true) {
+            tracing::debug!(%error, "the cloud's presence was not published now");
+        }
+    }
+}
+
+impl From<PublishError> for DownlinkError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::NotConnected => Self::NotConnected,
+            PublishError::Full => Self::Full,
+            PublishError::TooLarge { size, limit } => Self::TooLarge { size, limit },
+            PublishError::BadTopic { topic } => Self::BadNode(topic),
+        }
+    }
+}
+
+/// Connects to an external broker in the cloud's place: subscribes to what all nodes send.
+///
+/// `options.introduce` makes the will; the greeting is what [`Downlink::set_cloud`] last said.
+#[must_use]
+pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, mpsc::Receiver<FleetEvent>) {
+    let cloud = Arc::new(Mutex::new(Vec::new()));
+    options.subscriptions = vec![topics.every_up(), topics.every_presence()];
+    options.own_topic = Some(topics.cloud());
+    options.introduce = greeting(options.introduce, topics.cloud(), Arc::clone(&cloud));
+    let capacity = options.events.max(1);
+    let (link, heard) = Link::spawn(options);
+    let (events, receiver) = mpsc::channel(capacity);
+    tokio::spawn(translate(topics.clone(), heard, events));
+    let external = External { link, topics: topics.clone(), cloud };
+    (Downlink::External(external), receiver)
+}
+
+fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> Introduce {
+    Arc::new(move |connection| {
+        let mut introduction = introduce(connection);
+        let payload = cloud.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !payload.is_empty() {
+            introduction.greetings.push(Publish { topic: topic.clone(), payload, retain: true });
+        }
+        introduction
+    })
+}
+
+/// Turns what the link hears into what the fleet understands, until one of them ends.
+async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, events: mpsc::Sender<FleetEvent>) {
+    loop {
+        let event = tokio::select! {
+            event = heard.recv() => event,
+            () = events.closed() => return,
+        };
+        let Some(event) = event else { return };
+        let event = match event {
+            LinkEvent::Connected { max_packet, .. } => FleetEvent::Open { max_packet },
+            LinkEvent::Disconnected { cause, retry_in } => FleetEvent::Closed { cause, retry_in },
+            LinkEvent::NotTaken { topic, code, reason } => {
+                tracing::warn!(topic, code, reason, "the broker did not take a message");
+                continue;
+            }
+            LinkEvent::Message { topic, payload, .. } => {
+                let (node, channel) = match topics.parse(&topic) {
+                    Some(Topic::Up(node)) => (node.to_owned(), Channel::Up),
+                    Some(Topic::Presence(node)) => (node.to_owned(), Channel::Presence),
+                    _ => {
+                        tracing::debug!(topic, "a message on a topic of nobody");
+                        continue;
+                    }
+                };
+                FleetEvent::Message { node, channel, payload }
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Makes one connection: name, TCP, CONNECT, CONNACK, SUBSCRIBE, SUBACK.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{
+    ConnAck, Connect, ConnectProperties, ConnectReturnCode, Filter, LastWill, Login, Packet, SubAck,
+    Subscribe,
+};
+use rumqttc::v5::{MqttState, Request};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::reason;
+use super::wire::{self, FrameBuffer};
+use crate::link::counters::{Counters, add};
+use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
+
+/// Messages may come before the SUBACK that announces them; they are kept up to this many bytes.
+const EARLY_BYTES: usize = 4 << 20;
+
+/// What the connection runs over. TLS will be one more implementation of it, made in [`dial`].
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A connection on which every subscription was granted.
+pub(super) struct Established {
+    pub(super) stream: Box<dyn Stream>,
+    pub(super) frames: FrameBuffer,
+    pub(super) state: MqttState,
+    /// Messages that came before the SUBACK.
+    pub(super) early: Vec<Packet>,
+    /// The largest packet the broker takes, or our own limit if that is smaller, in bytes.
+    pub(super) max_packet: u32,
+    pub(super) inflight: u16,
+    /// A packet must be sent at least this often.
+    pub(super) ping_every: Duration,
+}
+
+/// Connects within the time the options allow.
+pub(super) async fn establish(
+    options: &LinkOptions,
+    introduction: &Introduction,
+    counters: &Counters,
+) -> Result<Established, Cause> {
+    let attempt = async {
+        let stream = dial(options).await?;
+        handshake(options, introduction, counters, stream).await
+    };
+    timeout(options.connect_timeout, attempt)
+        .await
+        .map_err(|_| Cause::ConnectTimeout { peer: options.peer(), after: options.connect_timeout })?
+}
+
+/// Resolves the name and tries its addresses, each with its share of the time.
+async fn dial(options: &LinkOptions) -> Result<Box<dyn Stream>, Cause> {
+    let dns = |message: String| Cause::Dns { host: options.host.clone(), message };
+    let found = tokio::net::lookup_host((options.host.as_str(), options.port));
+    let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
+    let share = options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    let mut last = dns("it has no address".to_owned());
+    for address in addresses {
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Frames are written whole; waiting for more to send would only delay them.
+                stream.set_nodelay(true).map_err(|e| network(options, &e))?;
+                return Ok(Box::new(stream));
+            }
+            Ok(Err(error)) => last = network(options, &error),
+            Err(_) => last = Cause::ConnectTimeout { peer: options.peer(), after: share },
+        }
+    }
+    Err(last)
+}
+
+/// A failure of the network as a cause.
+pub(super) fn network(options: &LinkOptions, error: &io::Error) -> Cause {
+    let peer = options.peer();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Cause::Refused { peer },
+        _ => Cause::Network { peer, message: error.to_string() },
+    }
+}
+
+async fn handshake(
+    options: &LinkOptions,
+    introduction: &Introduction,
+    counters: &Counters,
+    mut stream: Box<dyn Stream>,
+) -> Result<Established, Cause> {
+    let mut frames = FrameBuffer::new(options.max_packet);
+    let mut exchange = Exchange { options, counters, stream: &mut stream, frames: &mut frames };
+    exchange.send(&connect_packet(options, introduction)?).await?;
+    let connack = match exchange.receive().await? {
+        Packet::ConnAck(connack) if connack.code == ConnectReturnCode::Success => connack,
+        Packet::ConnAck(connack) => return Err(reason::of_connack(&connack)),
+        other => return Err(unexpected(&other, &options.client_id)),
+    };
+    let mut state = MqttState::new(options.inflight, false);
+    let (max_packet, inflight, ping_every) = agree(options, &connack)?;
+    state
+        .handle_incoming_packet(Packet::ConnAck(connack))
+        .map_err(|e| reason::of_state(e, &options.client_id))?;
+    let early = subscribe(&mut exchange, &mut state).await?;
+    state.events.clear();
+    Ok(Established { stream, frames, state, early, max_packet, inflight, ping_every })
+}
+
+fn unexpected(packet: &Packet, client_id: &str) -> Cause {
+    match packet {
+        Packet::Disconnect(disconnect) => reason::of_disconnect(disconnect, client_id),
+        // Not the packet itself: it may be large, and it is the broker's choice of words.
+        _ => Cause::Protocol { detail: "a wrong packet while connecting".to_owned() },
+    }
+}
+
+fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<Packet, Cause> {
+    let will = match &introduction.will {
+        // rumqttc would write the lower half of the length only.
+        Some(will) if will.payload.len() > MAX_WILL => {
+            let detail = format!("the will has {} bytes, MQTT allows {MAX_WILL}", will.payload.len());
+            return Err(Cause::BadIntroduction { detail });
+        }
+        Some(will) => Some(LastWill::new(
+            will.topic.as_str(),
+            will.payload.clone(),
+            QoS::AtLeastOnce,
+            will.retain,
+            None,
+        )),
+        None => None,
+    };
+    let login = match (&options.username, &options.password) {
+        (None, None) => None,
+        (name, password) => {
+            Some(Login::new(name.as_deref().unwrap_or_default(), password.as_deref().unwrap_or_default()))
+        }
+    };
+    let properties = ConnectProperties {
+        session_expiry_interval: Some(0),
+        max_packet_size: Some(options.max_packet),
+        ..ConnectProperties::new()
+    };
+    let connect = Connect {
+        // The broker gives up after one and a half of it: sooner than we do.
+        keep_alive: u16::try_from(options.keepalive.as_secs() / 2).unwrap_or(u16::MAX).max(1),
+        client_id: options.client_id.clone(),
+        clean_start: true,
+        properties: Some(properties),
+    };
+    Ok(Packet::Connect(connect, will, login))
+}
+
+/// The smaller of both sides' limits: packet size, packets in flight, time between packets.
+fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration), Cause> {
+    let mut agreed = (options.max_packet, options.inflight, options.keepalive / 2);
+    let Some(properties) = &connack.properties else { return Ok(agreed) };
+    let broken = |detail: &str| Err(Cause::Protocol { detail: detail.to_owned() });
+    if let Some(size) = properties.max_packet_size {
+        agreed.0 = agreed.0.min(size);
+    }
+    if let Some(receive) = properties.receive_max {
+        agreed.1 = agreed.1.min(receive);
+    }
+    if let Some(seconds @ 1..) = properties.server_keep_alive {
+        agreed.2 = agreed.2.min(Duration::from_secs(seconds.into()));
+    }
+    if agreed.0 == 0 || agreed.1 == 0 {
+        return broken("a limit of zero in its CONNACK");
+    }
+    if properties.max_qos == Some(0) {
+        return broken("it does not take messages with QoS 1");
+    }
+    Ok(agreed)
+}
+
+/// Subscribes to everything and returns the messages that came before the answer.
+async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result<Vec<Packet>, Cause> {
+    let options = exchange.options;
+    let client_id = &options.client_id;
+    let mut filters: Vec<Filter> =
+        options.subscriptions.iter().map(|path| Filter::new(path, QoS::AtLeastOnce)).collect();
+    if let Some(own) = &options.own_topic {
+        let filter = Filter { nolocal: true, ..Filter::new(own, QoS::AtLeastOnce) };
+        filters.push(filter);
+    }
+    if filters.is_empty() {
+        return Ok(Vec::new());
+    }
+    let paths: Vec<String> = filters.iter().map(|filter| filter.path.clone()).collect();
+    let request = Request::Subscribe(Subscribe::new_many(filters, None));
+    let packet = state.handle_outgoing_packet(request).map_err(|e| reason::of_state(e, client_id))?;
+    if let Some(packet) = packet {
+        exchange.send(&packet).await?;
+    }
+    let mut early = Vec::new();
+    let mut early_bytes = 0;
+    loop {
+        match exchange.receive().await? {
+            Packet::SubAck(suback) => return check_suback(&suback, &paths).map(|()| early),
+            packet @ Packet::Publish(_) => {
+                early_bytes += packet.size();
+                if early_bytes > EARLY_BYTES {
+                    let detail = format!("more than {EARLY_BYTES} bytes of messages before its SUBACK");
+                    return Err(Cause::Protocol { detail });
+                }
+                early.push(packet);
+            }
+            other => return Err(unexpected(&other, client_id)),
+        }
+    }
+}
+
+fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
+    if suback.return_codes.len() != paths.len() {
+        let detail = format!("{} answers to {} subscriptions", suback.return_codes.len(), paths.len());
+        return Err(Cause::Protocol { detail });
+    }
+    let refused =
+        suback.return_codes.iter().zip(paths).find_map(|(code, path)| reason::of_suback(*code, path));
+    refused.map_or(Ok(()), Err)
+}
+
+/// Packets one at a time, while the connection is being made.
+struct Exchange<'a> {
+    options: &'a LinkOptions,
+    counters: &'a Counters,
+    stream: &'a mut Box<dyn Stream>,
+    frames: &'a mut FrameBuffer,
+}
+
+impl Exchange<'_> {
+    async fn send(&mut self, packet: &Packet) -> Result<(), Cause> {
+        let mut out = BytesMut::new();
+        wire::encode(packet, &mut out, u32::MAX).map_err(|e| reason::of_wire(&e))?;
+        self.stream.write_all(&out).await.map_err(|e| network(self.options, &e))?;
+        self.stream.flush().await.map_err(|e| network(self.options, &e))?;
+        add(&self.counters.bytes_out, out.len() as u64);
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<Packet, Cause> {
+        loop {
+            if let Some(packet) = self.frames.next().map_err(|e| reason::of_wire(&e))? {
+                return Ok(packet);
+            }
+            match self.frames.fill(self.stream).await {
+                Ok(0) => return Err(Cause::Closed),
+                Ok(count) => add(&self.counters.bytes_in, count as u64),
+                Err(error) => return Err(network(self.options, &error)),
+            }
+        }
+    }
+}

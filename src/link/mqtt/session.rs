@@ -1,0 +1,442 @@
+//! One established connection: moves packets both ways until it ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rumqttc::Outgoing;
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{self, Packet};
+use rumqttc::v5::{Event, MqttState, Request};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+mod timing;
+
+use super::connect::{Established, Stream, network};
+use super::reason::{self, Taken};
+use super::wire::{self, FrameBuffer};
+use super::{End, Stop, Task};
+use crate::link::counters::add;
+use crate::link::handle::{Command, Shutdown, packet_size};
+use crate::link::{Cause, LinkEvent, MAX_INFLIGHT, Publish};
+
+/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it.
+const AHEAD: usize = 64 * 1024;
+/// How long the last bytes of a connection that ends in order may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A connection in use.
+pub(super) struct Session<'a> {
+    task: &'a mut Task,
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    frames: FrameBuffer,
+    state: MqttState,
+    inflight: u16,
+    max_packet: u32,
+    ping_every: Duration,
+    /// The topic of each unacknowledged publish, by packet id.
+    topics: [Option<Box<str>>; MAX_INFLIGHT as usize + 1],
+    /// Goes out before the queue: greetings, then in the end the farewell.
+    urgent: VecDeque<Publish>,
+    /// Packets received and not yet handled, because nobody takes the event they make.
+    waiting: VecDeque<Packet>,
+    /// An event nobody has taken yet; nothing is read while there is one.
+    pending: Option<LinkEvent>,
+    out: BytesMut,
+    flushed: bool,
+    /// When the last byte came, or reading was resumed.
+    heard: Instant,
+    /// When the last packet was written into `out`.
+    said: Instant,
+    /// When the socket last took bytes, or `out` stopped being empty.
+    progress: Instant,
+    /// Since when `pending` waits.
+    stalled: Instant,
+    ending: Option<Ending>,
+}
+
+/// An orderly end under way.
+struct Ending {
+    shutdown: Shutdown,
+    deadline: Instant,
+    farewell_queued: bool,
+}
+
+/// Which of the things the loop waits for came true.
+enum Wake {
+    Command(Option<Command>),
+    Time,
+    Wrote(std::io::Result<usize>),
+    Read(std::io::Result<usize>),
+    Taken(bool),
+    Abandoned,
+    Queued,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        task: &'a mut Task,
+        made: Established,
+        first: LinkEvent,
+        greetings: Vec<Publish>,
+    ) -> Self {
+        let now = Instant::now();
+        let (reader, writer) = tokio::io::split(made.stream);
+        Self {
+            task,
+            reader,
+            writer,
+            frames: made.frames,
+            state: made.state,
+            inflight: made.inflight,
+            max_packet: made.max_packet,
+            ping_every: made.ping_every,
+            topics: [const { None }; MAX_INFLIGHT as usize + 1],
+            urgent: greetings.into(),
+            waiting: made.early.into(),
+            pending: Some(first),
+            out: BytesMut::new(),
+            flushed: true,
+            heard: now,
+            said: now,
+            progress: now,
+            stalled: now,
+            ending: None,
+        }
+    }
+
+    /// Runs until the end of the connection.
+    pub(super) async fn run(mut self) -> End {
+        loop {
+            match self.step().await {
+                Ok(()) => {}
+                Err(End::Failed(Cause::Network { peer, message })) => {
+                    let reason = timeout(LAST_WORDS, self.parting_reason()).await.ok().flatten();
+                    return End::Failed(reason.unwrap_or(Cause::Network { peer, message }));
+                }
+                Err(end) => {
+                    self.close(&end).await;
+                    return end;
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        self.handle_packets()?;
+        self.send_queued()?;
+        if self.is_ended() {
+            return Err(self.ended(true));
+        }
+        match self.wait().await {
+            Wake::Command(command) => self.command(command),
+            Wake::Time => self.on_time(Instant::now()),
+            Wake::Wrote(result) => self.wrote(result).map_err(End::from),
+            Wake::Read(result) => self.read(result).map_err(End::from),
+            Wake::Taken(true) => {
+                // Reading goes on; the silence until now was our own.
+                self.heard = Instant::now();
+                Ok(())
+            }
+            Wake::Queued => Ok(()),
+            Wake::Taken(false) | Wake::Abandoned => Err(End::Stop(Stop::Abandoned)),
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let until = self.next_deadline();
+        let may_read = self.pending.is_none() && self.waiting.is_empty() && self.out.len() < AHEAD;
+        let may_send = self.may_send();
+        let unsent = !self.out.is_empty() || !self.flushed;
+        tokio::select! {
+            biased;
+            command = self.task.commands.recv() => Wake::Command(command),
+            // Before the traffic, which may never pause.
+            () = sleep_until(until) => Wake::Time,
+            taken = hand_over(&self.task.events, &mut self.pending), if self.pending.is_some() => Wake::Taken(taken),
+            wrote = write(&mut self.writer, &mut self.out, &mut self.flushed), if unsent => Wake::Wrote(wrote),
+            read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
+            () = self.task.shared.queue.pushed(), if may_send => Wake::Queued,
+            () = self.task.events.closed() => Wake::Abandoned,
+        }
+    }
+
+    /// Handles what has been received, until an event finds no taker.
+    fn handle_packets(&mut self) -> Result<(), Cause> {
+        if self.ending.is_some() {
+            // Whoever shuts down may have stopped listening; waiting for him would end in the timeout.
+            self.pending = None;
+        }
+        while self.pending.is_none() {
+            let packet = match self.waiting.pop_front() {
+                Some(packet) => packet,
+                None => match self.frames.next().map_err(|e| reason::of_wire(&e))? {
+                    Some(packet) => packet,
+                    None => return Ok(()),
+                },
+            };
+            self.handle(packet)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, packet: Packet) -> Result<(), Cause> {
+        match &packet {
+            Packet::Publish(publish) => {
+                let event = self.receive(publish)?;
+                if let Some(event) = event {
+                    if self.ending.is_some() {
+                        // Not handed on, so not acknowledged either.
+                        return Ok(());
+                    }
+                    self.emit(event);
+                }
+            }
+            Packet::PubAck(puback) => self.acknowledged(puback),
+            Packet::PingResp(_) | Packet::Disconnect(_) => {}
+            _ => return Err(Cause::Protocol { detail: "a packet that makes no sense here".to_owned() }),
+        }
+        let client_id = &self.task.options.client_id;
+        let answer = self.state.handle_incoming_packet(packet).map_err(|e| reason::of_state(e, client_id))?;
+        if let Some(answer) = answer {
+            self.encode(&answer)?;
+        }
+        self.state.events.clear();
+        if self.state.inflight() == 0 && self.state.collision.is_some() {
+            return Err(Cause::Protocol { detail: "acknowledgements out of order".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The event that a message makes, if it is not for the link itself.
+    fn receive(&mut self, publish: &v5::Publish) -> Result<Option<LinkEvent>, Cause> {
+        if publish.qos == QoS::ExactlyOnce {
+            return Err(Cause::Protocol {
+                detail: "a message with QoS 2, which was not subscribed".to_owned(),
+            });
+        }
+        let Ok(topic) = std::str::from_utf8(&publish.topic) else {
+            return Err(Cause::Protocol { detail: "a topic that is not UTF-8".to_owned() });
+        };
+        if self.task.options.own_topic.as_deref() == Some(topic) {
+            if self.task.rival.found(&publish.payload) {
+                add(&self.task.shared.counters.rivals, 1);
+                let client_id = &self.task.options.client_id;
+                tracing::warn!(%client_id, topic, "another client uses the same id");
+            }
+            return Ok(None);
+        }
+        add(&self.task.shared.counters.messages_in, 1);
+        // A copy, so that a small message does not keep the whole read buffer in memory.
+        let payload = publish.payload.to_vec();
+        Ok(Some(LinkEvent::Message { topic: topic.to_owned(), payload, retain: publish.retain }))
+    }
+
+    fn acknowledged(&mut self, puback: &v5::PubAck) {
+        // An id that is not in use is an error of the state machine, which sees the packet next.
+        let Some(topic) = self.topics.get_mut(puback.pkid as usize).and_then(Option::take) else { return };
+        let counters = &self.task.shared.counters;
+        counters.unacknowledged.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        match reason::of_puback(puback) {
+            Taken::Yes => {}
+            Taken::YesByNobody => add(&counters.no_subscriber, 1),
+            Taken::No { code, reason } => {
+                add(&counters.not_taken, 1);
+                if self.ending.is_none() {
+                    self.emit(LinkEvent::NotTaken { topic: topic.into_string(), code, reason });
+                }
+            }
+        }
+    }
+
+    /// Hands an event on at once if there is room, and else keeps it and stops reading.
+    fn emit(&mut self, event: LinkEvent) {
+        match self.task.events.try_send(event) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(event) | mpsc::error::TrySendError::Closed(event)) => {
+                self.pending = Some(event);
+                self.stalled = Instant::now();
+            }
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        self.out.len() < AHEAD && self.state.inflight() < self.inflight && self.state.collision.is_none()
+    }
+
+    /// Encodes what is queued, as far as window and buffer allow.
+    fn send_queued(&mut self) -> Result<(), Cause> {
+        while self.may_send() {
+            let next = self.urgent.pop_front().or_else(|| self.task.shared.queue.pop());
+            match next {
+                Some(publish) => self.send(publish)?,
+                None => match &mut self.ending {
+                    Some(ending) if !ending.farewell_queued => {
+                        ending.farewell_queued = true;
+                        self.urgent = std::mem::take(&mut ending.shutdown.farewell).into();
+                    }
+                    _ => return Ok(()),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, publish: Publish) -> Result<(), Cause> {
+        let size = packet_size(&publish.topic, &publish.payload);
+        if size > self.max_packet as usize {
+            // It was queued under the larger limit of an earlier connection.
+            add(&self.task.shared.counters.not_taken, 1);
+            if self.pending.is_none() {
+                let reason =
+                    format!("a packet of {size} bytes is larger than the agreed {}", self.max_packet);
+                self.emit(LinkEvent::NotTaken { topic: publish.topic, code: 0x95, reason });
+            }
+            return Ok(());
+        }
+        if self.task.options.own_topic.as_deref() == Some(publish.topic.as_str()) {
+            self.task.rival.wrote(&publish.payload);
+        }
+        let mut message =
+            v5::Publish::new(publish.topic.as_str(), QoS::AtLeastOnce, Bytes::from(publish.payload), None);
+        message.retain = publish.retain;
+        let client_id = &self.task.options.client_id;
+        let packet = self
+            .state
+            .handle_outgoing_packet(Request::Publish(message))
+            .map_err(|e| reason::of_state(e, client_id))?;
+        for event in self.state.events.drain(..) {
+            if let Event::Outgoing(Outgoing::Publish(id) | Outgoing::AwaitAck(id)) = event
+                && let Some(slot) = self.topics.get_mut(id as usize)
+            {
+                *slot = Some(publish.topic.as_str().into());
+            }
+        }
+        add(&self.task.shared.counters.unacknowledged, 1);
+        add(&self.task.shared.counters.messages_out, 1);
+        packet.map_or(Ok(()), |packet| self.encode(&packet))
+    }
+
+    fn encode(&mut self, packet: &Packet) -> Result<(), Cause> {
+        let now = Instant::now();
+        if self.out.is_empty() {
+            self.progress = now;
+        }
+        self.said = now;
+        wire::encode(packet, &mut self.out, self.max_packet).map_err(|e| reason::of_wire(&e))
+    }
+
+    fn command(&mut self, command: Option<Command>) -> Result<(), End> {
+        match command {
+            None => Err(End::Stop(Stop::Abandoned)),
+            Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
+            // The first one counts; a second asker learns that by his channel.
+            Some(Command::Shutdown(_)) if self.ending.is_some() => Ok(()),
+            Some(Command::Shutdown(shutdown)) => {
+                let deadline = Instant::now() + shutdown.within;
+                self.task.shared.queue.close();
+                self.ending = Some(Ending { shutdown, deadline, farewell_queued: false });
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether everything asked for before the end was sent and acknowledged.
+    fn is_ended(&self) -> bool {
+        self.ending.as_ref().is_some_and(|ending| ending.farewell_queued)
+            && self.urgent.is_empty()
+            && self.task.shared.queue.len() == 0
+            && self.state.inflight() == 0
+            && self.state.collision.is_none()
+    }
+
+    fn ended(&mut self, acknowledged: bool) -> End {
+        match self.ending.take() {
+            Some(ending) => End::Stop(Stop::Shutdown(ending.shutdown, acknowledged)),
+            None => End::Stop(Stop::Abandoned),
+        }
+    }
+
+    /// A write fails when the broker has closed the connection; its reason may still be there to be read.
+    async fn parting_reason(&mut self) -> Option<Cause> {
+        loop {
+            while let Ok(Some(packet)) = self.frames.next() {
+                if let Packet::Disconnect(disconnect) = packet {
+                    return Some(reason::of_disconnect(&disconnect, &self.task.options.client_id));
+                }
+            }
+            match self.frames.fill(&mut self.reader).await {
+                Ok(1..) => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Says good-bye where that is in order: after it the broker does not publish the will.
+    async fn close(&mut self, end: &End) {
+        if let End::Stop(_) = end {
+            let reason = v5::DisconnectReasonCode::NormalDisconnection;
+            wire::encode_disconnect(reason, &mut self.out);
+            let last_words = async {
+                self.writer.write_all_buf(&mut self.out).await?;
+                self.writer.shutdown().await
+            };
+            // The peer may be gone; then there is nobody to say it to.
+            let _ = timeout(LAST_WORDS, last_words).await;
+        }
+    }
+
+    fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
+        let count = result.map_err(|error| network(&self.task.options, &error))?;
+        add(&self.task.shared.counters.bytes_out, count as u64);
+        let now = Instant::now();
+        self.progress = now;
+        if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
+            self.heard = now;
+        }
+        wire::give_back(&mut self.out);
+        Ok(())
+    }
+
+    fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
+        let count = result.map_err(|error| network(&self.task.options, &error))?;
+        if count == 0 {
+            return Err(Cause::Closed);
+        }
+        add(&self.task.shared.counters.bytes_in, count as u64);
+        self.heard = Instant::now();
+        Ok(())
+    }
+}
+
+/// Hands the pending event over; `false` when nobody will ever take it. Safe to cancel.
+async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Option<LinkEvent>) -> bool {
+    let Ok(permit) = events.reserve().await else { return false };
+    if let Some(event) = pending.take() {
+        permit.send(event);
+    }
+    true
+}
+
+/// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.
+async fn write<W: tokio::io::AsyncWrite + Unpin>(
+    writer: &mut W,
+    out: &mut BytesMut,
+    flushed: &mut bool,
+) -> std::io::Result<usize> {
+    let mut count = 0;
+    if !out.is_empty() {
+        *flushed = false;
+        count = writer.write_buf(out).await?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        return Ok(count);
+    }
+    writer.flush().await?;
+    *flushed = true;
+    Ok(count)
+}
