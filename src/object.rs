@@ -3,8 +3,10 @@
 mod meta;
 pub mod name;
 mod resource;
+pub mod status;
 mod version;
 
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
+pub use status::Status;
 pub use version::{Relation, ResourceVersion};
