@@ -5,6 +5,7 @@ pub mod name;
 mod resource;
 pub mod status;
 mod version;
+pub mod yaml;
 
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};

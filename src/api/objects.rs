@@ -34,6 +34,13 @@ pub trait Objects: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether objects of a known kind may be created, replaced and deleted here. Where not, the API
+    /// answers 405 before it reads a body.
+    fn writable(&self, resource: &Resource) -> bool {
+        let _ = resource;
+        false
+    }
+
     /// Makes a kind known with its first create: the kind comes from the body, the plural from the
     /// path, the scope from whether the path names a namespace.
     ///
