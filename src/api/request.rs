@@ -5,13 +5,13 @@ use crate::object::Status;
 use crate::object::status::Reason;
 
 /// The longest path with its query, in bytes.
-pub const MAX_URI: usize = 8 << 10;
+pub(super) const MAX_URI: usize = 8 << 10;
 /// The most pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(super) enum Request {
     /// `/healthz` and `/livez`: the process answers.
     Alive,
     /// `/readyz`: requests can be answered.
@@ -42,7 +42,7 @@ pub enum Request {
 
 /// What to do with objects, in the words of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub(super) enum Verb {
     /// POST to a collection.
     Create,
     /// GET of an object.
@@ -63,43 +63,43 @@ pub enum Verb {
 
 /// The path of a collection or an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResourcePath {
+pub(super) struct ResourcePath {
     /// API group, empty for the core group.
-    pub group: String,
+    pub(super) group: String,
     /// API version within the group.
-    pub version: String,
+    pub(super) version: String,
     /// Namespace, if the path names one.
-    pub namespace: Option<String>,
+    pub(super) namespace: Option<String>,
     /// Plural of the resource.
-    pub plural: String,
+    pub(super) plural: String,
     /// Name, if the path leads to an object.
-    pub name: Option<String>,
+    pub(super) name: Option<String>,
     /// What follows the name, such as `status`.
-    pub subresource: Option<String>,
+    pub(super) subresource: Option<String>,
 }
 
 /// The options of a query that this API knows. Others are ignored, as Kubernetes does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub(super) struct Options {
     /// Label selector as written.
-    pub label_selector: String,
+    pub(super) label_selector: String,
     /// Field selector as written.
-    pub field_selector: String,
+    pub(super) field_selector: String,
     /// The most items wanted; `None` for all.
-    pub limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     /// Where the page before ended.
-    pub continue_token: String,
+    pub(super) continue_token: String,
     /// Whether JSON is indented.
-    pub pretty: bool,
+    pub(super) pretty: bool,
 }
 
 /// A request that is refused before anything is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub(super) struct Refusal {
     /// What is answered.
-    pub status: Status,
+    pub(super) status: Status,
     /// The methods that the path does take, for a 405.
-    pub allow: &'static str,
+    pub(super) allow: &'static str,
 }
 
 impl From<Status> for Refusal {
@@ -109,16 +109,16 @@ impl From<Status> for Refusal {
 }
 
 /// The methods of a collection.
-pub const COLLECTION_METHODS: &str = "GET, POST";
+pub(super) const COLLECTION_METHODS: &str = "GET, POST";
 /// The methods of an object.
-pub const OBJECT_METHODS: &str = "GET, PUT, DELETE";
+pub(super) const OBJECT_METHODS: &str = "GET, PUT, DELETE";
 /// The methods of what can only be read.
-pub const READ_METHODS: &str = "GET";
+pub(super) const READ_METHODS: &str = "GET";
 
 impl Verb {
     /// The verb as Kubernetes writes it in rules and messages.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Get => "get",
@@ -133,7 +133,7 @@ impl Verb {
 
     /// Whether the verb changes objects.
     #[must_use]
-    pub fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
@@ -144,7 +144,7 @@ impl Request {
     /// # Errors
     /// 404 for a path that leads nowhere, 405 for a method it does not take, 400 for an option that
     /// cannot be read, 414 for a line that is too long.
-    pub fn parse(method: &str, path: &str, query: Option<&str>) -> Result<Self, Refusal> {
+    pub(super) fn parse(method: &str, path: &str, query: Option<&str>) -> Result<Self, Refusal> {
         let query = query.unwrap_or("");
         if path.len().saturating_add(query.len()) > MAX_URI {
             let status =
