@@ -1,5 +1,8 @@
 //! A reliable sync agent for edge nodes and its cloud side.
 
 pub mod api;
+#[cfg(feature = "cloud")]
+pub mod cloud;
 pub mod object;
+pub mod store;
 pub mod sync;
