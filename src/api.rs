@@ -5,6 +5,7 @@
 //! as JSON or YAML; whatever goes wrong is a `Status` object.
 
 mod address;
+mod client;
 mod dispatch;
 mod listen;
 mod media;
@@ -15,6 +16,7 @@ mod server;
 mod stall;
 
 pub use address::{Address, AddressError};
+pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 pub use listen::{ListenError, Listener};
 pub use objects::{Extension, ExtensionCall, ListOptions, ListPage, Objects, PAGE_ITEMS, Preconditions};
 pub use request::encode;
