@@ -10,7 +10,7 @@ pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml
 
 /// A format of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
     /// JSON in one line.
     #[default]
     Json,
@@ -26,7 +26,7 @@ impl Format {
     ///
     /// # Errors
     /// 406 if none is known.
-    pub(super) fn accepted(accept: Option<&str>, pretty: bool) -> Result<Self> {
+    pub fn accepted(accept: Option<&str>, pretty: bool) -> Result<Self> {
         let json = if pretty { Self::PrettyJson } else { Self::Json };
         let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
         let Some(accept) = accept else { return Ok(json) };
@@ -57,7 +57,7 @@ impl Format {
 
     /// The media type of the format.
     #[must_use]
-    pub(super) fn media_type(self) -> &'static str {
+    pub fn media_type(self) -> &'static str {
         match self {
             Self::Json | Self::PrettyJson => MEDIA_TYPES[0],
             Self::Yaml => MEDIA_TYPES[1],
@@ -68,7 +68,7 @@ impl Format {
     ///
     /// # Errors
     /// 500 if the text is not JSON.
-    pub(super) fn render(self, mut json: String) -> Result<String> {
+    pub fn render(self, mut json: String) -> Result<String> {
         if self == Self::Json {
             json.push('\n');
             return Ok(json);
@@ -82,7 +82,7 @@ impl Format {
     ///
     /// # Errors
     /// 500 if the value cannot be written.
-    pub(super) fn render_value(self, value: &Value) -> Result<String> {
+    pub fn render_value(self, value: &Value) -> Result<String> {
         match self {
             Self::Json => Ok(format!("{value}\n")),
             Self::PrettyJson => Ok(format!("{value:#}\n")),

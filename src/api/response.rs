@@ -8,14 +8,15 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 use tokio::sync::mpsc;
 
+use super::listing::ListWriter;
 use super::media::Format;
 use super::objects::{ListOptions, ListPage, Objects, PAGE_ITEMS};
 use super::request::Options;
 use crate::object::status::Result;
-use crate::object::{Resource, Status, yaml};
+use crate::object::{Resource, Status};
 
 /// Once this many bytes are gathered, a part of a list is written.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -106,16 +107,18 @@ pub(super) async fn list<O: Objects>(
         },
     };
     let first = lister.page().await?;
-    let mut writer = ListWriter::new(&lister.resource, format, &first.resource_version);
+    let kind = format!("{}List", lister.resource.kind);
+    let mut writer = ListWriter::new(format, &lister.resource.api_version(), &kind);
+    let version = first.resource_version.clone();
     if lister.is_last(&first) {
         let mut body = writer.items(&first.items)?;
-        body.push_str(&writer.end(&first)?);
+        body.push_str(&writer.end(metadata(&version, &first))?);
         return Ok(text(200, format.media_type(), body));
     }
     // One part waits while the next one is made: a list costs two pages, however long it is.
     let (sender, parts) = mpsc::channel(1);
     tokio::spawn(async move {
-        if let Err(status) = stream(&mut lister, &mut writer, first, &sender).await {
+        if let Err(status) = stream(&mut lister, &mut writer, first, &version, &sender).await {
             let _ = sender.send(Err(status)).await;
         }
     });
@@ -129,6 +132,7 @@ async fn stream<O: Objects>(
     lister: &mut Lister<O>,
     writer: &mut ListWriter,
     first: ListPage,
+    version: &str,
     sender: &mpsc::Sender<Result<Bytes>>,
 ) -> Result<()> {
     let mut page = first;
@@ -142,11 +146,25 @@ async fn stream<O: Objects>(
             items = rest;
         }
         if lister.is_last(&page) {
-            let _ = sender.send(Ok(Bytes::from(writer.end(&page)?))).await;
+            let _ = sender.send(Ok(Bytes::from(writer.end(metadata(version, &page))?))).await;
             return Ok(());
         }
         page = lister.page().await?;
     }
+}
+
+/// The metadata of a list: the version is that of its first page, so that who watches from there misses
+/// nothing.
+fn metadata(version: &str, last: &ListPage) -> Map<String, serde_json::Value> {
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".into(), json!(version));
+    if let Some(token) = &last.continue_token {
+        metadata.insert("continue".into(), json!(token));
+        if let Some(remaining) = last.remaining {
+            metadata.insert("remainingItemCount".into(), json!(remaining));
+        }
+    }
+    metadata
 }
 
 /// How many items make up a part of a reasonable size: at least one.
@@ -186,133 +204,9 @@ impl<O: Objects> Lister<O> {
     }
 }
 
-/// Writes the parts of a list: its head, its items, its metadata. The metadata comes last because
-/// the token that continues the list is known last.
-struct ListWriter {
-    format: Format,
-    head: Option<String>,
-    any: bool,
-    resource_version: String,
-}
-
-impl ListWriter {
-    fn new(resource: &Resource, format: Format, resource_version: &str) -> Self {
-        let (kind, api_version) = (format!("{}List", resource.kind), resource.api_version());
-        let head = match format {
-            Format::Yaml => format!("apiVersion: {api_version}\nkind: {kind}\n"),
-            Format::PrettyJson => {
-                format!("{{\n  \"apiVersion\": \"{api_version}\",\n  \"kind\": \"{kind}\",\n  \"items\": [")
-            }
-            Format::Json => format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","items":["#),
-        };
-        Self { format, head: Some(head), any: false, resource_version: resource_version.to_owned() }
-    }
-
-    fn items(&mut self, items: &[String]) -> Result<String> {
-        let mut out = self.head.take().unwrap_or_default();
-        for item in items {
-            match self.format {
-                Format::Json => {
-                    out.push_str(if self.any { "," } else { "" });
-                    out.push_str(item);
-                }
-                Format::PrettyJson => {
-                    out.push_str(if self.any { ",\n" } else { "\n" });
-                    indent(&mut out, &Format::PrettyJson.render(item.clone())?, "    ", "    ");
-                    out.truncate(out.trim_end().len());
-                }
-                Format::Yaml => {
-                    out.push_str(if self.any { "" } else { "items:\n" });
-                    indent(&mut out, &Format::Yaml.render(item.clone())?, "- ", "  ");
-                }
-            }
-            self.any = true;
-        }
-        Ok(out)
-    }
-
-    fn end(&mut self, last: &ListPage) -> Result<String> {
-        let mut metadata = Map::new();
-        metadata.insert("resourceVersion".into(), json!(self.resource_version));
-        if let Some(token) = &last.continue_token {
-            metadata.insert("continue".into(), json!(token));
-            if let Some(remaining) = last.remaining {
-                metadata.insert("remainingItemCount".into(), json!(remaining));
-            }
-        }
-        let mut out = self.head.take().unwrap_or_default();
-        match self.format {
-            Format::Json => out.push_str(&format!("],\"metadata\":{}}}\n", Value::Object(metadata))),
-            Format::PrettyJson => {
-                out.push_str(if self.any { "\n  ],\n" } else { "],\n" });
-                let metadata = format!("\"metadata\": {:#}", Value::Object(metadata));
-                indent(&mut out, &metadata, "  ", "  ");
-                out.push_str("\n}\n");
-            }
-            Format::Yaml => {
-                out.push_str(if self.any { "" } else { "items: []\n" });
-                out.push_str(&yaml::write(&json!({ "metadata": metadata })).map_err(Status::internal)?);
-            }
-        }
-        Ok(out)
-    }
-}
-
-/// Appends lines with an indent; empty lines stay empty.
-fn indent(out: &mut String, lines: &str, first: &str, others: &str) {
-    for (number, line) in lines.split_inclusive('\n').enumerate() {
-        if line != "\n" {
-            out.push_str(if number == 0 { first } else { others });
-        }
-        out.push_str(line);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Scope;
-
-    fn written(format: Format, pages: &[&[&str]]) -> Value {
-        let resource = Resource {
-            group: "apps".into(),
-            version: "v1".into(),
-            kind: "Deployment".into(),
-            plural: "deployments".into(),
-            scope: Scope::Namespaced,
-        };
-        let mut writer = ListWriter::new(&resource, format, "7");
-        let mut out = String::new();
-        for page in pages {
-            let items: Vec<String> = page.iter().map(ToString::to_string).collect();
-            out.push_str(&writer.items(&items).unwrap());
-        }
-        let last = ListPage { continue_token: Some("t:1".into()), remaining: Some(3), ..ListPage::default() };
-        out.push_str(&writer.end(&last).unwrap());
-        match format {
-            Format::Yaml => yaml::parse(&out).unwrap_or_else(|error| panic!("{error}: {out}")),
-            _ => serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}")),
-        }
-    }
-
-    #[test]
-    fn a_list_in_parts_is_one_document_in_every_format() {
-        let script =
-            r##"{"data":{"run":"#!/bin/sh\n\n  echo a: b\n","empty":"","k":"  x\ny"},"a":[[1],{}]}"##;
-        for pages in [vec![], vec![&[][..]], vec![&[script, "{}"][..], &[r#"{"a":1}"#][..]]] {
-            let items: Vec<&str> = pages.concat();
-            let items: Vec<Value> = items.iter().map(|item| serde_json::from_str(item).unwrap()).collect();
-            let expected = json!({
-                "apiVersion": "apps/v1",
-                "kind": "DeploymentList",
-                "items": items,
-                "metadata": {"resourceVersion": "7", "continue": "t:1", "remainingItemCount": 3},
-            });
-            for format in [Format::Json, Format::PrettyJson, Format::Yaml] {
-                assert_eq!(written(format, &pages), expected, "{format:?} {pages:?}");
-            }
-        }
-    }
 
     #[test]
     fn parts_of_a_list_have_a_reasonable_size() {
