@@ -3,6 +3,7 @@
 pub mod api;
 #[cfg(feature = "cloud")]
 pub mod cloud;
+pub mod cli;
 pub mod object;
 pub mod store;
 pub mod sync;
