@@ -93,16 +93,17 @@ pub fn check_object_name(group: &str, value: &str) -> Result<(), Problem> {
     if group == "rbac.authorization.k8s.io" { check_path_segment(value) } else { check_subdomain(value) }
 }
 
-/// Checks a UID. Kubernetes promises no form; this one fits into an ObjectSync name and a path.
+/// Checks a UID. Kubernetes promises no form; this one fits into an ObjectSync name and a path. It has
+/// no dots: in the name of an ObjectSync, `<node>.<uid>`, the last dot is where the UID begins.
 ///
 /// # Errors
 /// Says what the value must be.
 pub fn check_uid(value: &str) -> Result<(), Problem> {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
-    if (1..=MAX_UID).contains(&value.len()) && value.bytes().all(allowed) && !value.contains("..") {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    if (1..=MAX_UID).contains(&value.len()) && value.bytes().all(allowed) {
         return Ok(());
     }
-    Err(format!("must be 1 to {MAX_UID} letters, digits, '-', '_' or '.'; {} is not", quoted(value)))
+    Err(format!("must be 1 to {MAX_UID} letters, digits, '-' or '_'; {} is not", quoted(value)))
 }
 
 fn is_qualified_part(text: &str) -> bool {
@@ -176,6 +177,14 @@ mod tests {
         assert!(check_object_name("", "system:node").is_err());
         for bad in ["..", "a/../b", "a%2fb", "", "a\nb"] {
             assert!(check_object_name(group, bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn uids_have_no_dots_so_that_an_objectsync_name_splits() {
+        assert_eq!(check_uid("413d5245-1fd6-4e85-b576-9a25b00c7340"), Ok(()));
+        for bad in ["", "a.b", "a/b", "ä", &"u".repeat(MAX_UID + 1)] {
+            assert!(check_uid(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,0 +1,50 @@
+-- What the edge holds. See docs/decisions/0002-store-layout.md for the reasons.
+
+-- Kinds, so that a row names its kind in one or two bytes.
+CREATE TABLE resources (
+  id          INTEGER PRIMARY KEY,
+  "group"     TEXT NOT NULL,          -- empty for the core group
+  version     TEXT NOT NULL,
+  kind        TEXT NOT NULL,
+  plural      TEXT NOT NULL,
+  namespaced  INTEGER NOT NULL,       -- 1 if objects of the kind have a namespace
+  checksum    INTEGER NOT NULL,       -- over all of the above but the id
+  UNIQUE ("group", version, kind, plural, namespaced)
+) STRICT;
+
+-- One row for each object held. An update stays in its row: no index changes, one page is written.
+CREATE TABLE objects (
+  id          INTEGER PRIMARY KEY,
+  uid         TEXT NOT NULL,
+  uid_key     INTEGER NOT NULL,       -- 32-bit hash of the UID: a small index, the text decides
+  resource_id INTEGER NOT NULL,
+  namespace   TEXT NOT NULL,          -- empty for cluster-scoped objects
+  name        TEXT NOT NULL,
+  version     TEXT NOT NULL,          -- resourceVersion, as received
+  revision    INTEGER NOT NULL,       -- of the last change of this row
+  checksum    INTEGER NOT NULL,       -- over kind, namespace, name, uid, version and body
+  body        TEXT NOT NULL           -- JSON, as received
+) STRICT;
+CREATE INDEX objects_by_uid ON objects (uid_key);
+CREATE UNIQUE INDEX objects_by_name ON objects (resource_id, namespace, name);
+
+-- One row for each change that the cloud has not confirmed, and always the newest one: it carries the
+-- totals after its transaction, so that rows, revision, count and digest are one commit and two pages.
+CREATE TABLE journal (
+  revision    INTEGER PRIMARY KEY,
+  object_id   INTEGER,                -- the row that was put; superseded if its revision is larger
+  uid         TEXT,                   -- of an object that was removed, with what it was:
+  resource_id INTEGER,
+  namespace   TEXT,
+  name        TEXT,
+  version     TEXT,
+  count       INTEGER,                -- only in the last row of a transaction:
+  digest      BLOB,                   -- 16 bytes, little-endian
+  confirmed   INTEGER                 -- the largest revision the cloud had confirmed
+) STRICT;
+
+-- Facts about the file: epoch, created, incarnation.
+CREATE TABLE meta (
+  key         TEXT PRIMARY KEY,
+  value       TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,3 @@
+//! The cloud side.
+
+pub mod placement;

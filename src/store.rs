@@ -1,0 +1,19 @@
+//! SQLite: one engine that both sides share, and the edge's store on top of it.
+//!
+//! May depend on [`crate::object`] and [`crate::sync`], on rusqlite and on the channels of tokio; knows
+//! neither links nor HTTP nor the agent.
+//!
+//! # Layout
+//! - [`engine`] opens connections and sets everything that durability depends on.
+//! - [`migrate`] brings a file to the schema of the program, or refuses it.
+//! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
+//! - [`reader`] runs reads in snapshots, on connections and threads of their own.
+//! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
+
+pub mod engine;
+mod error;
+pub mod migrate;
+pub mod reader;
+pub mod writer;
+
+pub use error::{Cause, StoreError};

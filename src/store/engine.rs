@@ -1,0 +1,253 @@
+//! Connections: every setting that durability, memory and wear depend on, in one place.
+
+use std::hash::Hasher as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use siphasher::sip::SipHasher24;
+
+use super::StoreError;
+use super::migrate::{Migration, migrate};
+
+/// The size of a database page, bytes: what flash and file systems write at once.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// How a database is opened.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The page cache of each connection, KiB.
+    pub cache_kib: u32,
+    /// The size that the write-ahead log may reach before it is copied into the database, bytes. A
+    /// larger log wears the flash less (a page that changed often is copied once) and takes longer
+    /// to read after a crash.
+    pub wal_bytes: u64,
+    /// The largest size of the database, bytes; no limit but the disk's if absent.
+    pub max_bytes: Option<u64>,
+    /// How long a connection waits for a lock that another one holds.
+    pub busy_timeout: Duration,
+    /// The SQLite VFS to use, registered by the program; the default one if absent. Tests put a VFS
+    /// here that loses power.
+    pub vfs: Option<String>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            cache_kib: 512,
+            wal_bytes: 4 << 20,
+            max_bytes: None,
+            busy_timeout: Duration::from_secs(5),
+            vfs: None,
+        }
+    }
+}
+
+/// Which database a file is: its mark and its schema.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// `PRAGMA application_id`: a file with another one is not touched.
+    pub application_id: i32,
+    /// The migrations, in order.
+    pub migrations: &'static [Migration],
+}
+
+/// Opens the one connection that writes, and brings the schema up to date.
+///
+/// # Errors
+/// See [`StoreError`]; [`StoreError::Foreign`] and [`StoreError::Newer`] before the file is changed.
+pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<Connection, StoreError> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = open(path, flags, options)?;
+    let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found != kind.application_id {
+        claim(&conn, path, kind.application_id, found)?;
+    }
+    conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
+    conn.pragma_update(None, "synchronous", "full")?;
+    // Checkpoints are made by the writer thread, between commits.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.pragma_update_and_check(None, "journal_size_limit", integer(options.wal_bytes), |row| {
+        row.get::<_, i64>(0)
+    })?;
+    // A page written to the log before its transaction is complete is written twice: a transaction, which
+    // the bounded queue keeps small, stays in memory.
+    conn.pragma_update(None, "cache_spill", false)?;
+    set_max_bytes(&conn, options.max_bytes)?;
+    migrate(&mut conn, path, kind.migrations)?;
+    Ok(conn)
+}
+
+/// Opens a connection that only reads.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
+    // Not opened read-only: a reader of a write-ahead log writes into the shared index of it.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = open(path, flags, options)?;
+    conn.pragma_update(None, "query_only", true)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    Ok(conn)
+}
+
+fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connection, StoreError> {
+    let conn = match &options.vfs {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())?,
+        None => Connection::open_with_flags(path, flags)?,
+    };
+    conn.busy_timeout(options.busy_timeout)?;
+    conn.set_prepared_statement_cache_capacity(48);
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // Must come before the first page is written; without effect on an existing file.
+    conn.pragma_update(None, "page_size", integer(PAGE_BYTES))?;
+    conn.pragma_update_and_check(None, "mmap_size", 0, |_| Ok(()))?;
+    conn.pragma_update(None, "temp_store", "memory")?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "cache_size", -i64::from(options.cache_kib))?;
+    Ok(conn)
+}
+
+/// Marks an empty file as ours; a file with other content is left alone.
+fn claim(conn: &Connection, path: &Path, application_id: i32, found: i32) -> Result<(), StoreError> {
+    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if found != 0 || tables != 0 {
+        return Err(StoreError::Foreign { path: path.to_owned(), found });
+    }
+    conn.pragma_update(None, "application_id", application_id)?;
+    Ok(())
+}
+
+/// Limits the size of the database; SQLite never cuts below what is in use.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn set_max_bytes(conn: &Connection, max_bytes: Option<u64>) -> Result<(), StoreError> {
+    // SQLite's own maximum of pages, also the value that means "no limit".
+    let pages = max_bytes.map_or(0xffff_fffe, |bytes| (bytes / PAGE_BYTES).max(1));
+    conn.pragma_update_and_check(None, "max_page_count", integer(pages), |_| Ok(()))?;
+    Ok(())
+}
+
+/// How far a checkpoint goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// Copies nothing, only tells the state.
+    Look,
+    /// Copies what no reader needs, waits for nobody.
+    Passive,
+    /// Waits for readers, copies everything and cuts the log to zero.
+    Truncate,
+}
+
+/// The write-ahead log, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalState {
+    /// Pages in the log.
+    pub pages: u64,
+    /// Pages of it that are in the database too.
+    pub copied: u64,
+}
+
+/// Runs a checkpoint.
+///
+/// # Errors
+/// See [`StoreError`]. Nothing is lost by a failed checkpoint: the log keeps what it has.
+pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreError> {
+    let sql = match how {
+        Checkpoint::Look => "PRAGMA wal_checkpoint(NOOP)",
+        Checkpoint::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
+        Checkpoint::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
+    };
+    let (pages, copied): (i64, i64) =
+        conn.prepare_cached(sql)?.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
+    // -1 if the log could not be looked at.
+    Ok(WalState { pages: u64::try_from(pages).unwrap_or(0), copied: u64::try_from(copied).unwrap_or(0) })
+}
+
+/// The write-ahead log of a database file.
+#[must_use]
+pub fn wal_path(path: &Path) -> PathBuf {
+    with_suffix(path, "-wal")
+}
+
+/// The path with text added at its end.
+#[must_use]
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut text = path.as_os_str().to_owned();
+    text.push(suffix);
+    text.into()
+}
+
+/// A count as SQLite stores it: signed. Revisions and sizes never come near the limit.
+#[must_use]
+pub fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A 64-bit checksum over parts of bytes, as SQLite stores integers. It finds damage, it proves nothing
+/// to an adversary: the key is fixed. The length of each part goes in, so parts do not run together.
+#[must_use]
+pub fn checksum64(parts: &[&[u8]]) -> i64 {
+    let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
+    for part in parts {
+        hasher.write_usize(part.len());
+        hasher.write(part);
+    }
+    hasher.finish().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = Kind { application_id: 77, migrations: &[] };
+
+    fn pragma(conn: &Connection, name: &str) -> String {
+        conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
+            .map(|value| format!("{value:?}"))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_writer_is_opened_with_everything_durability_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open_writer(&dir.path().join("x.db"), KIND, &EngineOptions::default()).unwrap();
+        assert_eq!(pragma(&conn, "journal_mode"), "Text(\"wal\")");
+        assert_eq!(pragma(&conn, "synchronous"), "Integer(2)");
+        assert_eq!(pragma(&conn, "mmap_size"), "Integer(0)");
+        assert_eq!(pragma(&conn, "wal_autocheckpoint"), "Integer(0)");
+        assert_eq!(pragma(&conn, "page_size"), "Integer(4096)");
+        assert_eq!(pragma(&conn, "cache_size"), "Integer(-512)");
+        assert_eq!(pragma(&conn, "application_id"), "Integer(77)");
+    }
+
+    #[test]
+    fn a_reader_cannot_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        let options = EngineOptions::default();
+        let _writer = open_writer(&path, KIND, &options).unwrap();
+        let reader = open_reader(&path, &options).unwrap();
+        assert!(reader.execute_batch("CREATE TABLE t (x)").is_err());
+    }
+
+    #[test]
+    fn a_database_of_another_program_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let error = open_writer(&path, KIND, &EngineOptions::default()).unwrap_err();
+        assert!(matches!(error, StoreError::Foreign { found: 0, .. }), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn parts_of_a_checksum_do_not_run_together() {
+        assert_ne!(checksum64(&[b"ab", b"c"]), checksum64(&[b"a", b"bc"]));
+    }
+}

@@ -1,0 +1,168 @@
+//! What can go wrong with a database, classified by what the caller can do about it.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rusqlite::ErrorCode;
+
+/// The error beneath, shared: one failed commit answers every job of its group.
+pub type Cause = Arc<dyn Error + Send + Sync>;
+
+/// A failure of the store.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing can be added until there is room again. Reads go on, and so do smaller writes.
+    #[error("no room left in the database or on its disk")]
+    Full(#[source] Cause),
+    /// Reading or writing fails at the moment: an I/O error, or a file that is read-only.
+    #[error("the database cannot be used at the moment")]
+    Unavailable(#[source] Cause),
+    /// The content of the file is damaged, or the file has been taken away.
+    #[error("the database is damaged")]
+    Corrupt(#[source] Cause),
+    /// A newer program has written this file.
+    #[error(
+        "the database '{}' has schema version {found}, this program knows versions up to {known}: \
+         run the program that wrote it, or a newer one", path.display()
+    )]
+    Newer {
+        /// The database file.
+        path: PathBuf,
+        /// The schema version in the file.
+        found: u32,
+        /// The newest schema version of this program.
+        known: u32,
+    },
+    /// The file is the database of another program.
+    #[error("'{}' is a database of another program (application id {found:#x})", path.display())]
+    Foreign {
+        /// The database file.
+        path: PathBuf,
+        /// The application id in the file.
+        found: i32,
+    },
+    /// A migration of the file is not the one this program has under the same number.
+    #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
+    MigrationChanged {
+        /// The database file.
+        path: PathBuf,
+        /// The number of the migration.
+        version: u32,
+    },
+    /// Another process has the database open.
+    #[error("the database '{}' is in use by another process", path.display())]
+    InUse {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The journal of changes does not reach back that far.
+    #[error("changes after revision {after} are asked for, the journal starts after revision {oldest}")]
+    Compacted {
+        /// What was asked for.
+        after: u64,
+        /// The oldest revision that can be asked for.
+        oldest: u64,
+    },
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// A bug or a limit of the program, not a state of the file.
+    #[error("the store failed")]
+    Internal(#[source] Cause),
+}
+
+impl StoreError {
+    /// Damage found by this program rather than by SQLite.
+    #[must_use]
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::Corrupt(text(message))
+    }
+
+    /// A failure that is described by text alone.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::Internal(text(message))
+    }
+
+    /// Whether the failure concerns the database as a whole, so that the transaction it occurred in
+    /// must be given up; all others concern one job.
+    #[must_use]
+    pub fn ends_transaction(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::Corrupt(_))
+    }
+}
+
+fn text(message: impl Into<String>) -> Cause {
+    Arc::from(Box::<dyn Error + Send + Sync>::from(message.into()))
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let class = match &error {
+            rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+                ErrorCode::DiskFull => Self::Full,
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt,
+                ErrorCode::SystemIoFailure
+                    if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_CORRUPTFS =>
+                {
+                    Self::Corrupt
+                }
+                ErrorCode::SystemIoFailure
+                | ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::OutOfMemory
+                | ErrorCode::FileLockingProtocolFailed => Self::Unavailable,
+                _ => Self::Internal,
+            },
+            // A column that is not of the type its STRICT table demands: the page was altered.
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..)
+            | rusqlite::Error::InvalidColumnType(..) => Self::Corrupt,
+            _ => Self::Internal,
+        };
+        class(Arc::new(error))
+    }
+}
+
+impl From<std::io::Error> for StoreError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::Full(Arc::new(error))
+            }
+            _ => Self::Unavailable(Arc::new(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classify(code: i32) -> StoreError {
+        rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None).into()
+    }
+
+    #[test]
+    fn codes_are_classified_by_what_can_be_done() {
+        use rusqlite::ffi;
+        assert!(matches!(classify(ffi::SQLITE_FULL), StoreError::Full(_)));
+        assert!(matches!(classify(ffi::SQLITE_IOERR_WRITE), StoreError::Unavailable(_)));
+        assert!(matches!(classify(ffi::SQLITE_READONLY), StoreError::Unavailable(_)));
+        assert!(matches!(classify(ffi::SQLITE_CORRUPT), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_CORRUPT_INDEX), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_IOERR_CORRUPTFS), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_NOTADB), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_CONSTRAINT_UNIQUE), StoreError::Internal(_)));
+    }
+
+    #[test]
+    fn a_full_disk_below_the_database_is_full_too() {
+        let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert!(matches!(StoreError::from(error), StoreError::Full(_)));
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads: a few threads, each with its own connection, each read in a snapshot of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::StoreError;
+use super::engine::{EngineOptions, open_reader};
+use super::writer::JobError;
+
+type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Option<StoreError> + Send>;
+
+/// What is done when a read finds the database damaged.
+pub type OnCorrupt = Box<dyn Fn(&StoreError) + Send + Sync>;
+
+/// A handle of the readers, cheap to clone. The threads end with the last handle.
+#[derive(Clone)]
+pub struct Readers {
+    sender: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
+    generation: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Readers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Readers").field("free", &self.places.available_permits()).finish_non_exhaustive()
+    }
+}
+
+struct Thread {
+    path: PathBuf,
+    options: EngineOptions,
+    jobs: Arc<Mutex<mpsc::Receiver<Job>>>,
+    generation: Arc<AtomicU64>,
+    on_corrupt: Arc<OnCorrupt>,
+}
+
+impl Readers {
+    /// Starts `threads` readers of the database; at most `queue` reads wait or run.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if no thread can be started.
+    pub fn start(
+        path: &Path,
+        options: &EngineOptions,
+        threads: usize,
+        queue: usize,
+        on_corrupt: OnCorrupt,
+    ) -> Result<Self, StoreError> {
+        let (sender, receiver) = mpsc::channel();
+        let jobs = Arc::new(Mutex::new(receiver));
+        let generation = Arc::new(AtomicU64::new(0));
+        let on_corrupt = Arc::new(on_corrupt);
+        for _ in 0..threads.max(1) {
+            let thread = Thread {
+                path: path.to_owned(),
+                options: options.clone(),
+                jobs: Arc::clone(&jobs),
+                generation: Arc::clone(&generation),
+                on_corrupt: Arc::clone(&on_corrupt),
+            };
+            std::thread::Builder::new().name("store-read".to_owned()).spawn(move || thread.run())?;
+        }
+        Ok(Self { sender, places: Arc::new(Semaphore::new(queue.max(1))), generation })
+    }
+
+    /// Runs a read in a snapshot: all its statements see the same commit.
+    ///
+    /// # Errors
+    /// The read's own error, or the store's.
+    pub async fn run<T, E, F>(&self, read: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnOnce(&Connection) -> Result<T, E> + Send + 'static,
+    {
+        let Ok(_place) = self.places.acquire().await else {
+            return Err(StoreError::Closed.into());
+        };
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |conn| {
+            let result = conn.map_err(E::from).and_then(|conn| snapshot(conn, read));
+            let corrupt = match result.as_ref().err().and_then(JobError::store) {
+                Some(error @ StoreError::Corrupt(_)) => Some(error.clone()),
+                _ => None,
+            };
+            // The caller may have gone.
+            let _ = reply.send(result);
+            corrupt
+        });
+        if self.sender.send(job).is_err() {
+            return Err(StoreError::Closed.into());
+        }
+        answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Makes every thread open the file anew before its next read: it has been replaced.
+    pub fn reopen(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Refuses later reads.
+    pub fn close(&self) {
+        self.places.close();
+    }
+}
+
+/// Runs a read in a transaction, which pins the snapshot, and ends it.
+fn snapshot<T, E: JobError>(
+    conn: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, E>,
+) -> Result<T, E> {
+    let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let result = read(&tx);
+    // Nothing was written: rolling back only lets go of the snapshot.
+    tx.rollback().map_err(StoreError::from)?;
+    result
+}
+
+impl Thread {
+    fn run(self) {
+        let mut open: Option<(u64, Connection)> = None;
+        loop {
+            // One thread waits while it holds the lock, the others wait for the lock.
+            let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(job) = job else { return };
+            let corrupt = match self.connection(&mut open) {
+                Ok(conn) => job(Ok(conn)),
+                Err(error) => job(Err(error)),
+            };
+            if let Some(error) = corrupt {
+                (self.on_corrupt)(&error);
+            }
+        }
+    }
+
+    /// The connection to the file of the present generation.
+    fn connection<'a>(&self, open: &'a mut Option<(u64, Connection)>) -> Result<&'a Connection, StoreError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        if open.as_ref().is_some_and(|(opened, _)| *opened != generation) {
+            *open = None;
+        }
+        match open {
+            Some((_, conn)) => Ok(conn),
+            None => {
+                let conn = open_reader(&self.path, &self.options)?;
+                Ok(&open.insert((generation, conn)).1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::engine::{Kind, open_writer};
+
+    #[tokio::test]
+    async fn a_read_sees_one_snapshot_and_later_reads_the_newer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.db");
+        let options = EngineOptions::default();
+        let writer = open_writer(&path, Kind { application_id: 1, migrations: &[] }, &options).unwrap();
+        writer.execute_batch("CREATE TABLE t (x INTEGER); INSERT INTO t VALUES (1)").unwrap();
+        let readers = Readers::start(&path, &options, 2, 4, Box::new(|_| ())).unwrap();
+        let count = |conn: &Connection| -> Result<i64, StoreError> {
+            Ok(conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0))?)
+        };
+        let within: (i64, i64) = readers
+            .run(move |conn| -> Result<_, StoreError> {
+                let before = count(conn)?;
+                writer.execute_batch("INSERT INTO t VALUES (2)")?;
+                Ok((before, count(conn)?))
+            })
+            .await
+            .unwrap();
+        assert_eq!(within, (1, 1));
+        assert_eq!(readers.run(count).await.unwrap(), 2);
+        readers.close();
+        assert!(matches!(readers.run(count).await, Err(StoreError::Closed)));
+    }
+}
