@@ -6,7 +6,8 @@
 //! all visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first
 //! mistake and does not know variables; here all mistakes are reported together, each with its line.)
 //!
-//! May depend on [`crate::object`] for names and labels, and on nothing that runs.
+//! May depend on [`crate::object`] for names and labels, on the placement rules of the cloud side, and on
+//! nothing that runs.
 
 #[cfg(feature = "cloud")]
 pub mod cloud;
@@ -15,6 +16,8 @@ pub mod edge;
 mod error;
 mod link;
 mod log;
+#[cfg(feature = "cloud")]
+mod placement;
 mod report;
 mod slot;
 pub mod units;
@@ -27,6 +30,8 @@ use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
+#[cfg(feature = "cloud")]
+pub use placement::Placement;
 pub use report::{Difference, Setting, settings};
 pub use slot::{Change, Keys, Raw, Refusal, Slot};
 

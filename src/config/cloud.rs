@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size};
-use super::{Link, Log, Review, Settings};
+use super::{Link, Log, Placement, Review, Settings};
 
 /// The cloud side's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
+    /// Which objects belong on which nodes.
+    pub placement: Placement,
     /// Where and how objects are kept.
     pub store: Store,
     /// Who serves MQTT.
@@ -32,8 +34,10 @@ pub struct Store {
     pub path: PathBuf,
     /// How many past changes are kept for watches that resume.
     pub history: u64,
-    /// SQLite's page cache of the writer, in bytes.
+    /// SQLite's page cache of each connection, in bytes.
     pub cache_size: u64,
+    /// Size of the write-ahead log at which it is copied into the database, in bytes.
+    pub wal_size: u64,
 }
 
 /// Who serves MQTT.
@@ -101,7 +105,12 @@ pub struct Api {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { path: "/var/lib/edgesync-cloud/cloud.db".into(), history: 10_000, cache_size: 8 * MIB }
+        Self {
+            path: "/var/lib/edgesync-cloud/cloud.db".into(),
+            history: 10_000,
+            cache_size: 8 * MIB,
+            wal_size: 16 * MIB,
+        }
     }
 }
 
@@ -140,11 +149,12 @@ impl Default for Api {
 
 impl Store {
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { path, history, cache_size } = self;
+        let Self { path, history, cache_size, wal_size } = self;
         keys.section("store");
         keys.fixed("path", units::path(path));
         keys.live("history", units::count(history, 100..=10_000_000));
         keys.fixed("cache_size", units::size(cache_size, 64 * KIB..=16 * GIB));
+        keys.fixed("wal_size", units::size(wal_size, 64 * KIB..=GIB));
     }
 }
 
@@ -225,7 +235,8 @@ impl Settings for Config {
     const ENV_OTHERS: &'static [&'static str] = &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { store, broker, link, sync, api, log } = self;
+        let Self { placement, store, broker, link, sync, api, log } = self;
+        placement.bind(keys);
         store.bind(keys);
         broker.bind(keys);
         link.bind(keys);
@@ -244,7 +255,7 @@ impl Settings for Config {
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
         }
-        if self.broker.listen == self.api.listen {
+        if self.broker.listen == self.api.listen && self.api.listen.port() != 0 {
             let message = format!("broker.listen and api.listen must not both be {}", self.api.listen);
             review.conflict(&["broker.listen", "api.listen"], message);
         }

@@ -42,8 +42,10 @@ pub struct Store {
     pub path: PathBuf,
     /// Largest size of the database, in bytes.
     pub max_size: u64,
-    /// SQLite's page cache of the writer, in bytes.
+    /// SQLite's page cache of each connection, in bytes.
     pub cache_size: u64,
+    /// Size of the write-ahead log at which it is copied into the database, in bytes.
+    pub wal_size: u64,
     /// How often the confirmed revision is written when nothing else is.
     pub flush_interval: Duration,
     /// How often checksums and digest are recomputed when idle; `None` for never.
@@ -78,6 +80,7 @@ impl Default for Store {
             path: "/var/lib/edgesync/edgesync.db".into(),
             max_size: GIB,
             cache_size: 512 * KIB,
+            wal_size: 4 * MIB,
             flush_interval: seconds(30),
             scrub_interval: Some(hours(24)),
         }
@@ -130,11 +133,12 @@ impl Node {
 
 impl Store {
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { path, max_size, cache_size, flush_interval, scrub_interval } = self;
+        let Self { path, max_size, cache_size, wal_size, flush_interval, scrub_interval } = self;
         keys.section("store");
         keys.fixed("path", units::path(path));
         keys.fixed("max_size", units::size(max_size, MIB..=TIB));
         keys.fixed("cache_size", units::size(cache_size, 64 * KIB..=GIB));
+        keys.fixed("wal_size", units::size(wal_size, 64 * KIB..=256 * MIB));
         keys.live("flush_interval", units::duration(flush_interval, seconds(1)..=hours(1)));
         keys.live("scrub_interval", units::duration_or_never(scrub_interval, minutes(1)..=hours(24 * 365)));
     }
