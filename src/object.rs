@@ -7,13 +7,18 @@ pub mod objectsync;
 mod owned;
 mod resource;
 pub mod selector;
+pub mod status;
 mod summary;
 mod version;
+pub mod yaml;
 
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector};
-pub use summary::{MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target};
+pub use status::Status;
+pub use summary::{
+    MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target,
+};
 pub use version::{Relation, ResourceVersion};

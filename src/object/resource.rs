@@ -51,6 +51,12 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// `plural.group`, or only the plural in the core group: how messages name a resource.
+    #[must_use]
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
     /// The key of an object of this kind.
     #[must_use]
     pub fn key(&self, namespace: &str, name: &str) -> ObjectKey {

@@ -1,0 +1,91 @@
+//! Where the API is reached: a TCP address or the path of a Unix socket.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
+
+/// An address of the API: `127.0.0.1:8080`, `http://localhost:8080`, `/run/x.sock` or `unix:/run/x.sock`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// TCP; port 0 lets the system choose when listening.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Text that is no [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is no address: expected the path of a socket such as /run/edgesync/agent.sock, or IP:PORT such as 127.0.0.1:8080"
+)]
+pub struct AddressError(pub String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.chars().take(128).collect());
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(wrong()) };
+        }
+        if text.starts_with('/') || text.starts_with("./") {
+            return Ok(Self::Unix(text.into()));
+        }
+        let host_and_port = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+        if let Some(port) = host_and_port.strip_prefix("localhost:") {
+            let port = port.parse().map_err(|_| wrong())?;
+            return Ok(Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
+        }
+        host_and_port.parse().map(Self::Tcp).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_in_every_form_and_written_in_one() {
+        for (text, shown) in [
+            ("/run/a.sock", "unix:/run/a.sock"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+            ("unix:///run/a.sock", "unix:/run/a.sock"),
+            ("127.0.0.1:80", "http://127.0.0.1:80"),
+            ("http://[::1]:80/", "http://[::1]:80"),
+            ("localhost:0", "http://127.0.0.1:0"),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(address));
+        }
+        for bad in ["", "80", "example.com:80", "unix:a", "https://127.0.0.1:1", "127.0.0.1", "localhost:x"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}

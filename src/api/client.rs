@@ -1,0 +1,313 @@
+//! A client of the API for the command line: HTTP/1 over loopback or a Unix socket, one connection
+//! that is kept open, answers within a limit.
+
+use std::io;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
+
+use super::address::Address;
+use super::request::encode;
+use crate::object::{Resource, Scope, Status};
+
+/// The longest answer that is taken, in bytes: a page of a list of large objects fits.
+pub const MAX_ANSWER: usize = 256 << 20;
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request may take until its answer is complete.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers at the address.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection broke, or the other side does not speak HTTP.
+    #[error("{method} {path} at {address} failed")]
+    Exchange {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No complete answer in time.
+    #[error("{method} {path} at {address} was not answered within {} s", REQUEST_TIMEOUT.as_secs())]
+    TimedOut {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+    },
+    /// The answer is longer than [`MAX_ANSWER`].
+    #[error(
+        "the answer to {method} {path} is longer than {MAX_ANSWER} bytes; ask for less with a selector or a namespace"
+    )]
+    TooLarge {
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+    },
+    /// The answer is not what the API gives.
+    #[error("{address} answered {method} {path} with code {code} and something unexpected: {problem}")]
+    Unexpected {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+        /// HTTP status code.
+        code: u16,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The API refused.
+    #[error(transparent)]
+    Api(#[from] Status),
+}
+
+impl ClientError {
+    /// The refusal of the API, if it is one.
+    #[must_use]
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Api(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// A client of one address.
+#[derive(Debug)]
+pub struct Client {
+    address: Address,
+    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
+}
+
+impl Client {
+    /// A client; it connects with its first request.
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self { address, idle: Mutex::new(None) }
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Gets JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.send(Method::GET, path, None).await
+    }
+
+    /// Sends a request with an optional JSON body and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, ClientError> {
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let exchange = self.exchange(method.clone(), path, body);
+        let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
+            return Err(ClientError::TimedOut {
+                address: self.address.clone(),
+                method,
+                path: path.to_owned(),
+            });
+        };
+        let (code, bytes) = answered?;
+        let unexpected = |problem: String| ClientError::Unexpected {
+            address: self.address.clone(),
+            method: method.clone(),
+            path: path.to_owned(),
+            code,
+            problem,
+        };
+        if (200..300).contains(&code) {
+            return serde_json::from_slice(&bytes).map_err(|error| unexpected(error.to_string()));
+        }
+        match serde_json::from_slice::<Status>(&bytes) {
+            Ok(status) => Err(ClientError::Api(status)),
+            Err(_) => {
+                let shown: String = String::from_utf8_lossy(&bytes).chars().take(200).collect();
+                Err(unexpected(format!("{shown:?}")))
+            }
+        }
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange {
+            address: self.address.clone(),
+            method: method.clone(),
+            path: path.to_owned(),
+            source,
+        };
+        let request = self.request(&method, path, body).map_err(|error| failed(error.into()))?;
+        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        let code = response.status().as_u16();
+        match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
+            Ok(body) => Ok((code, body.to_bytes())),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(ClientError::TooLarge { method: method.clone(), path: path.to_owned() })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let host = match &self.address {
+            Address::Tcp(address) => address.to_string(),
+            Address::Unix(_) => "localhost".to_owned(),
+        };
+        let request =
+            Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "application/json");
+        let request =
+            if body.is_empty() { request } else { request.header(CONTENT_TYPE, "application/json") };
+        request.body(Full::new(body))
+    }
+
+    /// Sends a request over the open connection or a new one. A connection that the server closed
+    /// while it was idle is replaced, but only if the request has not been sent over it.
+    async fn attempt(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<hyper::Result<Response<Incoming>>, ClientError> {
+        let mut idle = self.idle.lock().await;
+        let mut request = request;
+        if let Some(mut sender) = idle.take()
+            && sender.ready().await.is_ok()
+        {
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    *idle = Some(sender);
+                    return Ok(Ok(response));
+                }
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Ok(Err(error.into_error())),
+                },
+            }
+        }
+        let mut sender = self.connect().await?;
+        let response = sender.send_request(request).await;
+        *idle = Some(sender);
+        Ok(response)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let failed = |source| ClientError::Connect { address: self.address.clone(), source };
+        let connecting = async {
+            match &self.address {
+                Address::Tcp(address) => {
+                    let stream = TcpStream::connect(address).await?;
+                    stream.set_nodelay(true)?;
+                    handshake(stream).await
+                }
+                Address::Unix(path) => handshake(UnixStream::connect(path).await?).await,
+            }
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => connected.map_err(failed),
+            Err(_) => Err(failed(io::Error::from(io::ErrorKind::TimedOut))),
+        }
+    }
+}
+
+/// Starts HTTP on a connection; a task of its own moves the bytes until either side closes it.
+async fn handshake<I>(stream: I) -> io::Result<SendRequest<Full<Bytes>>>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection to the API ended");
+        }
+    });
+    Ok(sender)
+}
+
+/// The path of the objects of a kind: in a namespace, or everywhere. The namespace is left out for
+/// cluster-scoped kinds.
+#[must_use]
+pub fn collection_path(resource: &Resource, namespace: Option<&str>) -> String {
+    let root = if resource.group.is_empty() {
+        "/api".to_owned()
+    } else {
+        format!("/apis/{}", encode(&resource.group))
+    };
+    let namespace = match namespace {
+        Some(namespace) if resource.scope == Scope::Namespaced => {
+            format!("/namespaces/{}", encode(namespace))
+        }
+        _ => String::new(),
+    };
+    format!("{root}/{}{namespace}/{}", encode(&resource.version), encode(&resource.plural))
+}
+
+/// The path of an object.
+#[must_use]
+pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
+    format!("{}/{}", collection_path(resource, Some(namespace)), encode(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::kinds;
+
+    #[test]
+    fn paths_follow_group_and_scope() {
+        let resource = |word| kinds::by_word(word).unwrap().resource();
+        assert_eq!(object_path(&resource("cm"), "a", "b"), "/api/v1/namespaces/a/configmaps/b");
+        assert_eq!(collection_path(&resource("deploy"), None), "/apis/apps/v1/deployments");
+        let role = object_path(&resource("clusterroles"), "ignored", "system:node");
+        assert_eq!(role, "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
+    }
+
+    #[tokio::test]
+    async fn nobody_at_the_address_is_said_with_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none.sock");
+        let client = Client::new(Address::Unix(path.clone()));
+        let error = client.get::<Value>("/version").await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot connect to unix:{}", path.display()));
+    }
+}

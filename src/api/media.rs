@@ -1,0 +1,183 @@
+//! Representations: which formats a client takes and sends, and objects in them. Pure.
+
+use serde_json::Value;
+
+use crate::object::status::Result;
+use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
+
+/// The media types that are read and written.
+pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+
+/// A format of objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// JSON in one line.
+    #[default]
+    Json,
+    /// JSON, indented.
+    PrettyJson,
+    /// YAML.
+    Yaml,
+}
+
+impl Format {
+    /// The format to answer in, from an `Accept` header: the first of the highest quality that is
+    /// known. No header means JSON.
+    ///
+    /// # Errors
+    /// 406 if none is known.
+    pub fn accepted(accept: Option<&str>, pretty: bool) -> Result<Self> {
+        let json = if pretty { Self::PrettyJson } else { Self::Json };
+        let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
+        let Some(accept) = accept else { return Ok(json) };
+        let mut best: Option<(u32, Self)> = None;
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+                "application/json" | "application/*" | "*/*" => json,
+                "application/yaml" => Self::Yaml,
+                _ => continue,
+            };
+            let mut quality = 1_000;
+            // `as=Table` and the like ask for another kind, not only for another encoding.
+            let mut transformed = false;
+            for parameter in parts {
+                match parameter.split_once('=') {
+                    Some(("as", _)) => transformed = true,
+                    Some(("q", value)) => quality = thousandths(value),
+                    _ => {}
+                }
+            }
+            if !transformed && quality > 0 && best.is_none_or(|(most, _)| quality > most) {
+                best = Some((quality, format));
+            }
+        }
+        best.map(|(_, format)| format).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
+    }
+
+    /// The media type of the format.
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Json | Self::PrettyJson => MEDIA_TYPES[0],
+            Self::Yaml => MEDIA_TYPES[1],
+        }
+    }
+
+    /// Turns the JSON text of an object into the format, with a newline at its end.
+    ///
+    /// # Errors
+    /// 500 if the text is not JSON.
+    pub fn render(self, mut json: String) -> Result<String> {
+        if self == Self::Json {
+            json.push('\n');
+            return Ok(json);
+        }
+        let value: Value = serde_json::from_str(&json).map_err(Status::internal)?;
+        drop(json);
+        self.render_value(&value)
+    }
+
+    /// Writes a value in the format, with a newline at its end.
+    ///
+    /// # Errors
+    /// 500 if the value cannot be written.
+    pub fn render_value(self, value: &Value) -> Result<String> {
+        match self {
+            Self::Json => Ok(format!("{value}\n")),
+            Self::PrettyJson => Ok(format!("{value:#}\n")),
+            Self::Yaml => yaml::write(value).map_err(Status::internal),
+        }
+    }
+}
+
+/// A quality value in thousandths; what cannot be read counts as 1.
+fn thousandths(quality: &str) -> u32 {
+    let (whole, part) = quality.split_once('.').unwrap_or((quality, ""));
+    match whole {
+        "0" => format!("{part:0<3}").get(..3).and_then(|digits| digits.parse().ok()).unwrap_or(1_000),
+        _ => 1_000,
+    }
+}
+
+/// Reads a body. No content type means JSON; an empty body is `Null`.
+///
+/// # Errors
+/// 415 for another format, 400 for a body that is not what its type says or nests too deep.
+pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
+    let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default().trim();
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    let text = std::str::from_utf8(body);
+    let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")));
+    match media_type.to_ascii_lowercase().as_str() {
+        "application/json" => {
+            let text = text?;
+            if too_deep(text) {
+                let message = format!("the body nests deeper than {MAX_DEPTH} levels");
+                return Err(Status::bad_request(message));
+            }
+            serde_json::from_str(text)
+                .map_err(|error| Status::bad_request(format!("the body is not valid JSON: {error}")))
+        }
+        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml::parse(text?)
+            .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
+        _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_format_follows_the_accept_header() {
+        let format = |accept: &str| Format::accepted(Some(accept), false).map_err(|status| status.code);
+        assert_eq!(Format::accepted(None, false), Ok(Format::Json));
+        assert_eq!(Format::accepted(None, true), Ok(Format::PrettyJson));
+        assert_eq!(format(""), Ok(Format::Json));
+        assert_eq!(format("*/*"), Ok(Format::Json));
+        assert_eq!(format("application/yaml"), Ok(Format::Yaml));
+        assert_eq!(format("application/json;q=0.5, application/yaml"), Ok(Format::Yaml));
+        assert_eq!(format("application/json, application/yaml"), Ok(Format::Json));
+        assert_eq!(format("application/yaml;q=0, application/*;q=0.1"), Ok(Format::Json));
+        assert_eq!(format("text/html"), Err(406));
+        assert_eq!(format("application/yaml;q=0"), Err(406));
+    }
+
+    #[test]
+    fn a_client_that_prefers_tables_gets_the_plain_list_it_also_takes() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        assert_eq!(Format::accepted(Some(kubectl), false), Ok(Format::Json));
+        let only = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(Format::accepted(Some(only), false).unwrap_err().code, 406);
+    }
+
+    #[test]
+    fn bodies_are_read_by_their_type() {
+        let code = |kind: Option<&str>, body: &[u8]| read_body(kind, body).unwrap_err().code;
+        assert_eq!(read_body(None, b"{\"a\":1}"), Ok(json!({"a": 1})));
+        assert_eq!(read_body(Some("application/json; charset=utf-8"), b"[1]"), Ok(json!([1])));
+        assert_eq!(read_body(Some("application/yaml"), b"a: 1\n"), Ok(json!({"a": 1})));
+        assert_eq!(read_body(Some("text/html"), b""), Ok(Value::Null));
+        assert_eq!(code(Some("text/html"), b"x"), 415);
+        assert_eq!(code(Some("application/json"), b"a: 1"), 400);
+        assert_eq!(code(Some("application/json"), b"\"\xff\""), 400);
+        assert_eq!(code(None, "[".repeat(5_000).as_bytes()), 400);
+        assert_eq!(code(Some("application/yaml"), b"a: [1"), 400);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_or_body_panics(accept in ".{0,60}", kind in ".{0,20}", body in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Format::accepted(Some(&accept), false);
+            let _ = read_body(Some(&kind), &body);
+            let _ = read_body(Some("application/json"), &body);
+            let _ = read_body(Some("application/yaml"), &body);
+            let _ = thousandths(&accept);
+        }
+    }
+}

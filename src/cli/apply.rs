@@ -1,0 +1,419 @@
+//! `apply -f` and `delete -f`: make the objects of manifests exist as they are written, or not exist.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::manifest::{self, Manifest};
+use super::{CliError, EXIT_FAILED, Kinds, Terminal};
+use crate::api::{Client, ClientError, collection_path, object_path};
+use crate::object::status::Reason;
+use crate::object::{Resource, Scope, Status};
+
+/// How often an object that changes at the same time is tried again.
+const ATTEMPTS: usize = 5;
+/// The namespace of objects that name none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// Fields of the metadata that the server sets: a manifest neither changes nor compares them.
+const SERVER_FIELDS: [&str; 8] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
+/// What became of the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Objects that were new.
+    pub created: usize,
+    /// Objects that were replaced.
+    pub configured: usize,
+    /// Objects that were the same already.
+    pub unchanged: usize,
+    /// Objects that were deleted.
+    pub deleted: usize,
+    /// Files, documents and objects that failed; each has been reported.
+    pub failed: usize,
+}
+
+impl Summary {
+    /// The exit code: 0 if nothing failed.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.failed == 0 { 0 } else { EXIT_FAILED }
+    }
+}
+
+/// Creates the objects of all sources, or replaces those that differ. `namespace` is that of objects
+/// which name none; one that names another is an error.
+///
+/// # Errors
+/// Nobody answers, or the output is closed. Everything else is reported on the terminal and counted,
+/// and the rest goes on.
+pub async fn run(
+    client: &Client,
+    sources: &[String],
+    namespace: Option<&str>,
+    terminal: &mut Terminal<'_>,
+) -> Result<Summary, CliError> {
+    each(client, sources, namespace, Action::Apply, terminal).await
+}
+
+/// Deletes the objects of all sources, those of a file from its end. Objects that do not exist are errors unless
+/// `ignore_not_found`.
+///
+/// # Errors
+/// As for [`run`].
+pub async fn delete(
+    client: &Client,
+    sources: &[String],
+    namespace: Option<&str>,
+    ignore_not_found: bool,
+    terminal: &mut Terminal<'_>,
+) -> Result<Summary, CliError> {
+    each(client, sources, namespace, Action::Delete { ignore_not_found }, terminal).await
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Apply,
+    Delete { ignore_not_found: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Created,
+    Configured,
+    Unchanged,
+    Deleted,
+    Absent,
+}
+
+async fn each(
+    client: &Client,
+    sources: &[String],
+    namespace: Option<&str>,
+    action: Action,
+    terminal: &mut Terminal<'_>,
+) -> Result<Summary, CliError> {
+    if sources.is_empty() {
+        return Err(CliError::Usage("nothing to do: give a file, a directory or - with -f".into()));
+    }
+    let kinds = Kinds::new(client);
+    let mut summary = Summary::default();
+    for source in sources {
+        let files = match manifest::files(source) {
+            Ok(files) => files,
+            Err(error) => {
+                fail(&mut summary, terminal.err, &CliError::Manifest(error))?;
+                continue;
+            }
+        };
+        for file in files {
+            let text = match manifest::read(&file, terminal.input) {
+                Ok(text) => text,
+                Err(error) => {
+                    fail(&mut summary, terminal.err, &CliError::Manifest(error))?;
+                    continue;
+                }
+            };
+            let mut found = manifest::manifests(&file.display().to_string(), &text);
+            drop(text);
+            if matches!(action, Action::Delete { .. }) {
+                found.reverse();
+            }
+            for manifest in found {
+                match manifest {
+                    Ok(manifest) => {
+                        one(client, &kinds, manifest, namespace, action, &mut summary, terminal).await?;
+                    }
+                    Err(error) => fail(&mut summary, terminal.err, &CliError::Manifest(error))?,
+                }
+            }
+        }
+    }
+    Ok(summary)
+}
+
+fn fail(summary: &mut Summary, err: &mut dyn Write, error: &CliError) -> Result<(), CliError> {
+    summary.failed += 1;
+    Ok(writeln!(err, "error: {}", super::Chain(error))?)
+}
+
+/// Does what is to be done with one object and says so.
+async fn one(
+    client: &Client,
+    kinds: &Kinds<'_>,
+    manifest: Manifest,
+    namespace: Option<&str>,
+    action: Action,
+    summary: &mut Summary,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
+    let done = match place(kinds, manifest, namespace).await {
+        Ok(placed) => {
+            let outcome = match action {
+                Action::Apply => apply(client, &placed).await,
+                Action::Delete { ignore_not_found } => remove(client, &placed, ignore_not_found).await,
+            };
+            outcome.map(|outcome| (outcome, placed.resource)).map_err(CliError::Client)
+        }
+        Err(error) => Err(error),
+    };
+    let (outcome, resource) = match done {
+        Ok(done) => done,
+        // Without a server nothing else can succeed either.
+        Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
+        Err(error) => {
+            summary.failed += 1;
+            writeln!(terminal.err, "error: {origin}: {kind} \"{name}\": {}", explain(&error))?;
+            return Ok(());
+        }
+    };
+    let short = short_name(&resource, &name);
+    match outcome {
+        Outcome::Created => summary.created += 1,
+        Outcome::Configured => summary.configured += 1,
+        Outcome::Unchanged => summary.unchanged += 1,
+        Outcome::Deleted => summary.deleted += 1,
+        Outcome::Absent => return Ok(()),
+    }
+    match outcome {
+        Outcome::Created => writeln!(terminal.out, "{short} created")?,
+        Outcome::Configured => writeln!(terminal.out, "{short} configured")?,
+        Outcome::Unchanged => writeln!(terminal.out, "{short} unchanged")?,
+        _ => {
+            writeln!(terminal.out, "{} \"{name}\" deleted", short_name(&resource, "").trim_end_matches('/'))?;
+        }
+    }
+    Ok(())
+}
+
+/// The message of an error; that of the API names the fields already.
+fn explain(error: &CliError) -> String {
+    match error {
+        CliError::Client(ClientError::Api(status)) => {
+            let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
+            format!("{} ({reason})", status.message)
+        }
+        other => super::Chain(other).to_string(),
+    }
+}
+
+/// `configmap/a` or `deployment.apps/a`.
+pub(super) fn short_name(resource: &Resource, name: &str) -> String {
+    let kind = resource.kind.to_ascii_lowercase();
+    if resource.group.is_empty() {
+        format!("{kind}/{name}")
+    } else {
+        format!("{kind}.{}/{name}", resource.group)
+    }
+}
+
+/// An object with the place where it goes.
+struct Placed {
+    resource: Resource,
+    namespace: String,
+    name: String,
+    object: Map<String, Value>,
+}
+
+async fn place(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>) -> Result<Placed, CliError> {
+    let named = manifest.namespace.as_str();
+    let has_namespace = !named.is_empty() || namespace.is_some();
+    let resource = kinds.by_kind(&manifest.api_version, &manifest.kind, has_namespace).await?;
+    let mut object = manifest.object;
+    let target = match (resource.scope, namespace) {
+        (Scope::Cluster, _) => String::new(),
+        (Scope::Namespaced, Some(wanted)) if !named.is_empty() && named != wanted => {
+            let message = format!("metadata.namespace: the manifest says '{named}' but -n says '{wanted}'");
+            return Err(CliError::Usage(message));
+        }
+        (Scope::Namespaced, _) if !named.is_empty() => named.to_owned(),
+        (Scope::Namespaced, wanted) => wanted.unwrap_or(DEFAULT_NAMESPACE).to_owned(),
+    };
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        if target.is_empty() {
+            metadata.remove("namespace");
+        } else {
+            metadata.insert("namespace".into(), json!(target));
+        }
+        for field in SERVER_FIELDS {
+            metadata.remove(field);
+        }
+    }
+    Ok(Placed { resource, namespace: target, name: manifest.name, object })
+}
+
+/// Creates the object, or replaces it if it differs. What another client does in between is noticed by
+/// the version that the replacement names, and read again.
+async fn apply(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
+    let path = object_path(&placed.resource, &placed.namespace, &placed.name);
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let tried = match client.get::<Value>(&path).await {
+            Ok(Value::Object(current)) => replace(client, &path, placed, &current).await,
+            Ok(_) => Err(ClientError::Api(Status::internal(
+                "the server answered with something that is no object",
+            ))),
+            Err(error) if is(&error, &Reason::NotFound) => create(client, placed).await,
+            Err(error) => Err(error),
+        };
+        match tried {
+            Err(error) if is(&error, &Reason::Conflict) || is(&error, &Reason::AlreadyExists) => {
+                last = Some(error);
+            }
+            Err(error) if is(&error, &Reason::NotFound) && last.is_none() => last = Some(error),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or_else(|| ClientError::Api(Status::internal("the object keeps changing"))))
+}
+
+fn is(error: &ClientError, reason: &Reason) -> bool {
+    error.status().is_some_and(|status| status.is(reason))
+}
+
+async fn create(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
+    let path = collection_path(&placed.resource, Some(&placed.namespace));
+    let body = Value::Object(placed.object.clone());
+    client.send::<Value>(Method::POST, &path, Some(&body)).await?;
+    Ok(Outcome::Created)
+}
+
+async fn replace(
+    client: &Client,
+    path: &str,
+    placed: &Placed,
+    current: &Map<String, Value>,
+) -> Result<Outcome, ClientError> {
+    if same(&placed.object, current) {
+        return Ok(Outcome::Unchanged);
+    }
+    let mut object = placed.object.clone();
+    // The status belongs to whoever reports it, not to the manifest.
+    if let (None, Some(status)) = (object.get("status"), current.get("status")) {
+        object.insert("status".into(), status.clone());
+    }
+    let version = current.get("metadata").and_then(|metadata| metadata.get("resourceVersion")).cloned();
+    if let (Some(Value::Object(metadata)), Some(version)) = (object.get_mut("metadata"), &version) {
+        metadata.insert("resourceVersion".into(), version.clone());
+    }
+    let replaced: Value = client.send(Method::PUT, path, Some(&Value::Object(object))).await?;
+    // A server that finds nothing to change keeps the version.
+    let kept = version.is_some() && replaced.pointer("/metadata/resourceVersion") == version.as_ref();
+    Ok(if kept { Outcome::Unchanged } else { Outcome::Configured })
+}
+
+/// Whether the server has what the manifest says: fields that the server sets, a status that the
+/// manifest leaves out, and the difference between empty and absent do not count.
+fn same(wanted: &Map<String, Value>, current: &Map<String, Value>) -> bool {
+    let normal = |object: &Map<String, Value>| {
+        let mut object = object.clone();
+        if !wanted.contains_key("status") {
+            object.remove("status");
+        }
+        if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+            for field in SERVER_FIELDS {
+                metadata.remove(field);
+            }
+            metadata.retain(|_, value| !is_empty(value));
+        }
+        object.retain(|_, value| !value.is_null());
+        object
+    };
+    normal(wanted) == normal(current)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+async fn remove(client: &Client, placed: &Placed, ignore_not_found: bool) -> Result<Outcome, ClientError> {
+    let path = object_path(&placed.resource, &placed.namespace, &placed.name);
+    match client.send::<Value>(Method::DELETE, &path, None).await {
+        Ok(_) => Ok(Outcome::Deleted),
+        Err(error) if ignore_not_found && is(&error, &Reason::NotFound) => Ok(Outcome::Absent),
+        Err(error) => Err(error),
+    }
+}
+
+/// `2 created, 1 unchanged`: what happened, for a person.
+impl Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = [
+            (self.created, "created"),
+            (self.configured, "configured"),
+            (self.unchanged, "unchanged"),
+            (self.deleted, "deleted"),
+            (self.failed, "failed"),
+        ];
+        let shown: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        f.write_str(if shown.is_empty() { "nothing to do" } else { "" })?;
+        f.write_str(&shown.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        match value {
+            Value::Object(map) => map,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_the_server_sets_is_no_difference_and_what_was_removed_is_one() {
+        let wanted =
+            map(json!({"kind": "ConfigMap", "metadata": {"name": "a", "labels": {}}, "data": {"x": "1"}}));
+        let mut current = wanted.clone();
+        current.insert("status".into(), json!({"phase": "ok"}));
+        current.insert(
+            "metadata".into(),
+            json!({"name": "a", "uid": "u", "resourceVersion": "7", "generation": 2, "creationTimestamp": "t"}),
+        );
+        assert!(same(&wanted, &current));
+        current.insert("data".into(), json!({"x": "1", "y": "2"}));
+        assert!(!same(&wanted, &current));
+        let mut with_status = wanted.clone();
+        with_status.insert("status".into(), json!({}));
+        assert!(!same(&with_status, &wanted));
+    }
+
+    #[test]
+    fn objects_are_named_as_kubectl_does() {
+        let resource = |word| crate::object::kinds::by_word(word).unwrap().resource();
+        assert_eq!(short_name(&resource("cm"), "a"), "configmap/a");
+        assert_eq!(short_name(&resource("deploy"), "a"), "deployment.apps/a");
+    }
+
+    #[test]
+    fn the_summary_says_what_happened() {
+        let summary = Summary { created: 2, failed: 1, ..Summary::default() };
+        assert_eq!((summary.to_string().as_str(), summary.exit_code()), ("2 created, 1 failed", 1));
+        assert_eq!(
+            (Summary::default().to_string().as_str(), Summary::default().exit_code()),
+            ("nothing to do", 0)
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! `nodes`, `syncs` and `status`: what a side knows about the synchronisation.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::get::{Pages, View};
+use super::output::{Output, Table, age, cell, key_values, render};
+use super::{CliError, Terminal};
+use crate::api::Client;
+use crate::object::objectsync::split_sync_name;
+use crate::object::{Head, Resource, kinds};
+
+/// Shows the ObjectSync and ClusterObjectSync records, of one node or of all.
+///
+/// # Errors
+/// The request fails.
+pub async fn syncs(
+    client: &Client,
+    node: Option<&str>,
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let resources = sync_resources();
+    let Some(first) = resources.first() else { return Ok(()) };
+    let mut view = View::new(first, true, output, now);
+    for resource in &resources {
+        let mut pages = Pages::new(client, resource, None, "");
+        while let Some(items) = pages.next().await? {
+            let items = items.into_iter().filter(|item| node.is_none_or(|node| is_of(item, node))).collect();
+            terminal.out.write_all(view.items(items)?.as_bytes())?;
+        }
+    }
+    if view.nothing() {
+        match node {
+            Some(node) => writeln!(terminal.err, "No records found for node {node}.")?,
+            None => writeln!(terminal.err, "No records found")?,
+        }
+    }
+    terminal.out.write_all(view.end()?.as_bytes())?;
+    Ok(())
+}
+
+fn sync_resources() -> Vec<Resource> {
+    let words = ["objectsyncs", "clusterobjectsyncs"];
+    words.iter().filter_map(|word| kinds::by_word(word)).map(kinds::KnownKind::resource).collect()
+}
+
+fn is_of(item: &RawValue, node: &str) -> bool {
+    let head: Result<Head<'_>, _> = serde_json::from_str(item.get());
+    head.is_ok_and(|head| split_sync_name(&head.metadata.name).is_some_and(|(name, _)| name == node))
+}
+
+/// A column of a table of records: its header, the field, and whether the field is a time whose age is
+/// shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordColumn {
+    /// Header.
+    pub header: &'static str,
+    /// JSON pointer.
+    pub pointer: &'static str,
+    /// Whether it is a time.
+    pub is_time: bool,
+}
+
+impl RecordColumn {
+    /// A column that shows a value.
+    #[must_use]
+    pub const fn value(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: false }
+    }
+
+    /// A column that shows how long ago a time was.
+    #[must_use]
+    pub const fn age(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: true }
+    }
+}
+
+/// Shows an array of records, or the `items` of an object, that `path` answers with.
+///
+/// # Errors
+/// The request fails.
+pub async fn table(
+    client: &Client,
+    path: &str,
+    columns: &[RecordColumn],
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let answer: Value = client.get(path).await?;
+    if matches!(output, Output::Yaml | Output::Json) {
+        terminal.out.write_all(render(&answer, output)?.as_bytes())?;
+        return Ok(());
+    }
+    let records = answer.get("items").unwrap_or(&answer).as_array().cloned().unwrap_or_default();
+    let mut table = Table::new(columns.iter().map(|column| column.header));
+    for record in &records {
+        table.row(columns.iter().map(|column| {
+            let value = record.pointer(column.pointer).unwrap_or(&Value::Null);
+            match value.as_str() {
+                Some(time) if column.is_time => age(now, time),
+                _ => cell(value),
+            }
+        }));
+    }
+    if table.is_empty() {
+        writeln!(terminal.err, "No resources found")?;
+    } else {
+        terminal.out.write_all(table.render().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Shows one object that `path` answers with: as a sheet of keys and values, or as YAML or JSON.
+///
+/// # Errors
+/// The request fails.
+pub async fn sheet(
+    client: &Client,
+    path: &str,
+    output: Output,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let answer: Value = client.get(path).await?;
+    let text = match output {
+        Output::Yaml | Output::Json => render(&answer, output)?,
+        Output::Table | Output::Wide | Output::Name => key_values(&answer),
+    };
+    terminal.out.write_all(text.as_bytes())?;
+    Ok(())
+}

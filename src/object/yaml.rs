@@ -1,0 +1,321 @@
+//! YAML text to JSON values and back, within limits. Pure; the only module that names the YAML crate.
+//!
+//! Reading follows YAML 1.2 (`on` and `yes` are strings); writing quotes everything that a reader of
+//! YAML 1.1, such as `kubectl`, would take for something other than a string.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::MAX_DEPTH;
+
+/// The most events (scalars, beginnings and ends of collections) in one document: what a ConfigMap of
+/// several megabytes in many keys needs, with room.
+const MAX_EVENTS: usize = 1_000_000;
+/// The most bytes of all scalars of one document, those repeated by aliases included.
+const MAX_SCALAR_BYTES: usize = 64 << 20;
+/// The most events that aliases may repeat: enough for shared blocks in a manifest, too few for a bomb.
+const MAX_REPLAYED_EVENTS: usize = 20_000;
+/// The most times a document may refer back to an anchor.
+const MAX_ALIASES: usize = 1_000;
+
+/// Why text is not a YAML document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct YamlError {
+    /// Line in the text given, counted from 1, if known.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl std::fmt::Display for YamlError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.problem),
+            None => f.write_str(&self.problem),
+        }
+    }
+}
+
+/// One document of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Document<'a> {
+    /// Its number in the stream, counted from 1; empty documents count too.
+    pub number: usize,
+    /// Line of the stream on which its text starts, counted from 1.
+    pub line: usize,
+    /// Its text without the markers.
+    pub text: &'a str,
+}
+
+impl Document<'_> {
+    /// Whether there is nothing but blank lines, comments and directives.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.text.lines().map(str::trim_start).all(|line| line.is_empty() || line.starts_with(['#', '%']))
+    }
+
+    /// Parses the document; lines in errors are those of the stream.
+    ///
+    /// # Errors
+    /// Not YAML, or beyond a limit.
+    pub fn parse(&self) -> Result<Value, YamlError> {
+        parse(self.text).map_err(|error| {
+            let line = error.line.map(|line| line + self.line - 1);
+            YamlError { line, ..error }
+        })
+    }
+}
+
+/// Splits a stream at its `---` lines, so that a broken document does not hide the ones after it.
+pub fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
+    let mut rest = Some(stream);
+    let (mut number, mut line) = (0, 1);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let (document, after, skipped) = match next_marker(text) {
+            Some((start, end)) => (&text[..start], Some(&text[end..]), &text[..end]),
+            None => (text, None, text),
+        };
+        number += 1;
+        let found = Document { number, line, text: document };
+        line += skipped.matches('\n').count();
+        rest = after;
+        // A stream that opens with the marker starts with the document after it.
+        if number == 1 && found.is_empty() && rest.is_some() {
+            number = 0;
+        }
+        Some(found)
+    })
+}
+
+/// Where the first `---` line starts and where what follows the marker starts.
+fn next_marker(text: &str) -> Option<(usize, usize)> {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some(after) = line.strip_prefix("---")
+            && after.starts_with([' ', '\t', '\r', '\n']) | after.is_empty()
+        {
+            return Some((start, start + 3));
+        }
+        start += line.len();
+    }
+    None
+}
+
+/// Parses one document into a JSON value.
+///
+/// # Errors
+/// Not YAML, beyond a limit, a key given twice, or a value JSON does not have.
+pub fn parse(text: &str) -> Result<Value, YamlError> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: MAX_EVENTS,
+            max_nodes: MAX_EVENTS,
+            max_depth: MAX_DEPTH,
+            max_aliases: MAX_ALIASES,
+            max_anchors: MAX_ALIASES,
+            max_total_scalar_bytes: MAX_SCALAR_BYTES,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED_EVENTS },
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
+        YamlError { line, problem: error.to_string() }
+    })
+}
+
+/// Writes a value as a YAML document with a newline at its end.
+///
+/// # Errors
+/// The value cannot be written; values that came from JSON always can.
+pub fn write(value: &impl Serialize) -> Result<String, YamlError> {
+    let mut text = serde_saphyr::to_string(value)
+        .map_err(|error| YamlError { line: None, problem: error.to_string() })?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn texts(stream: &str) -> Vec<(usize, usize, &str)> {
+        documents(stream)
+            .filter(|document| !document.is_empty())
+            .map(|document| (document.number, document.line, document.text.trim()))
+            .collect()
+    }
+
+    #[test]
+    fn a_stream_is_split_at_its_markers() {
+        assert_eq!(texts("a: 1\n---\nb: 2\n"), [(1, 1, "a: 1"), (2, 2, "b: 2")]);
+        assert_eq!(texts("---\na: 1\n--- # two\nb: 2\n---\n"), [(1, 1, "a: 1"), (2, 3, "# two\nb: 2")]);
+        assert_eq!(texts("# only\n\n---\n# comments\n"), []);
+        assert_eq!(texts("a: |\n  ---\n  x\n----\n"), [(1, 1, "a: |\n  ---\n  x\n----")]);
+        assert_eq!(texts("a: 1\r\n---\r\nb: 2\r\n"), [(1, 1, "a: 1"), (2, 2, "b: 2")]);
+        assert_eq!(texts(""), []);
+    }
+
+    #[test]
+    fn errors_name_the_line_of_the_stream() {
+        let second = documents("a: 1\n---\nb: 2\nc: [1\n").nth(1).unwrap();
+        let error = second.parse().unwrap_err();
+        assert!(error.line.is_some_and(|line| (3..=5).contains(&line)), "{error:?}");
+    }
+
+    #[test]
+    fn plain_words_of_yaml_1_1_are_strings_and_quoted_numbers_stay_strings() {
+        let value = parse("a: on\nb: \"1\"\nc: yes\nd: true\ne: 007\nf: 1.5\ng: ~\nh: 12\n").unwrap();
+        assert_eq!(value["a"], json!("on"));
+        assert_eq!(value["b"], json!("1"));
+        assert_eq!(value["c"], json!("yes"));
+        assert_eq!(value["d"], json!(true));
+        assert_eq!(value["f"], json!(1.5));
+        assert_eq!(value["g"], json!(null));
+        assert_eq!(value["h"], json!(12));
+    }
+
+    #[test]
+    fn a_key_given_twice_is_an_error() {
+        assert!(parse("a: 1\na: 2\n").is_err());
+    }
+
+    #[test]
+    fn bombs_are_refused_quickly() {
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..12 {
+            let refs = vec![format!("*a{}", level - 1); 9].join(", ");
+            bomb.push_str(&format!("a{level}: &a{level} [{refs}]\n"));
+        }
+        assert!(parse(&bomb).is_err());
+        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 900].join(", "));
+        assert!(parse(&long).is_err(), "aliases of a long string");
+        assert!(parse(&"[".repeat(100_000)).is_err());
+        assert!(parse(&"- ".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn strings_that_look_like_something_else_survive_other_readers() {
+        for odd in [
+            "true",
+            "on",
+            "yes",
+            "y",
+            "n",
+            "no",
+            "off",
+            "null",
+            "~",
+            "1",
+            "0x1f",
+            "0o7",
+            "007",
+            "1_000",
+            "1e3",
+            ".5",
+            "1:30",
+            "2024-01-01",
+            "2024-01-01T00:00:00Z",
+            ".inf",
+            ".nan",
+            "=",
+            "<<",
+            "",
+            " ",
+            "- a",
+            "a: b",
+            "#x",
+            "a #b",
+            "@x",
+            "`x",
+            "%x",
+            "!x",
+            "&x",
+            "*x",
+            "|",
+            ">",
+            "?",
+            "---",
+            "...",
+            "{}",
+            "[]",
+            "'",
+            "\"",
+            "\\",
+            ",",
+        ] {
+            let text = write(&json!({ "k": odd })).unwrap();
+            assert_eq!(parse(&text).unwrap()["k"], json!(odd), "{text}");
+            let plain = text.trim_end() == format!("k: {odd}");
+            assert!(!plain, "{odd:?} must be quoted: {text}");
+        }
+    }
+
+    #[test]
+    fn texts_of_many_lines_survive() {
+        for text in [
+            "a\nb\n",
+            "a\nb",
+            "a\n\n\nb\n\n",
+            "\n",
+            "\n\na",
+            "  indented\nless\n",
+            "tab\there\n",
+            "trailing \nspace \n",
+            "a\r\nb\r\n",
+            "#!/bin/sh\nset -e\n\nexec \"$@\"\n",
+            "x: y\n- z\n",
+            "\u{feff}bom",
+            "nul\0",
+            "\u{85}\u{2028}",
+            "---\n...\n",
+            "word ".repeat(50).as_str(),
+            &"long ".repeat(60),
+            " leading and long ".repeat(20).as_str(),
+        ] {
+            let value = json!({"data": {"k": text}, "list": [text, {"n": text}]});
+            let written = write(&value).unwrap();
+            assert_eq!(parse(&written).unwrap(), value, "{written}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            "[ -~\n\t]{0,120}".prop_map(Value::from),
+            "(?s).{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map("[ -~\n]{0,12}", inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_json_value_survives_a_round_trip(value in any_json()) {
+            let written = write(&value).unwrap();
+            let read = parse(&written);
+            prop_assert_eq!(read.as_ref(), Ok(&value), "{}", written);
+        }
+
+        #[test]
+        fn any_text_is_read_without_panic(text in "(?s).{0,200}") {
+            for document in documents(&text) {
+                let _ = document.parse();
+            }
+        }
+    }
+}
