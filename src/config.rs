@@ -48,6 +48,9 @@ pub trait Settings: Default + Clone {
     /// Fills in values that come from others (the node name from the host name) and checks what
     /// concerns more than one key.
     fn complete(&mut self, review: &mut Review<'_>);
+
+    /// What is logged and how.
+    fn log(&self) -> &Log;
 }
 
 /// A configuration with where its values came from.

@@ -245,6 +245,10 @@ impl Settings for Config {
         log.bind(keys);
     }
 
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
     fn complete(&mut self, review: &mut Review<'_>) {
         if self.link.client_id.is_empty() {
             "edgesync-cloud".clone_into(&mut self.link.client_id);

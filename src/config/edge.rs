@@ -167,7 +167,7 @@ impl Api {
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_";
     const ENV_OTHERS: &'static [&'static str] =
-        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_SERVER", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
+        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { node, store, link, sync, api, log } = self;
@@ -177,6 +177,10 @@ impl Settings for Config {
         sync.bind(keys);
         api.bind(keys);
         log.bind(keys);
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
     }
 
     fn complete(&mut self, review: &mut Review<'_>) {
