@@ -1,9 +1,9 @@
 //! A reliable sync agent for edge nodes and its cloud side.
 
 pub mod api;
+pub mod cli;
 #[cfg(feature = "cloud")]
 pub mod cloud;
-pub mod cli;
 pub mod config;
 pub mod memory;
 pub mod object;

@@ -8,8 +8,11 @@
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
 //! - [`reader`] runs reads in snapshots, on connections and threads of their own.
+//! - `cloud` is the embedded cloud's store on top of the same engine (feature `cloud`).
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
+#[cfg(feature = "cloud")]
+pub mod cloud;
 pub mod engine;
 mod error;
 pub mod migrate;

@@ -147,7 +147,8 @@ impl Placement {
 
     /// What differs for a node whose rules have changed: only objects of a rule that came or went can.
     fn differences_of_node(&self, name: &NodeName, before: &[usize], after: &[usize]) -> Vec<Delta> {
-        let changed = |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
+        let changed =
+            |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
         let (gone, come) = (changed(before, after), changed(after, before));
         let mut deltas = Vec::new();
         for (numbers, other, want) in [(&gone, after, Want::Drop), (&come, before, Want::Hold)] {

@@ -23,6 +23,11 @@ pub struct Migration {
 pub const EDGE: &[Migration] =
     &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") }];
 
+/// The migrations of `migrations/cloud`, in order.
+#[cfg(feature = "cloud")]
+pub const CLOUD: &[Migration] =
+    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") }];
+
 /// Brings the file to the newest schema.
 ///
 /// # Errors
@@ -151,5 +156,7 @@ mod tests {
     #[test]
     fn every_file_in_the_directory_is_listed() {
         assert_listed("edge", EDGE);
+        #[cfg(feature = "cloud")]
+        assert_listed("cloud", CLOUD);
     }
 }

@@ -1,0 +1,342 @@
+//! What the index promises: the right nodes, exact differences, and always what a fresh start would give.
+
+use super::*;
+use crate::object::{NODE_LABEL, Object, kinds};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn summary(word: &str, uid: &str, version: u64, namespace: &str, name: &str, extra: &Value) -> Summary {
+    let resource = Arc::new(kinds::by_word(word).unwrap().resource());
+    let mut object: Object = serde_json::from_value(extra.clone()).unwrap();
+    for (field, value) in [("uid", uid), ("namespace", namespace), ("name", name)] {
+        object.set_metadata(field, value);
+    }
+    Summary::of(&object, resource, version.into())
+}
+
+fn config_map(uid: &str, version: u64, name: &str) -> Summary {
+    summary("cm", uid, version, "lab", name, &json!({}))
+}
+
+fn labelled(uid: &str, version: u64, labels: &Value) -> Summary {
+    summary("cm", uid, version, "lab", uid, &json!({"metadata": {"labels": labels}}))
+}
+
+fn pod(uid: &str, version: u64, node: &str, config_maps: &[&str]) -> Summary {
+    let volumes: Vec<Value> = config_maps.iter().map(|name| json!({"configMap": {"name": name}})).collect();
+    summary("pod", uid, version, "lab", uid, &json!({"spec": {"nodeName": node, "volumes": volumes}}))
+}
+
+fn rules(toml: &str) -> Vec<PlacementRule> {
+    #[derive(serde::Deserialize)]
+    struct File {
+        placement: Vec<PlacementRule>,
+    }
+    toml::from_str::<File>(toml).unwrap().placement
+}
+
+/// Differences as text, sorted: `+node uid@version` and `-node uid`.
+fn shown(deltas: &[Delta]) -> Vec<String> {
+    let mut lines: Vec<String> = deltas
+        .iter()
+        .map(|delta| match delta.want {
+            Want::Hold => format!("+{} {}@{}", delta.node, delta.object.uid, delta.object.version),
+            Want::Drop => format!("-{} {}", delta.node, delta.object.uid),
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn desired(placement: &Placement, node: &str) -> Vec<String> {
+    let mut lines: Vec<String> =
+        placement.desired(node).map(|object| format!("{}@{}", object.uid, object.version)).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
+    let mut placement = Placement::default();
+    assert_eq!(shown(&placement.upsert(labelled("u", 1, &json!({NODE_LABEL: "a"})))), ["+a u@1"]);
+    assert_eq!(shown(&placement.upsert(labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
+    assert_eq!(shown(&placement.upsert(labelled("u", 2, &json!({NODE_LABEL: "b"})))), [] as [&str; 0]);
+    assert_eq!(shown(&placement.upsert(labelled("u", 3, &json!({})))), ["-b u"]);
+    assert_eq!(shown(&placement.remove("u")), [] as [&str; 0]);
+    assert_eq!((placement.len(), placement.direct.len()), (0, 0));
+}
+
+#[test]
+fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
+    let mut placement = Placement::new(rules(
+        "[[placement]]\nnodes = { names = ['edge-*'], selector = 'site=x' }\nobjects = { kinds = ['cm'], selector = 'app' }",
+    ));
+    let site = Labels::from([("site".into(), "x".into())]);
+    assert_eq!(shown(&placement.upsert(labelled("u", 1, &json!({"app": "web"})))), [] as [&str; 0]);
+    placement.upsert(labelled("other", 1, &json!({})));
+    assert_eq!(shown(&placement.set_node("edge-1", site.clone())), ["+edge-1 u@1"]);
+    assert_eq!(shown(&placement.set_node("edge-1", site.clone())), [] as [&str; 0]);
+    assert_eq!(shown(&placement.set_node("core-1", site.clone())), [] as [&str; 0]);
+    assert_eq!(shown(&placement.upsert(labelled("u", 2, &json!({"app": "web"})))), ["+edge-1 u@2"]);
+    assert_eq!(shown(&placement.set_node("edge-1", Labels::new())), ["-edge-1 u"]);
+    placement.set_node("edge-1", site);
+    assert_eq!(shown(&placement.remove_node("edge-1")), ["-edge-1 u"]);
+}
+
+#[test]
+fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_is_gone() {
+    let mut placement = Placement::new(rules(
+        "[[placement]]\nnodes.names = ['a']\nobjects.kinds = ['cm']\n[[placement]]\nnodes.names = ['*']",
+    ));
+    placement.set_node("a", Labels::new());
+    assert_eq!(shown(&placement.upsert(config_map("u", 1, "c"))), ["+a u@1"]);
+    assert_eq!(shown(&placement.upsert(pod("p", 2, "a", &["c"]))), ["+a p@2"]);
+    assert_eq!(desired(&placement, "a"), ["p@2", "u@1"]);
+    assert_eq!(shown(&placement.remove_node("a")), [] as [&str; 0]);
+    assert_eq!(shown(&placement.remove("p")), ["-a p", "-a u"]);
+}
+
+#[test]
+fn a_pod_takes_its_config_maps_along_in_whichever_order_they_appear() {
+    let mut placement = Placement::default();
+    assert_eq!(shown(&placement.upsert(pod("p", 1, "a", &["c", "d"]))), ["+a p@1"]);
+    assert_eq!(shown(&placement.upsert(config_map("u", 2, "c"))), ["+a u@2"]);
+    let elsewhere = summary("cm", "x", 3, "other", "c", &json!({}));
+    assert_eq!(shown(&placement.upsert(elsewhere)), [] as [&str; 0]);
+    placement.upsert(config_map("d", 4, "d"));
+    assert_eq!(shown(&placement.upsert(pod("p", 5, "a", &["d"]))), ["+a p@5", "-a u"]);
+    assert_eq!(shown(&placement.upsert(pod("p", 6, "b", &["d"]))), ["+b d@4", "+b p@6", "-a d", "-a p"]);
+}
+
+#[test]
+fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
+    let mut placement = Placement::default();
+    placement.upsert(config_map("u", 1, "c"));
+    placement.upsert(pod("p", 2, "a", &["c"]));
+    assert_eq!(shown(&placement.upsert(pod("q", 3, "a", &["c"]))), ["+a q@3"]);
+    assert_eq!(shown(&placement.remove("p")), ["-a p"]);
+    assert_eq!(shown(&placement.remove("q")), ["-a q", "-a u"]);
+    assert!(placement.referred.is_empty() && placement.direct.is_empty());
+}
+
+#[test]
+fn a_recreated_config_map_replaces_the_old_one_in_both_orders() {
+    let mut placement = Placement::default();
+    placement.upsert(pod("p", 1, "a", &["c"]));
+    placement.upsert(config_map("old", 2, "c"));
+    assert_eq!(shown(&placement.remove("old")), ["-a old"]);
+    assert_eq!(shown(&placement.upsert(config_map("new", 4, "c"))), ["+a new@4"]);
+    assert_eq!(shown(&placement.upsert(config_map("newer", 6, "c"))), ["+a newer@6", "-a new"]);
+    assert_eq!(shown(&placement.remove("new")), [] as [&str; 0]);
+    assert_eq!(desired(&placement, "a"), ["newer@6", "p@1"]);
+}
+
+#[test]
+fn records_events_leases_and_nodes_are_never_placed() {
+    let mut placement = Placement::new(rules("[[placement]]\nnodes.names = ['*']"));
+    placement.set_node("a", Labels::new());
+    for word in ["objectsyncs", "clusterobjectsyncs", "events", "events.events.k8s.io", "leases", "nodes"] {
+        let object = summary(word, word, 1, "", "x", &json!({"metadata": {"labels": {NODE_LABEL: "a"}}}));
+        assert_eq!(shown(&placement.upsert(object)), [] as [&str; 0], "{word}");
+    }
+    assert!(placement.is_empty());
+}
+
+#[test]
+fn a_snapshot_after_missed_changes_gives_only_what_differs() {
+    let mut placement = Placement::default();
+    let on_a = |uid: &str, version| labelled(uid, version, &json!({NODE_LABEL: "a"}));
+    placement.resync([on_a("gone", 1), on_a("same", 2), on_a("changed", 3)]);
+    let deltas = placement.resync([on_a("same", 2), on_a("changed", 5), on_a("new", 6)]);
+    assert_eq!(shown(&deltas), ["+a changed@5", "+a new@6", "-a gone"]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    ConfigMap {
+        name: u8,
+        version: u64,
+        labels: u8,
+    },
+    /// A ConfigMap of another UID under the same name.
+    Recreate {
+        name: u8,
+        version: u64,
+        labels: u8,
+    },
+    Pod {
+        number: u8,
+        node: u8,
+        references: Vec<u8>,
+        version: u64,
+    },
+    Remove {
+        uid: String,
+    },
+    SetNode {
+        node: u8,
+        labels: u8,
+    },
+    RemoveNode {
+        node: u8,
+    },
+}
+
+fn labels(bits: u8) -> Value {
+    let mut labels = serde_json::Map::new();
+    if bits & 1 != 0 {
+        labels.insert("app".into(), json!("web"));
+    }
+    if bits & 2 != 0 {
+        labels.insert(NODE_LABEL.into(), json!(format!("n{}", (bits >> 2) & 1)));
+    }
+    Value::Object(labels)
+}
+
+fn node_labels(bits: u8) -> Labels {
+    if bits & 1 == 0 { Labels::new() } else { [("site".into(), "x".into())].into() }
+}
+
+fn named(name: u8, generation: u8, version: u64, bits: u8) -> Summary {
+    let extra = json!({"metadata": {"labels": labels(bits)}});
+    summary("cm", &format!("c{name}-{generation}"), version, "lab", &format!("c{name}"), &extra)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let version = 1..1000u64;
+    prop_oneof![
+        (0..3u8, version.clone(), any::<u8>()).prop_map(|(name, version, labels)| Step::ConfigMap {
+            name,
+            version,
+            labels
+        }),
+        (0..3u8, version.clone(), any::<u8>()).prop_map(|(name, version, labels)| Step::Recreate {
+            name,
+            version,
+            labels
+        }),
+        (0..3u8, 0..3u8, prop::collection::vec(0..3u8, 0..3), version)
+            .prop_map(|(number, node, references, version)| Step::Pod { number, node, references, version }),
+        "(c[0-2]-[01]|p[0-2])".prop_map(|uid| Step::Remove { uid }),
+        (0..3u8, 0..2u8).prop_map(|(node, labels)| Step::SetNode { node, labels }),
+        (0..3u8).prop_map(|node| Step::RemoveNode { node }),
+    ]
+}
+
+const RULES: &str = "
+[[placement]]
+nodes.names = ['n0', 'n2']
+objects.selector = 'app'
+[[placement]]
+nodes.selector = 'site=x'
+objects = { kinds = ['cm'], selector = 'app=web' }
+[[placement]]
+nodes.names = ['n1']
+objects.kinds = ['pods']
+";
+
+/// What is there, kept in the simplest way, and what follows from it, computed from scratch.
+#[derive(Default)]
+struct Model {
+    objects: BTreeMap<String, Summary>,
+    nodes: BTreeMap<String, Labels>,
+}
+
+impl Model {
+    fn put(&mut self, object: Summary) {
+        self.objects.retain(|uid, other| **uid == *object.uid || other.name != object.name);
+        self.objects.insert(object.uid.to_string(), object);
+    }
+
+    fn wants(&self, node: &str, object: &Summary, rules: &[PlacementRule]) -> bool {
+        let named = object.nodes.contains(node);
+        let referred = self.objects.values().any(|pod| {
+            let target = Target::of(&object.resource);
+            let refers = |r: &Reference| Some(r.target) == target && r.name == object.name;
+            pod.nodes.contains(node) && pod.namespace == object.namespace && pod.references.iter().any(refers)
+        });
+        let ruled = self.nodes.get(node).is_some_and(|labels| {
+            rules.iter().any(|rule| rule.nodes.matches(node, labels) && rule.objects.matches(object))
+        });
+        named || referred || ruled
+    }
+
+    fn all(&self, rules: &[PlacementRule]) -> BTreeSet<(String, String, String)> {
+        let nodes = ["n0", "n1", "n2"];
+        let pairs = self.objects.values().flat_map(|object| nodes.map(|node| (node, object)));
+        pairs
+            .filter(|(node, object)| self.wants(node, object, rules))
+            .map(|(node, object)| (node.to_owned(), object.uid.to_string(), object.version.to_string()))
+            .collect()
+    }
+}
+
+fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
+    let mut upsert = |object: Summary| {
+        model.put(object.clone());
+        placement.upsert(object)
+    };
+    match step {
+        Step::ConfigMap { name, version, labels } => upsert(named(name, 0, version, labels)),
+        Step::Recreate { name, version, labels } => upsert(named(name, 1, version, labels)),
+        Step::Pod { number, node, references, version } => {
+            let names: Vec<String> = references.iter().map(|name| format!("c{name}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            upsert(pod(&format!("p{number}"), version, &format!("n{node}"), &names))
+        }
+        Step::Remove { uid } => {
+            model.objects.remove(&uid);
+            placement.remove(&uid)
+        }
+        Step::SetNode { node, labels } => {
+            model.nodes.insert(format!("n{node}"), node_labels(labels));
+            placement.set_node(&format!("n{node}"), node_labels(labels))
+        }
+        Step::RemoveNode { node } => {
+            model.nodes.remove(&format!("n{node}"));
+            placement.remove_node(&format!("n{node}"))
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_index_always_equals_a_computation_from_scratch(steps in prop::collection::vec(step(), 0..40)) {
+        let rules = rules(RULES);
+        let mut placement = Placement::new(rules.clone());
+        let mut model = Model::default();
+        // What someone holds who only ever follows the differences.
+        let mut followed = BTreeMap::new();
+        for step in steps {
+            for delta in run(&mut placement, &mut model, step) {
+                let key = (delta.node.to_string(), delta.object.uid.to_string());
+                match delta.want {
+                    Want::Hold => drop(followed.insert(key, delta.object.version.to_string())),
+                    Want::Drop => prop_assert!(followed.remove(&key).is_some(), "{:?} dropped twice", key),
+                }
+            }
+            let expected = model.all(&rules);
+            let listed: Vec<_> = ["n0", "n1", "n2"]
+                .iter()
+                .flat_map(|node| placement.desired(node).map(move |o| (node.to_string(), o.uid.to_string(), o.version.to_string())))
+                .collect();
+            let unique: BTreeSet<_> = listed.iter().cloned().collect();
+            prop_assert_eq!(listed.len(), unique.len());
+            prop_assert_eq!(&unique, &expected);
+            let followed: BTreeSet<_> = followed.iter().map(|((n, u), v)| (n.clone(), u.clone(), v.clone())).collect();
+            prop_assert_eq!(&followed, &expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_behind_when_all_is_removed(steps in prop::collection::vec(step(), 0..40)) {
+        let mut placement = Placement::new(rules(RULES));
+        let mut model = Model::default();
+        for step in steps {
+            run(&mut placement, &mut model, step);
+        }
+        placement.resync([]);
+        prop_assert!(placement.direct.is_empty() && placement.referred.is_empty() && placement.named.is_empty());
+        prop_assert!(placement.rules.iter().all(|rule| rule.objects.is_empty()));
+    }
+}

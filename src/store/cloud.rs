@@ -1,0 +1,352 @@
+//! The embedded cloud's store: objects of any kind, their versions and history, and what each node holds.
+//!
+//! May depend on what [`crate::store`] may, and on the engine. Knows neither HTTP nor the fleet.
+//!
+//! # What it promises
+//! - Every change gets the next `resourceVersion` of one counter, in the transaction of the change, and an
+//!   entry in the history. A caller is answered after the commit.
+//! - No version is given twice, even if the file is replaced by an older copy (`versions`).
+//! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice.
+//! - A damaged file is refused at the start: what it held exists nowhere else, so it is never refilled in
+//!   silence. [`CloudOptions::set_aside_corrupt`] allows a fresh start beside the damaged file.
+//! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
+
+mod error;
+mod feed;
+mod nodes;
+mod objects;
+mod open;
+mod read;
+mod steward;
+mod versions;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::broadcast;
+
+use crate::object::name::check_subdomain;
+use crate::object::{Object, ObjectKey, Problems, Resource, ResourceVersion, Summary};
+use crate::store::StoreError;
+use crate::store::reader::Readers;
+use crate::store::writer::{Writer, WriterStats};
+use crate::sync::change::Uid;
+use objects::Tx;
+use steward::CloudSteward;
+
+pub use error::{CloudError, OpenError};
+pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
+pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
+pub use objects::{Preconditions, Stored};
+pub use open::CloudOptions;
+pub use read::{Body, Cursor, HistoryEvent, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page};
+pub use steward::HistoryLimits;
+
+/// The most kinds whose descriptions are shared between objects.
+const MAX_SHARED_KINDS: usize = 4096;
+
+/// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last handle.
+#[derive(Clone, Debug)]
+pub struct CloudStore {
+    writer: Writer<CloudSteward>,
+    readers: Readers,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    feed: broadcast::WeakSender<FeedChange>,
+    last_version: Arc<AtomicU64>,
+    gaps: versions::Gaps,
+    incarnation: Mutex<Arc<str>>,
+    kinds: Mutex<HashSet<Arc<Resource>>>,
+    max_object_bytes: usize,
+    clock: fn() -> jiff::Timestamp,
+}
+
+impl CloudStore {
+    /// Opens the database, or makes it. Blocks: to be called at the start, outside of async tasks.
+    ///
+    /// # Errors
+    /// [`OpenError::Corrupt`] for a damaged file; [`StoreError::InUse`] within [`OpenError::Store`] if
+    /// another process has it open; whatever else prevents it from being used.
+    pub fn open(path: &Path, options: &CloudOptions) -> Result<Self, OpenError> {
+        open::open(path, options)
+    }
+
+    /// Stores a new object and gives it uid, version, creation time and generation; such fields of the
+    /// given object are replaced. Without a name, `metadata.generateName` makes one.
+    ///
+    /// # Errors
+    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], or the store's.
+    pub async fn create(&self, resource: &Resource, mut object: Object) -> Result<Stored, CloudError> {
+        generate_name(&mut object);
+        let (resource, bytes) = self.check(resource, &object)?;
+        self.write(bytes, move |tx| tx.create(&resource, object.clone())).await
+    }
+
+    /// Replaces the object under a name. Name and namespace in the object may be absent. A
+    /// `metadata.resourceVersion` in it must be the current one; one without replaces any version.
+    /// Replacing an object by an equal one changes nothing, not even the version.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::Invalid`] (also for another uid,
+    /// name or namespace), [`CloudError::TooLarge`], or the store's.
+    pub async fn replace(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        mut object: Object,
+    ) -> Result<Stored, CloudError> {
+        let invalid = |field, must: &str| CloudError::Invalid {
+            key: resource.key(namespace, name),
+            problems: Problems::one(field, format!("must be '{must}', as in the request")),
+        };
+        match object.name() {
+            "" => object.set_metadata("name", name),
+            given if given != name => return Err(invalid("metadata.name", name)),
+            _ => {}
+        }
+        match object.namespace() {
+            "" if !namespace.is_empty() => object.set_metadata("namespace", namespace),
+            given if given != namespace => return Err(invalid("metadata.namespace", namespace)),
+            _ => {}
+        }
+        let (resource, bytes) = self.check(resource, &object)?;
+        self.write(bytes, move |tx| tx.replace(&resource, object.clone())).await
+    }
+
+    /// Deletes an object and returns it as it was last, with the version of the deletion. The object is
+    /// gone at once: finalizers are not waited for.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`], or the store's.
+    pub async fn delete(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        preconditions: Preconditions,
+    ) -> Result<Stored, CloudError> {
+        let resource = self.share(resource);
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.write(256, move |tx| tx.delete(&resource, &namespace, &name, &preconditions)).await
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], or the store's.
+    pub async fn get(&self, key: ObjectKey) -> Result<Stored, CloudError> {
+        self.readers
+            .run(move |conn| {
+                let row = match objects::resource_id(conn, &key.group, &key.kind)? {
+                    Some(id) => objects::find(conn, id, &key.namespace, &key.name)?,
+                    None => None,
+                };
+                row.map(|row| row.stored).ok_or(CloudError::NotFound { key })
+            })
+            .await
+    }
+
+    /// Reads a page of a list, in the order of namespace and name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn list(&self, query: ListQuery) -> Result<Page, CloudError> {
+        self.readers.run(move |conn| read::list(conn, &query)).await
+    }
+
+    /// The kinds of which objects have ever been stored.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn resources(&self) -> Result<Vec<Resource>, CloudError> {
+        self.readers.run(read::resources).await
+    }
+
+    /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no object
+    /// has are left out. `metadata.managedFields` is left out unless asked for.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Body>, CloudError> {
+        self.readers.run(move |conn| read::bodies(conn, &uids, managed_fields)).await
+    }
+
+    /// Changes after a version, in order, at most `limit` of them.
+    ///
+    /// # Errors
+    /// [`CloudError::Expired`] if the history does not reach back that far, or the store's.
+    pub async fn history(&self, after: u64, limit: usize) -> Result<Vec<HistoryEvent>, CloudError> {
+        self.readers.run(move |conn| read::history(conn, after, limit)).await
+    }
+
+    /// Every object that can be placed and every Node, with the version of this snapshot, and the feed of
+    /// all changes after it.
+    ///
+    /// # Errors
+    /// The store's; [`StoreError::Closed`] after the store has been closed.
+    pub async fn follow(&self) -> Result<(u64, Vec<Summary>, Feed), CloudError> {
+        // Before the snapshot is taken: what is committed in between is in both, and the feed skips it.
+        let receiver = self.shared.feed.upgrade().ok_or(StoreError::Closed)?.subscribe();
+        let (version, summaries) = self.readers.run(read::snapshot).await?;
+        Ok((version, summaries, Feed::new(receiver, version)))
+    }
+
+    /// Records what a node has reported, all of it in one transaction.
+    ///
+    /// # Errors
+    /// [`CloudError::Invalid`] for a name that no node can have, or the store's. Single reports that
+    /// cannot be recorded are in [`Recorded::refused`].
+    pub async fn record(&self, node: &str, batch: RecordBatch) -> Result<Recorded, CloudError> {
+        if let Err(problem) = check_subdomain(node) {
+            let key =
+                ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() };
+            return Err(CloudError::Invalid { key, problems: Problems::one("metadata.name", problem) });
+        }
+        let node = node.to_owned();
+        // About what a record takes in the queue and in the transaction.
+        let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
+        self.write(bytes, move |tx| tx.record(&node, &batch)).await
+    }
+
+    /// What is known of a node and everything it holds.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn load_node(&self, node: &str) -> Result<Option<NodeRecords>, CloudError> {
+        let node = node.to_owned();
+        self.readers.run(move |conn| nodes::load_node(conn, &node)).await
+    }
+
+    /// Every node that has ever reported, by name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn nodes(&self) -> Result<Vec<NodeState>, CloudError> {
+        self.readers.run(nodes::nodes).await
+    }
+
+    /// Forgets a node and all its records. Tells whether there was anything to forget.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn delete_node(&self, node: &str) -> Result<bool, CloudError> {
+        let node = node.to_owned();
+        self.write(256, move |tx| tx.delete_node(&node)).await
+    }
+
+    /// The last version that was given and committed.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.shared.last_version.load(Ordering::Acquire)
+    }
+
+    /// Whether a version was given by the present timeline of this store. One that was not, although a
+    /// node holds an object at it, was given by a timeline that has been lost.
+    #[must_use]
+    pub fn was_issued(&self, version: &ResourceVersion) -> bool {
+        self.shared.gaps.was_issued(version, self.version())
+    }
+
+    /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].
+    #[must_use]
+    pub fn incarnation(&self) -> Arc<str> {
+        Arc::clone(&self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the store another incarnation: called when it turns out that the file is an older copy.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn new_incarnation(&self) -> Result<Arc<str>, CloudError> {
+        let fresh: Arc<str> = open::random_id().into();
+        let id = Arc::clone(&fresh);
+        self.write(64, move |tx| {
+            tx.conn.execute("UPDATE meta SET incarnation = ?1 WHERE id = 1", [&id])?;
+            Ok(())
+        })
+        .await?;
+        *self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+        Ok(fresh)
+    }
+
+    /// What the writer has done so far.
+    #[must_use]
+    pub fn stats(&self) -> WriterStats {
+        self.writer.stats()
+    }
+
+    /// Finishes what is queued, closes the database and lets go of the lock.
+    pub async fn close(&self) {
+        self.readers.close();
+        self.writer.close().await;
+    }
+
+    /// Runs a job in the next transaction. A job that fails leaves nothing behind.
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        mut job: impl FnMut(&mut Tx<'_>) -> Result<T, CloudError> + Send + 'static,
+    ) -> Result<T, CloudError> {
+        let clock = self.shared.clock;
+        self.writer
+            .run(bytes, move |conn, steward: &mut CloudSteward| {
+                let mark = steward.mark();
+                let result = job(&mut Tx { conn, steward, now: clock() });
+                if result.is_err() {
+                    steward.reset(&mark);
+                }
+                result
+            })
+            .await
+    }
+
+    /// Checks an object before it is queued. Returns what it costs in the queue.
+    fn check(&self, resource: &Resource, object: &Object) -> Result<(Arc<Resource>, usize), CloudError> {
+        let key = || resource.key(object.namespace(), object.name());
+        if let Err(problems) = object.validate(resource) {
+            return Err(CloudError::Invalid { key: key(), problems });
+        }
+        let size = object.to_json().len();
+        let limit = self.shared.max_object_bytes;
+        if size > limit {
+            return Err(CloudError::TooLarge { key: key(), size, limit });
+        }
+        Ok((self.share(resource), size))
+    }
+
+    /// One description of each kind, however many objects point to it.
+    fn share(&self, resource: &Resource) -> Arc<Resource> {
+        let mut kinds = self.shared.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = kinds.get(resource) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(resource.clone());
+        if kinds.len() < MAX_SHARED_KINDS {
+            kinds.insert(Arc::clone(&shared));
+        }
+        shared
+    }
+}
+
+/// Gives an object without a name one that begins with its `generateName`.
+fn generate_name(object: &mut Object) {
+    let prefix = object.metadata().and_then(|metadata| metadata.get("generateName"));
+    let Some(prefix) = prefix.and_then(serde_json::Value::as_str).filter(|prefix| !prefix.is_empty()) else {
+        return;
+    };
+    if object.name().is_empty() {
+        // The last digits of a random UUID: the first ones of a group hold its version.
+        let random = open::random_id();
+        let name = format!("{prefix}{}", random.get(24..).unwrap_or(&random));
+        object.set_metadata("name", name);
+    }
+}
+
+#[cfg(test)]
+mod tests;

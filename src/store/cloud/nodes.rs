@@ -1,0 +1,323 @@
+//! What the cloud knows of each node: its state, and its ObjectSync records as ordinary objects.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::CloudError;
+use super::feed::ChangeKind;
+use super::objects::{ObjectRow, Stored, Tx, rfc3339};
+use crate::object::objectsync::sync_name;
+use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
+use crate::store::StoreError;
+use crate::sync::change::Uid;
+use crate::sync::digest::Epoch;
+
+/// What a node has reported, to be recorded as one.
+#[derive(Clone, Debug, Default)]
+pub struct RecordBatch {
+    /// The epoch of the node's store.
+    pub epoch: Epoch,
+    /// The revision of the node's store up to which its reports are complete with this batch.
+    pub confirmed: u64,
+    /// The incarnation of this cloud that the records belong to.
+    pub incarnation: String,
+    /// The version of the agent; the one known is kept if absent.
+    pub agent_version: Option<String>,
+    /// Objects that the node holds.
+    pub put: Vec<RecordPut>,
+    /// UIDs of objects that it does not hold. Applied before `put`.
+    pub remove: Vec<Uid>,
+    /// Whether `put` is all that the node holds: every other record of it is removed.
+    pub reset: bool,
+}
+
+/// An object that a node holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordPut {
+    /// The object.
+    pub object: ObjectRef,
+    /// Its UID.
+    pub uid: Uid,
+    /// The version held.
+    pub version: ResourceVersion,
+}
+
+/// What a batch came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Records made.
+    pub added: usize,
+    /// Records changed.
+    pub changed: usize,
+    /// Records that said the same already.
+    pub unchanged: usize,
+    /// Records removed.
+    pub removed: usize,
+    /// Reports that cannot be recorded, with the reason: the others are.
+    pub refused: Vec<(Uid, String)>,
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// The node's name.
+    pub name: String,
+    /// The epoch of its store.
+    pub epoch: Epoch,
+    /// The revision of its store up to which records are complete.
+    pub confirmed: u64,
+    /// The incarnation of this cloud that its records belong to.
+    pub incarnation: String,
+    /// The version of its agent, if it has told.
+    pub agent_version: Option<String>,
+    /// When something of it was recorded last.
+    pub last_seen: jiff::Timestamp,
+}
+
+/// What is known of a node, and everything it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRecords {
+    /// The node.
+    pub state: NodeState,
+    /// What it holds.
+    pub records: Vec<RecordPut>,
+}
+
+/// The two kinds of records and their ids, for the length of a batch.
+struct SyncKinds {
+    namespaced: Option<i64>,
+    cluster: Option<i64>,
+}
+
+impl Tx<'_> {
+    /// Records a batch.
+    pub(super) fn record(&mut self, node: &str, batch: &RecordBatch) -> Result<Recorded, CloudError> {
+        let mut recorded = Recorded::default();
+        let removals: HashSet<&Uid> = batch.remove.iter().collect();
+        for uid in removals {
+            recorded.removed += usize::from(self.remove_record(node, uid)?);
+        }
+        let mut kinds = SyncKinds { namespaced: None, cluster: None };
+        let now = rfc3339(self.now);
+        for put in &batch.put {
+            match sync_name(node, &put.uid) {
+                Ok(name) => self.put_record(node, &name, put, &now, &mut kinds, &mut recorded)?,
+                Err(problem) => recorded.refused.push((put.uid.clone(), problem)),
+            }
+        }
+        if batch.reset {
+            let held: HashSet<&str> = batch.put.iter().map(|put| &*put.uid).collect();
+            for uid in self.recorded_uids(node)? {
+                if !held.contains(uid.as_str()) {
+                    recorded.removed += usize::from(self.remove_record(node, &uid)?);
+                }
+            }
+        }
+        self.save_node(node, batch)?;
+        Ok(recorded)
+    }
+
+    fn put_record(
+        &mut self,
+        node: &str,
+        name: &str,
+        put: &RecordPut,
+        now: &str,
+        kinds: &mut SyncKinds,
+        recorded: &mut Recorded,
+    ) -> Result<(), CloudError> {
+        if let Some(row) = self.find_record(node, &put.uid)? {
+            let record = parse_record(&row.stored)?;
+            if record.is_about(&put.object) {
+                if record.status.object_resource_version == put.version.as_str() {
+                    recorded.unchanged += 1;
+                    return Ok(());
+                }
+                recorded.changed += 1;
+                return self.change_record(&row, record, put);
+            }
+            // The UID has turned up under another name: the record moves.
+            self.remove(&row)?;
+            recorded.removed += 1;
+        }
+        recorded.added += 1;
+        self.add_record(node, name, put, now, kinds)
+    }
+
+    fn change_record<'a>(
+        &mut self,
+        row: &ObjectRow,
+        mut record: ObjectSync<'a>,
+        put: &'a RecordPut,
+    ) -> Result<(), CloudError> {
+        let version = self.steward.next_version();
+        record.status.object_resource_version = put.version.as_str().into();
+        record.metadata.resource_version = version.to_string().into();
+        let body = write_record(&record)?;
+        let stored = Stored { version, body, ..without_body(&row.stored) };
+        self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
+            row.id,
+            version,
+            &stored.body,
+        ))?;
+        self.enter(ChangeKind::Modified, row.resource_id, &stored)
+    }
+
+    fn add_record(
+        &mut self,
+        node: &str,
+        name: &str,
+        put: &RecordPut,
+        now: &str,
+        kinds: &mut SyncKinds,
+    ) -> Result<(), CloudError> {
+        let resource_id = self.sync_kind(&put.object, kinds)?;
+        let version = self.steward.next_version();
+        let uid = uuid::Uuid::new_v4().to_string();
+        let mut record = ObjectSync::new(name, &put.object, put.version.as_str());
+        record.metadata.uid = uid.as_str().into();
+        record.metadata.creation_timestamp = now.into();
+        record.metadata.resource_version = version.to_string().into();
+        let stored = Stored {
+            uid: uid.as_str().into(),
+            version,
+            namespace: put.object.namespace.clone(),
+            name: name.to_owned(),
+            body: write_record(&record)?,
+        };
+        self.insert(resource_id, "v1alpha1", &stored, Some(node), Some(&put.uid))?;
+        self.enter(ChangeKind::Added, resource_id, &stored)
+    }
+
+    /// The id of ObjectSync or ClusterObjectSync, looked up once a batch.
+    fn sync_kind(&self, object: &ObjectRef, kinds: &mut SyncKinds) -> Result<i64, CloudError> {
+        let (slot, word) = if object.is_cluster_scoped() {
+            (&mut kinds.cluster, "clusterobjectsyncs")
+        } else {
+            (&mut kinds.namespaced, "objectsyncs")
+        };
+        if let Some(id) = slot {
+            return Ok(*id);
+        }
+        let resource = kinds::by_word(word)
+            .map(kinds::KnownKind::resource)
+            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+        let id = self.register(&resource, &resource.key("", ""))?;
+        Ok(*slot.insert(id))
+    }
+
+    fn find_record(&self, node: &str, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
+        const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
+            WHERE sync_node = ?1 AND sync_uid = ?2";
+        self.conn.prepare_cached(SQL)?.query_row((node, uid), ObjectRow::read).optional()
+    }
+
+    fn remove_record(&mut self, node: &str, uid: &str) -> Result<bool, CloudError> {
+        let Some(row) = self.find_record(node, uid)? else { return Ok(false) };
+        self.remove(&row)?;
+        Ok(true)
+    }
+
+    fn recorded_uids(&self, node: &str) -> rusqlite::Result<Vec<String>> {
+        let mut statement = self.conn.prepare_cached("SELECT sync_uid FROM objects WHERE sync_node = ?1")?;
+        statement.query_map([node], |row| row.get(0))?.collect()
+    }
+
+    fn save_node(&self, node: &str, batch: &RecordBatch) -> Result<(), CloudError> {
+        self.conn
+            .prepare_cached(
+                "INSERT INTO nodes (name, epoch, confirmed, incarnation, agent_version, last_seen)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, confirmed = excluded.confirmed,
+                   incarnation = excluded.incarnation, last_seen = excluded.last_seen,
+                   agent_version = coalesce(excluded.agent_version, agent_version)",
+            )?
+            .execute((
+                node,
+                batch.epoch.to_string(),
+                // SQLite's integers are signed: no store counts that far.
+                i64::try_from(batch.confirmed).unwrap_or(i64::MAX),
+                &batch.incarnation,
+                &batch.agent_version,
+                self.now.to_string(),
+            ))?;
+        Ok(())
+    }
+
+    /// Forgets a node and all its records.
+    pub(super) fn delete_node(&mut self, node: &str) -> Result<bool, CloudError> {
+        let uids = self.recorded_uids(node)?;
+        for uid in &uids {
+            self.remove_record(node, uid)?;
+        }
+        let rows = self.conn.prepare_cached("DELETE FROM nodes WHERE name = ?1")?.execute([node])?;
+        Ok(rows > 0 || !uids.is_empty())
+    }
+}
+
+const NODE_COLUMNS: &str = "name, epoch, confirmed, incarnation, agent_version, last_seen";
+
+fn read_node(row: &Row<'_>) -> Result<NodeState, CloudError> {
+    let name: String = row.get(0)?;
+    let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
+    let epoch = row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?;
+    let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
+    let (confirmed, incarnation, agent_version) = (row.get(2)?, row.get(3)?, row.get(4)?);
+    Ok(NodeState { epoch, confirmed, incarnation, agent_version, last_seen, name })
+}
+
+pub(super) fn nodes(conn: &Connection) -> Result<Vec<NodeState>, CloudError> {
+    let mut statement = conn.prepare_cached(&format!("SELECT {NODE_COLUMNS} FROM nodes ORDER BY name"))?;
+    let mut rows = statement.query([])?;
+    let mut nodes = Vec::new();
+    while let Some(row) = rows.next()? {
+        nodes.push(read_node(row)?);
+    }
+    Ok(nodes)
+}
+
+pub(super) fn load_node(conn: &Connection, node: &str) -> Result<Option<NodeRecords>, CloudError> {
+    let sql = format!("SELECT {NODE_COLUMNS} FROM nodes WHERE name = ?1");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([node])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let state = read_node(row)?;
+    let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
+    let mut rows = statement.query([node])?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let uid: Arc<str> = row.get(0)?;
+        let body: String = row.get(1)?;
+        let record = ObjectSync::parse(&body).map_err(|error| damaged(&format!("{node}.{uid}"), &error))?;
+        let version = ResourceVersion::new(&*record.status.object_resource_version);
+        records.push(RecordPut { object: record.object(), uid, version });
+    }
+    Ok(Some(NodeRecords { state, records }))
+}
+
+fn damaged(name: &str, error: &serde_json::Error) -> StoreError {
+    StoreError::corrupt(format!("the record '{name}' is damaged: {error}"))
+}
+
+fn parse_record(stored: &Stored) -> Result<ObjectSync<'_>, StoreError> {
+    ObjectSync::parse(&stored.body).map_err(|error| damaged(&stored.name, &error))
+}
+
+fn write_record(record: &ObjectSync<'_>) -> Result<String, StoreError> {
+    // About what a record takes; spares the growing of the buffer.
+    let mut text = Vec::with_capacity(512);
+    record.write_json(&mut text).map_err(|error| StoreError::internal(error.to_string()))?;
+    String::from_utf8(text).map_err(|error| StoreError::internal(error.to_string()))
+}
+
+fn without_body(stored: &Stored) -> Stored {
+    Stored {
+        uid: Arc::clone(&stored.uid),
+        version: stored.version,
+        namespace: stored.namespace.clone(),
+        name: stored.name.clone(),
+        body: String::new(),
+    }
+}

@@ -1,0 +1,385 @@
+//! Create, replace and delete within a transaction: what the store gives (uid, versions, times) and what
+//! it refuses.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde_json::Value;
+
+use super::CloudError;
+use super::feed::ChangeKind;
+use super::steward::{CloudSteward, Event};
+use crate::object::objectsync::is_sync_record;
+use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
+use crate::store::StoreError;
+
+/// Metadata that only the store gives: values from a client are replaced.
+const GIVEN_BY_STORE: [&str; 7] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "selfLink",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
+/// A stored object: the text and what is most asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The UID.
+    pub uid: Arc<str>,
+    /// The version; that of the deletion for a deleted object.
+    pub version: u64,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The object as JSON text with sorted keys.
+    pub body: String,
+}
+
+/// What must be true of an object that is to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// Its UID.
+    pub uid: Option<String>,
+    /// Its version.
+    pub resource_version: Option<String>,
+}
+
+/// An open transaction.
+pub(super) struct Tx<'a> {
+    pub(super) conn: &'a Connection,
+    pub(super) steward: &'a mut CloudSteward,
+    pub(super) now: jiff::Timestamp,
+}
+
+/// A row of `objects`.
+pub(super) struct ObjectRow {
+    pub(super) id: i64,
+    pub(super) resource_id: i64,
+    pub(super) stored: Stored,
+}
+
+/// The columns that [`ObjectRow::read`] expects.
+pub(super) const COLUMNS: &str = "id, resource_id, uid, version, namespace, name, body";
+
+impl ObjectRow {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            resource_id: row.get(1)?,
+            stored: Stored {
+                uid: row.get(2)?,
+                version: row.get(3)?,
+                namespace: row.get(4)?,
+                name: row.get(5)?,
+                body: row.get(6)?,
+            },
+        })
+    }
+}
+
+/// The id of a kind, if objects of it have ever been stored.
+pub(super) fn resource_id(conn: &Connection, group: &str, kind: &str) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(r#"SELECT id FROM resources WHERE "group" = ?1 AND kind = ?2"#)?
+        .query_row((group, kind), |row| row.get(0))
+        .optional()
+}
+
+/// The row under a name.
+pub(super) fn find(
+    conn: &Connection,
+    resource_id: i64,
+    namespace: &str,
+    name: &str,
+) -> rusqlite::Result<Option<ObjectRow>> {
+    const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
+        WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3";
+    conn.prepare_cached(SQL)?.query_row((resource_id, namespace, name), ObjectRow::read).optional()
+}
+
+/// RFC 3339 in UTC with whole seconds, as Kubernetes writes times.
+pub(super) fn rfc3339(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The text of a stored object, read again. It was valid JSON when it was written.
+pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
+    serde_json::from_str(&stored.body).map_err(|error| {
+        StoreError::corrupt(format!("the object with uid '{}' is damaged: {error}", stored.uid))
+    })
+}
+
+impl Tx<'_> {
+    /// Stores a new object. The object has been validated.
+    pub(super) fn create(
+        &mut self,
+        resource: &Arc<Resource>,
+        mut object: Object,
+    ) -> Result<Stored, CloudError> {
+        let key = resource.key(object.namespace(), object.name());
+        let resource_id = self.register(resource, &key)?;
+        let sync = sync_columns(resource, &object, &key)?;
+        let taken = find(self.conn, resource_id, object.namespace(), object.name())?.is_some()
+            || sync.as_ref().is_some_and(|(node, uid)| matches!(self.sync_exists(node, uid), Ok(true)));
+        if taken {
+            return Err(CloudError::AlreadyExists { key });
+        }
+        for field in GIVEN_BY_STORE {
+            object.remove_metadata(field);
+        }
+        let version = self.steward.next_version();
+        object.set_metadata("uid", uuid::Uuid::new_v4().to_string());
+        object.set_metadata("creationTimestamp", rfc3339(self.now));
+        object.set_metadata("generation", 1);
+        object.set_metadata("resourceVersion", version.to_string());
+        let stored = stored(&object, version);
+        let (node, uid) = sync.unzip();
+        self.insert(resource_id, version_of(&object), &stored, node.as_deref(), uid.as_deref())?;
+        self.enter(ChangeKind::Added, resource_id, &stored)?;
+        self.publish(ChangeKind::Added, &object, resource, version);
+        Ok(stored)
+    }
+
+    /// Replaces the object under the same name. The object has been validated.
+    pub(super) fn replace(
+        &mut self,
+        resource: &Arc<Resource>,
+        mut object: Object,
+    ) -> Result<Stored, CloudError> {
+        let (row, key) = self.existing(resource, object.namespace(), object.name())?;
+        check_version(&key, Some(object.resource_version()), row.stored.version)?;
+        if !object.uid().is_empty() && object.uid() != &*row.stored.uid {
+            let message = format!("must be '{}', the uid of the stored object", row.stored.uid);
+            return Err(CloudError::Invalid { key, problems: Problems::one("metadata.uid", message) });
+        }
+        sync_columns(resource, &object, &key)?;
+        let old = parse(&row.stored)?;
+        for field in GIVEN_BY_STORE {
+            match old.metadata().and_then(|metadata| metadata.get(field)) {
+                Some(value) => object.set_metadata(field, value.clone()),
+                None => drop(object.remove_metadata(field)),
+            }
+        }
+        if object == old {
+            return Ok(row.stored);
+        }
+        let changed = desired_fields(&object).ne(desired_fields(&old));
+        object.set_metadata("generation", old.generation() + u64::from(changed));
+        let version = self.steward.next_version();
+        object.set_metadata("resourceVersion", version.to_string());
+        let stored = stored(&object, version);
+        self.update(row.id, version_of(&object), &stored)?;
+        self.enter(ChangeKind::Modified, row.resource_id, &stored)?;
+        self.publish(ChangeKind::Modified, &object, resource, version);
+        Ok(stored)
+    }
+
+    /// Deletes the object under the name and returns it as it was last, with the version of the deletion.
+    pub(super) fn delete(
+        &mut self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        preconditions: &Preconditions,
+    ) -> Result<Stored, CloudError> {
+        let (row, key) = self.existing(resource, namespace, name)?;
+        if let Some(given) = preconditions.uid.as_ref().filter(|uid| **uid != *row.stored.uid) {
+            let current = row.stored.uid.to_string();
+            return Err(CloudError::OtherUid { key, given: given.clone(), current });
+        }
+        check_version(&key, preconditions.resource_version.as_deref(), row.stored.version)?;
+        let (stored, object) = self.remove(&row)?;
+        self.publish(ChangeKind::Deleted, &object, resource, stored.version);
+        Ok(stored)
+    }
+
+    /// Removes a row and enters the deletion into the history.
+    pub(super) fn remove(&mut self, row: &ObjectRow) -> Result<(Stored, Object), CloudError> {
+        let mut object = parse(&row.stored)?;
+        let version = self.steward.next_version();
+        object.set_metadata("resourceVersion", version.to_string());
+        let stored = stored(&object, version);
+        self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([row.id])?;
+        self.enter(ChangeKind::Deleted, row.resource_id, &stored)?;
+        Ok((stored, object))
+    }
+
+    fn existing(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(ObjectRow, ObjectKey), CloudError> {
+        let key = resource.key(namespace, name);
+        let row = match resource_id(self.conn, &resource.group, &resource.kind)? {
+            Some(resource_id) => find(self.conn, resource_id, namespace, name)?,
+            None => None,
+        };
+        match row {
+            Some(row) => Ok((row, key)),
+            None => Err(CloudError::NotFound { key }),
+        }
+    }
+
+    /// The id of the kind, entered if it is new. A kind has one plural and one scope for good.
+    pub(super) fn register(&self, resource: &Resource, key: &ObjectKey) -> Result<i64, CloudError> {
+        let namespaced = resource.scope == Scope::Namespaced;
+        let found = self
+            .conn
+            .prepare_cached(
+                r#"SELECT id, kind, plural, namespaced FROM resources
+                   WHERE "group" = ?1 AND (kind = ?2 OR plural = ?3)"#,
+            )?
+            .query_row((&resource.group, &resource.kind, &resource.plural), |row| {
+                Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, bool>(3)?))
+            })
+            .optional()?;
+        match found {
+            Some((id, kind, plural, stored))
+                if kind == resource.kind && plural == resource.plural && stored == namespaced =>
+            {
+                Ok(id)
+            }
+            Some((_, kind, plural, stored)) => {
+                let scope = if stored { "with" } else { "without" };
+                let message = format!(
+                    "must agree with the kind '{kind}', which is served as '{plural}' {scope} namespaces"
+                );
+                Err(CloudError::Invalid { key: key.clone(), problems: Problems::one("kind", message) })
+            }
+            None => {
+                self.conn
+                    .prepare_cached(
+                        r#"INSERT INTO resources ("group", version, kind, plural, namespaced)
+                           VALUES (?1, ?2, ?3, ?4, ?5)"#,
+                    )?
+                    .execute((
+                        &resource.group,
+                        &resource.version,
+                        &resource.kind,
+                        &resource.plural,
+                        namespaced,
+                    ))?;
+                Ok(self.conn.last_insert_rowid())
+            }
+        }
+    }
+
+    pub(super) fn insert(
+        &self,
+        resource_id: i64,
+        api_version: &str,
+        stored: &Stored,
+        sync_node: Option<&str>,
+        sync_uid: Option<&str>,
+    ) -> Result<(), CloudError> {
+        self.conn
+            .prepare_cached(
+                "INSERT INTO objects
+                   (resource_id, api_version, namespace, name, uid, version, sync_node, sync_uid, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            )?
+            .execute((
+                resource_id,
+                api_version,
+                &stored.namespace,
+                &stored.name,
+                &stored.uid,
+                stored.version,
+                sync_node,
+                sync_uid,
+                &stored.body,
+            ))?;
+        Ok(())
+    }
+
+    pub(super) fn update(&self, id: i64, api_version: &str, stored: &Stored) -> Result<(), CloudError> {
+        self.conn
+            .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
+            .execute((id, api_version, stored.version, &stored.body))?;
+        Ok(())
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        kind: ChangeKind,
+        resource_id: i64,
+        stored: &Stored,
+    ) -> Result<(), CloudError> {
+        let event = Event {
+            kind,
+            version: stored.version,
+            resource_id,
+            namespace: &stored.namespace,
+            name: &stored.name,
+            body: &stored.body,
+        };
+        self.steward.enter(self.conn, &event)
+    }
+
+    fn publish(&mut self, kind: ChangeKind, object: &Object, resource: &Arc<Resource>, version: u64) {
+        let summary = Summary::of(object, Arc::clone(resource), ResourceVersion::from(version));
+        self.steward.publish(kind, version, summary);
+    }
+
+    fn sync_exists(&self, node: &str, uid: &str) -> rusqlite::Result<bool> {
+        self.conn
+            .prepare_cached("SELECT 1 FROM objects WHERE sync_node = ?1 AND sync_uid = ?2")?
+            .exists((node, uid))
+    }
+}
+
+/// The version part of an object's `apiVersion`.
+fn version_of(object: &Object) -> &str {
+    crate::object::split_api_version(object.api_version()).1
+}
+
+fn stored(object: &Object, version: u64) -> Stored {
+    Stored {
+        uid: object.uid().into(),
+        version,
+        namespace: object.namespace().to_owned(),
+        name: object.name().to_owned(),
+        body: object.to_json(),
+    }
+}
+
+/// Everything that a change of the generation is about: what is desired, not metadata, not status.
+fn desired_fields(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
+    let described = |field: &&String| !matches!(field.as_str(), "metadata" | "status");
+    object.fields().iter().filter(move |(field, _)| described(field))
+}
+
+fn check_version(key: &ObjectKey, given: Option<&str>, current: u64) -> Result<(), CloudError> {
+    match given {
+        Some(given) if !given.is_empty() && given != current.to_string() => {
+            Err(CloudError::Conflict { key: key.clone(), given: given.to_owned(), current })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Node and UID of a record that comes from a client: its name and fields must be those of a record.
+fn sync_columns(
+    resource: &Resource,
+    object: &Object,
+    key: &ObjectKey,
+) -> Result<Option<(String, String)>, CloudError> {
+    if !is_sync_record(resource) {
+        return Ok(None);
+    }
+    let invalid = |field: &str, message: String| CloudError::Invalid {
+        key: key.clone(),
+        problems: Problems::one(field, message),
+    };
+    let text = object.to_json();
+    let record = ObjectSync::parse(&text)
+        .map_err(|error| invalid("spec", format!("must have the fields of an {}: {error}", resource.kind)))?;
+    let (node, uid) = record
+        .node_and_uid()
+        .ok_or_else(|| invalid("metadata.name", "must be '<node name>.<uid of the object>'".to_owned()))?;
+    Ok(Some((node.to_owned(), uid.to_owned())))
+}

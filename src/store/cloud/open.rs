@@ -1,0 +1,147 @@
+//! Opening the cloud's database: lock, checks, the jump of the version counter, threads.
+
+use std::collections::HashSet;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+use tokio::sync::broadcast;
+
+use super::steward::{CloudSteward, HistoryLimits};
+use super::{CloudStore, OpenError, Shared, versions};
+use crate::store::StoreError;
+use crate::store::engine::{self, EngineOptions, Kind, with_suffix};
+use crate::store::migrate::CLOUD;
+use crate::store::reader::Readers;
+use crate::store::writer::{Writer, WriterLimits};
+
+/// The mark of a cloud database: "esCl".
+const KIND: Kind = Kind { application_id: 0x6573_436c, migrations: CLOUD };
+
+/// How the cloud's store is opened.
+#[derive(Clone, Debug)]
+pub struct CloudOptions {
+    /// How the database is opened.
+    pub engine: EngineOptions,
+    /// The limits of the writer's queue.
+    pub writer: WriterLimits,
+    /// The bounds of the history.
+    pub history: HistoryLimits,
+    /// Changes that a slow receiver of the feed may fall behind before it must take a new snapshot.
+    pub feed_changes: usize,
+    /// Threads that read.
+    pub readers: usize,
+    /// Reads that wait or run; a caller beyond it waits.
+    pub reads: usize,
+    /// The largest object that is stored, bytes of JSON text.
+    pub max_object_bytes: usize,
+    /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
+    /// objects get new UIDs then, and the incarnation changes, so nodes delete nothing unconfirmed.
+    pub set_aside_corrupt: bool,
+    /// Whether the structure of the whole file is checked at the start. Reads the file once.
+    pub check_at_start: bool,
+    /// The wall clock.
+    pub clock: fn() -> jiff::Timestamp,
+}
+
+impl Default for CloudOptions {
+    fn default() -> Self {
+        Self {
+            engine: EngineOptions { cache_kib: 16 << 10, wal_bytes: 16 << 20, ..EngineOptions::default() },
+            writer: WriterLimits { jobs: 4096, bytes: 64 << 20, group_bytes: 4 << 20, wal_bytes: 16 << 20 },
+            history: HistoryLimits::default(),
+            feed_changes: 8192,
+            readers: 2,
+            reads: 256,
+            max_object_bytes: 32 << 20,
+            set_aside_corrupt: false,
+            check_at_start: true,
+            clock: jiff::Timestamp::now,
+        }
+    }
+}
+
+/// 128 random bits as 32 hexadecimal digits.
+pub(super) fn random_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, OpenError> {
+    let failed = |source| OpenError::Store { path: path.to_owned(), source };
+    let lock = lock(path).map_err(failed)?;
+    let (conn, opened) = match prepare(path, options) {
+        Err(StoreError::Corrupt(_)) if options.set_aside_corrupt => {
+            set_aside(path, (options.clock)()).map_err(failed)?;
+            prepare(path, options).map_err(failed)?
+        }
+        Err(source @ StoreError::Corrupt(_)) => {
+            return Err(OpenError::Corrupt { path: path.to_owned(), source });
+        }
+        other => other.map_err(failed)?,
+    };
+    start(path, options, conn, opened, lock).map_err(failed)
+}
+
+/// Takes the exclusive lock, which the operating system lets go of when the process ends.
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let file = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+fn prepare(path: &Path, options: &CloudOptions) -> Result<(Connection, versions::Opened), StoreError> {
+    let mut conn = engine::open_writer(path, KIND, &options.engine)?;
+    if options.check_at_start {
+        let found: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if found != "ok" {
+            return Err(StoreError::corrupt(found));
+        }
+    }
+    let opened = versions::open(&mut conn, (options.clock)(), &random_id())?;
+    Ok((conn, opened))
+}
+
+/// Renames a damaged database and what belongs to it.
+fn set_aside(path: &Path, now: jiff::Timestamp) -> Result<(), StoreError> {
+    let suffix = format!(".corrupt-{}", now.strftime("%Y%m%dT%H%M%SZ"));
+    for part in ["", "-wal", "-shm"] {
+        let from = with_suffix(path, part);
+        if from.exists() {
+            std::fs::rename(&from, with_suffix(path, &format!("{suffix}{part}")))?;
+        }
+    }
+    tracing::error!(database = %path.display(), set_aside = %with_suffix(path, &suffix).display(),
+        "the database is damaged: set aside, beginning with an empty one");
+    Ok(())
+}
+
+fn start(
+    path: &Path,
+    options: &CloudOptions,
+    conn: Connection,
+    opened: versions::Opened,
+    lock: File,
+) -> Result<CloudStore, StoreError> {
+    let (feed, _) = broadcast::channel(options.feed_changes.max(1));
+    let last_version = Arc::new(AtomicU64::new(0));
+    let shared = Shared {
+        // The steward holds the only strong one: the feed ends when the writer does.
+        feed: feed.downgrade(),
+        last_version: Arc::clone(&last_version),
+        gaps: opened.gaps,
+        incarnation: Mutex::new(opened.incarnation.into()),
+        kinds: Mutex::new(HashSet::new()),
+        max_object_bytes: options.max_object_bytes,
+        clock: options.clock,
+    };
+    let steward = CloudSteward::new(opened.counters, feed, last_version, options.history, lock);
+    let writer = Writer::start("cloud-write", conn, steward, options.writer)?;
+    let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "a read found damage"));
+    let readers = Readers::start(path, &options.engine, options.readers, options.reads, on_corrupt)?;
+    Ok(CloudStore { writer, readers, shared: Arc::new(shared) })
+}

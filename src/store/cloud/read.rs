@@ -1,0 +1,286 @@
+//! Reads: single objects, lists, bodies to be sent, summaries, history. Each in one snapshot.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use serde::Deserialize;
+
+use super::CloudError;
+use super::feed::ChangeKind;
+use super::objects::{COLUMNS, ObjectRow, Stored, parse, resource_id};
+use crate::object::{Object, Resource, ResourceVersion, Scope, Selector, Summary};
+use crate::store::StoreError;
+
+/// A page of a list ends when its bodies have this many bytes together.
+pub const MAX_PAGE_BYTES: usize = 16 << 20;
+/// The most objects on a page.
+pub const MAX_PAGE_ITEMS: usize = 10_000;
+/// The most bodies that one call reads.
+pub const MAX_BODIES: usize = 10_000;
+
+/// What is to be listed.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// Kind in CamelCase.
+    pub kind: String,
+    /// Only this namespace; all if absent.
+    pub namespace: Option<String>,
+    /// Only objects with such labels.
+    pub selector: Selector,
+    /// At most so many objects; a page also ends at [`MAX_PAGE_ITEMS`] and [`MAX_PAGE_BYTES`].
+    pub limit: Option<usize>,
+    /// Where the page before ended.
+    pub after: Option<Cursor>,
+}
+
+/// Where a page ends: lists are in the order of namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Namespace of the last object.
+    pub namespace: String,
+    /// Name of the last object.
+    pub name: String,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The version of the store that the page shows.
+    pub version: u64,
+    /// The objects.
+    pub items: Vec<Stored>,
+    /// Where to go on, if there is more.
+    pub next: Option<Cursor>,
+}
+
+/// An object to be sent to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// The UID.
+    pub uid: Arc<str>,
+    /// The version.
+    pub version: ResourceVersion,
+    /// The kind, in the version of the body.
+    pub resource: Arc<Resource>,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// The object as JSON text.
+    pub body: String,
+}
+
+/// A change of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The version of the change.
+    pub version: u64,
+    /// The API group of the object.
+    pub group: String,
+    /// The kind of the object.
+    pub object_kind: String,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The object after the change, a deleted one as it was last, with the version of the change.
+    pub body: String,
+}
+
+/// The version of the snapshot that the connection reads.
+pub(super) fn version(conn: &Connection) -> Result<u64, CloudError> {
+    Ok(conn.prepare_cached("SELECT last_version FROM meta WHERE id = 1")?.query_row([], |row| row.get(0))?)
+}
+
+pub(super) fn resources(conn: &Connection) -> Result<Vec<Resource>, CloudError> {
+    Ok(resource_map(conn)?.into_values().collect())
+}
+
+fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError> {
+    let mut statement =
+        conn.prepare_cached(r#"SELECT id, "group", version, kind, plural, namespaced FROM resources"#)?;
+    let rows = statement.query_map([], |row| {
+        let scope = if row.get(5)? { Scope::Namespaced } else { Scope::Cluster };
+        let (group, version, kind, plural) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+        Ok((row.get(0)?, Resource { group, version, kind, plural, scope }))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Kinds of rows, one shared [`Resource`] for each kind and version.
+struct Kinds {
+    known: BTreeMap<i64, Resource>,
+    shared: HashMap<(i64, String), Arc<Resource>>,
+}
+
+impl Kinds {
+    fn read(conn: &Connection) -> Result<Self, CloudError> {
+        Ok(Self { known: resource_map(conn)?, shared: HashMap::new() })
+    }
+
+    fn get(&mut self, id: i64, version: String) -> Result<Arc<Resource>, CloudError> {
+        if let Some(resource) = self.shared.get(&(id, version.clone())) {
+            return Ok(Arc::clone(resource));
+        }
+        let Some(known) = self.known.get(&id) else {
+            return Err(StoreError::corrupt(format!("an object has the unknown kind number {id}")).into());
+        };
+        let resource = Arc::new(Resource { version: version.clone(), ..known.clone() });
+        self.shared.insert((id, version), Arc::clone(&resource));
+        Ok(resource)
+    }
+}
+
+pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Page, CloudError> {
+    let mut page = Page { version: version(conn)?, items: Vec::new(), next: None };
+    let Some(resource_id) = resource_id(conn, &query.group, &query.kind)? else { return Ok(page) };
+    let limit = query.limit.unwrap_or(usize::MAX).min(MAX_PAGE_ITEMS);
+    // Before the first name of the namespace, or of all.
+    let (namespace, name) = match &query.after {
+        Some(after) => (after.namespace.as_str(), after.name.as_str()),
+        None => (query.namespace.as_deref().unwrap_or_default(), ""),
+    };
+    let bound = if query.namespace.is_some() { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM objects
+         WHERE resource_id = ?1 AND (namespace, name) > (?2, ?3) {bound} ORDER BY namespace, name"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((resource_id, namespace, name, &query.namespace))?;
+    let mut bytes = 0;
+    while let Some(row) = rows.next()? {
+        let stored = ObjectRow::read(row)?.stored;
+        if !query.selector.is_empty() && !selected(&query.selector, &stored.body) {
+            continue;
+        }
+        if page.items.len() >= limit || bytes > MAX_PAGE_BYTES {
+            page.next = page
+                .items
+                .last()
+                .map(|last| Cursor { namespace: last.namespace.clone(), name: last.name.clone() });
+            break;
+        }
+        bytes += stored.body.len();
+        page.items.push(stored);
+    }
+    Ok(page)
+}
+
+/// Whether the labels of an object are selected, read without building the rest.
+fn selected(selector: &Selector, body: &str) -> bool {
+    #[derive(Default, Deserialize)]
+    struct Meta<'a> {
+        #[serde(borrow, default)]
+        labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    }
+    #[derive(Deserialize)]
+    struct Labelled<'a> {
+        #[serde(borrow, default)]
+        metadata: Meta<'a>,
+    }
+    let labels = serde_json::from_str::<Labelled<'_>>(body).ok().and_then(|object| object.metadata.labels);
+    let labels = labels.unwrap_or_default();
+    selector.matches_with(|key| labels.get(key).map(AsRef::as_ref))
+}
+
+/// Leaves what writers noted about themselves out of an object.
+fn without_managed_fields(body: String) -> String {
+    if !body.contains("\"managedFields\"") {
+        return body;
+    }
+    match serde_json::from_str::<Object>(&body) {
+        Ok(mut object) => {
+            object.strip_managed_fields();
+            object.to_json()
+        }
+        Err(_) => body,
+    }
+}
+
+pub(super) fn bodies(
+    conn: &Connection,
+    uids: &[Arc<str>],
+    managed_fields: bool,
+) -> Result<Vec<Body>, CloudError> {
+    let mut kinds = Kinds::read(conn)?;
+    let mut statement = conn.prepare_cached(
+        "SELECT resource_id, api_version, version, namespace, name, body FROM objects
+         WHERE uid = ?1 AND sync_node IS NULL",
+    )?;
+    let mut bodies = Vec::with_capacity(uids.len().min(MAX_BODIES));
+    for uid in uids.iter().take(MAX_BODIES) {
+        let mut rows = statement.query([uid])?;
+        let Some(row) = rows.next()? else { continue };
+        let body: String = row.get(5)?;
+        bodies.push(Body {
+            uid: Arc::clone(uid),
+            version: row.get::<_, u64>(2)?.into(),
+            resource: kinds.get(row.get(0)?, row.get(1)?)?,
+            namespace: row.get(3)?,
+            name: row.get(4)?,
+            body: if managed_fields { body } else { without_managed_fields(body) },
+        });
+    }
+    Ok(bodies)
+}
+
+/// Everything that placement decides about, and the Nodes, whose labels it decides by.
+pub(super) fn snapshot(conn: &Connection) -> Result<(u64, Vec<Summary>), CloudError> {
+    let version = version(conn)?;
+    let mut kinds = Kinds::read(conn)?;
+    let relevant: Vec<i64> = kinds
+        .known
+        .iter()
+        .filter(|(_, kind)| Summary::is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node"))
+        .map(|(id, _)| *id)
+        .collect();
+    let sql = format!("SELECT {COLUMNS}, api_version FROM objects WHERE resource_id = ?1");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut summaries = Vec::new();
+    for id in relevant {
+        let mut rows = statement.query([id])?;
+        while let Some(row) = rows.next()? {
+            let stored = ObjectRow::read(row)?.stored;
+            let resource = kinds.get(id, row.get(7)?)?;
+            summaries.push(Summary::of(&parse(&stored)?, resource, stored.version.into()));
+        }
+    }
+    Ok((version, summaries))
+}
+
+pub(super) fn history(conn: &Connection, after: u64, limit: usize) -> Result<Vec<HistoryEvent>, CloudError> {
+    let oldest: u64 = conn
+        .prepare_cached("SELECT history_start FROM meta WHERE id = 1")?
+        .query_row([], |row| row.get(0))?;
+    if after < oldest {
+        return Err(CloudError::Expired { after, oldest });
+    }
+    let mut statement = conn.prepare_cached(
+        r#"SELECT type, events.version, "group", kind, namespace, name, object
+           FROM events JOIN resources ON resources.id = resource_id
+           WHERE events.version > ?1 ORDER BY events.version LIMIT ?2"#,
+    )?;
+    let mut rows = statement.query((after, limit.min(MAX_PAGE_ITEMS)))?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        let code: u8 = row.get(0)?;
+        let kind = ChangeKind::from_code(code)
+            .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
+        events.push(HistoryEvent {
+            kind,
+            version: row.get(1)?,
+            group: row.get(2)?,
+            object_kind: row.get(3)?,
+            namespace: row.get(4)?,
+            name: row.get(5)?,
+            body: row.get(6)?,
+        });
+    }
+    Ok(events)
+}

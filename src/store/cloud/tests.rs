@@ -1,0 +1,416 @@
+//! What the cloud's store promises, over real files.
+
+use super::*;
+use crate::object::objectsync::{CLUSTER_OBJECT_SYNC, OBJECT_SYNC};
+use crate::object::{ObjectRef, ObjectSync, kinds};
+use crate::sync::digest::Epoch;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+mod records;
+
+/// A store in a directory of its own.
+pub(super) struct Fixture {
+    pub(super) store: CloudStore,
+    pub(super) path: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+pub(super) fn fixture() -> Fixture {
+    fixture_with(CloudOptions::default())
+}
+
+fn fixture_with(options: CloudOptions) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cloud.db");
+    Fixture { store: CloudStore::open(&path, &options).unwrap(), path, dir }
+}
+
+impl Fixture {
+    /// Closes the store and opens it again.
+    pub(super) async fn reopen(self) -> Self {
+        self.store.close().await;
+        let store = CloudStore::open(&self.path, &CloudOptions::default()).unwrap();
+        Self { store, ..self }
+    }
+}
+
+pub(super) fn kind(word: &str) -> Resource {
+    kinds::by_word(word).unwrap().resource()
+}
+
+fn config_map(name: &str, data: Value) -> Object {
+    let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "lab"}, "data": data});
+    serde_json::from_value(value).unwrap()
+}
+
+fn object(stored: &Stored) -> Object {
+    Object::parse(&stored.body).unwrap()
+}
+
+async fn create(store: &CloudStore, name: &str) -> Stored {
+    store.create(&kind("cm"), config_map(name, json!({}))).await.unwrap()
+}
+
+async fn replace(store: &CloudStore, name: &str, object: Object) -> Result<Stored, CloudError> {
+    store.replace(&kind("cm"), "lab", name, object).await
+}
+
+async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
+    store.delete(&kind("cm"), "lab", name, Preconditions::default()).await
+}
+
+#[tokio::test]
+async fn a_new_object_gets_what_only_the_store_gives() {
+    let fixture = fixture();
+    let mut given = config_map("a", json!({"k": "v"}));
+    for (field, value) in
+        [("uid", "mine"), ("resourceVersion", "7"), ("creationTimestamp", "x"), ("selfLink", "/")]
+    {
+        given.set_metadata(field, value);
+    }
+    let stored = fixture.store.create(&kind("cm"), given).await.unwrap();
+    let object = object(&stored);
+    assert!(uuid::Uuid::parse_str(object.uid()).is_ok());
+    assert_eq!(object.resource_version(), stored.version.to_string());
+    assert_eq!((object.generation(), object.metadata().unwrap().get("selfLink")), (1, None));
+    let created: jiff::Timestamp = object.creation_timestamp().parse().unwrap();
+    assert_eq!(object.creation_timestamp().len(), "2026-11-21T01:45:34Z".len());
+    assert!(jiff::Timestamp::now().duration_since(created).as_secs() < 60);
+    assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
+}
+
+#[tokio::test]
+async fn a_taken_name_is_refused_and_costs_no_version() {
+    let Fixture { store, .. } = &fixture();
+    let first = create(store, "a").await;
+    let again = store.create(&kind("cm"), config_map("a", json!({}))).await;
+    assert!(matches!(again, Err(CloudError::AlreadyExists { .. })), "{again:?}");
+    assert_eq!(again.unwrap_err().to_string(), "ConfigMap 'lab/a' already exists");
+    assert_eq!(create(store, "b").await.version, first.version + 1);
+}
+
+#[tokio::test]
+async fn the_generation_counts_changes_of_what_is_desired() {
+    let Fixture { store, .. } = &fixture();
+    create(store, "a").await;
+    let replaced = replace(store, "a", config_map("a", json!({"k": "v"}))).await.unwrap();
+    assert_eq!(object(&replaced).generation(), 2);
+    let mut relabelled = object(&replaced);
+    relabelled.set_metadata("labels", json!({"x": "y"}));
+    relabelled.fields_mut().insert("status".into(), json!({"ok": true}));
+    let relabelled = replace(store, "a", relabelled).await.unwrap();
+    assert_eq!((object(&relabelled).generation(), relabelled.version), (2, replaced.version + 1));
+}
+
+#[tokio::test]
+async fn replacing_by_the_same_changes_nothing() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    assert_eq!(replace(store, "a", config_map("a", json!({}))).await.unwrap(), stored);
+    assert_eq!(replace(store, "a", object(&stored)).await.unwrap(), stored);
+    assert_eq!(store.version(), stored.version);
+}
+
+#[tokio::test]
+async fn a_replacement_must_be_of_the_version_uid_name_and_namespace_it_speaks_of() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    let with = |field: &str, value: &str| {
+        let mut object = config_map("a", json!({"k": "v"}));
+        object.set_metadata(field, value);
+        object
+    };
+    let old = replace(store, "a", with("resourceVersion", "7")).await;
+    assert!(
+        matches!(&old, Err(CloudError::Conflict { given, current, .. }) if given == "7" && *current == stored.version)
+    );
+    for (field, value) in [("uid", "other"), ("name", "other"), ("namespace", "other")] {
+        let result = replace(store, "a", with(field, value)).await;
+        assert!(matches!(&result, Err(CloudError::Invalid { .. })), "{field}: {result:?}");
+        assert!(result.unwrap_err().to_string().contains(&format!("metadata.{field}: must be")));
+    }
+    assert!(matches!(
+        replace(store, "b", config_map("b", json!({}))).await,
+        Err(CloudError::NotFound { .. })
+    ));
+    let current = stored.version.to_string();
+    assert!(replace(store, "a", with("resourceVersion", &current)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_deletion_has_a_version_and_respects_its_preconditions() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    let config_maps = kind("cm");
+    let try_delete = |preconditions| store.delete(&config_maps, "lab", "a", preconditions);
+    let other = Preconditions { uid: Some("other".into()), ..Preconditions::default() };
+    assert!(matches!(try_delete(other).await, Err(CloudError::OtherUid { .. })));
+    let old = Preconditions { resource_version: Some("7".into()), ..Preconditions::default() };
+    assert!(matches!(try_delete(old).await, Err(CloudError::Conflict { .. })));
+    let right = Preconditions {
+        uid: Some(stored.uid.to_string()),
+        resource_version: Some(stored.version.to_string()),
+    };
+    let deleted = try_delete(right).await.unwrap();
+    assert_eq!(deleted.version, stored.version + 1);
+    assert_eq!(object(&deleted).resource_version(), deleted.version.to_string());
+    assert!(matches!(delete(store, "a").await, Err(CloudError::NotFound { .. })));
+    let recreated = create(store, "a").await;
+    assert!(recreated.uid != stored.uid && recreated.version > deleted.version);
+}
+
+#[tokio::test]
+async fn what_is_not_valid_is_refused_with_every_problem() {
+    let Fixture { store, .. } =
+        &fixture_with(CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() });
+    let mut bad = config_map("../a", json!({}));
+    bad.set_metadata("labels", json!({"x": 1}));
+    let error = store.create(&kind("cm"), bad).await.unwrap_err().to_string();
+    assert!(
+        error.contains("metadata.name: must be") && error.contains("metadata.labels[x]: must be"),
+        "{error}"
+    );
+    let large = store.create(&kind("cm"), config_map("a", json!({"k": "x".repeat(1000)}))).await;
+    assert!(matches!(large, Err(CloudError::TooLarge { limit: 1000, .. })), "{large:?}");
+}
+
+#[tokio::test]
+async fn a_name_is_generated_where_one_is_asked_for() {
+    let Fixture { store, .. } = &fixture();
+    let mut object = config_map("", json!({}));
+    object.set_metadata("generateName", "web-");
+    let stored = store.create(&kind("cm"), object).await.unwrap();
+    assert!(stored.name.starts_with("web-") && stored.name.len() == 12, "{}", stored.name);
+}
+
+#[tokio::test]
+async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
+    let Fixture { store, .. } = &fixture();
+    let widget = kinds::guess("lab.io/v1", "Widget", true);
+    let object: Object = serde_json::from_value(
+        json!({"apiVersion": "lab.io/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": "lab"}}),
+    )
+    .unwrap();
+    store.create(&widget, object.clone()).await.unwrap();
+    assert_eq!(store.resources().await.unwrap(), [widget.clone()]);
+    let renamed = Resource { plural: "widgetses".into(), ..widget };
+    let refused = store.create(&renamed, object).await;
+    assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
+}
+
+fn query(selector: &str, limit: Option<usize>, after: Option<Cursor>) -> ListQuery {
+    let selector = selector.parse().unwrap();
+    ListQuery { kind: "ConfigMap".into(), selector, limit, after, ..ListQuery::default() }
+}
+
+#[tokio::test]
+async fn a_list_is_paged_by_namespace_and_name_and_filtered_by_labels() {
+    let Fixture { store, .. } = &fixture();
+    for (namespace, name, label) in
+        [("b", "1", "x"), ("a", "2", "x"), ("a", "1", "x"), ("a", "3", "y"), ("c", "1", "x")]
+    {
+        let mut object = config_map(name, json!({}));
+        object.set_metadata("namespace", namespace);
+        object.set_metadata("labels", json!({"l": label}));
+        store.create(&kind("cm"), object).await.unwrap();
+    }
+    let names =
+        |page: &Page| page.items.iter().map(|o| format!("{}/{}", o.namespace, o.name)).collect::<Vec<_>>();
+    let first = store.list(query("l=x", Some(2), None)).await.unwrap();
+    assert_eq!(names(&first), ["a/1", "a/2"]);
+    assert_eq!(first.version, store.version());
+    let second = store.list(query("l=x", Some(2), first.next)).await.unwrap();
+    assert_eq!((names(&second), second.next), (vec!["b/1".to_owned(), "c/1".to_owned()], None));
+    let one = ListQuery { namespace: Some("a".into()), ..query("", Some(1), None) };
+    let page = store.list(one.clone()).await.unwrap();
+    let rest = store.list(ListQuery { after: page.next, limit: None, ..one }).await.unwrap();
+    assert_eq!(names(&rest), ["a/2", "a/3"]);
+    let none = store.list(ListQuery { kind: "Secret".into(), ..ListQuery::default() }).await.unwrap();
+    assert_eq!((none.items.len(), none.next), (0, None));
+}
+
+#[tokio::test]
+async fn everything_survives_a_restart_and_versions_go_on_growing() {
+    let fixture = fixture();
+    let stored = create(&fixture.store, "a").await;
+    let incarnation = fixture.store.incarnation();
+    let fixture = fixture.reopen().await;
+    assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
+    assert_eq!(fixture.store.incarnation(), incarnation);
+    let later = create(&fixture.store, "b").await;
+    assert!(later.version > stored.version);
+    for version in [stored.version, later.version] {
+        assert!(fixture.store.was_issued(&version.into()), "{version}");
+    }
+    assert!(!fixture.store.was_issued(&(later.version + 1).into()));
+}
+
+#[tokio::test]
+async fn an_older_copy_never_gives_a_version_of_the_lost_timeline_again() {
+    let fixture = fixture();
+    create(&fixture.store, "a").await;
+    fixture.store.close().await;
+    let copy = fixture.dir.path().join("copy.db");
+    std::fs::copy(&fixture.path, &copy).unwrap();
+    let fixture = fixture.reopen().await;
+    let mut lost = Vec::new();
+    for n in 0..20 {
+        lost.push(create(&fixture.store, &format!("lost-{n}")).await.version);
+    }
+    fixture.store.close().await;
+    std::fs::copy(&copy, &fixture.path).unwrap();
+    let fixture = fixture.reopen().await;
+    let next = create(&fixture.store, "next").await.version;
+    assert!(lost.iter().all(|version| *version < next));
+    assert!(lost.iter().all(|version| !fixture.store.was_issued(&(*version).into())));
+    assert!(fixture.store.was_issued(&next.into()));
+}
+
+#[tokio::test]
+async fn a_new_incarnation_is_kept() {
+    let fixture = fixture();
+    let before = fixture.store.incarnation();
+    let after = fixture.store.new_incarnation().await.unwrap();
+    assert!(before != after && fixture.store.incarnation() == after);
+    assert_eq!(fixture.reopen().await.store.incarnation(), after);
+}
+
+#[tokio::test]
+async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
+    let history = HistoryLimits { events: 16, bytes: 1 << 20 };
+    let Fixture { store, .. } = &fixture_with(CloudOptions { history, ..CloudOptions::default() });
+    let start = store.version();
+    let added = create(store, "a").await;
+    let modified = replace(store, "a", config_map("a", json!({"k": "v"}))).await.unwrap();
+    let deleted = delete(store, "a").await.unwrap();
+    let events = store.history(start, 100).await.unwrap();
+    let seen: Vec<_> = events.iter().map(|e| (e.kind.as_str(), e.version, e.body.clone())).collect();
+    let expected = [("ADDED", added), ("MODIFIED", modified), ("DELETED", deleted)];
+    assert_eq!(seen, expected.map(|(kind, stored)| (kind, stored.version, stored.body)));
+    assert_eq!(store.history(seen[1].1, 100).await.unwrap().len(), 1);
+    for n in 0..100 {
+        create(store, &format!("b{n}")).await;
+    }
+    assert!(matches!(store.history(start, 100).await, Err(CloudError::Expired { .. })));
+    let recent = store.history(store.version() - 16, 100).await.unwrap();
+    assert_eq!(recent.len(), 16);
+}
+
+async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
+    match feed.next().await {
+        FeedItem::Change(change) => (change.kind, change.object.name.to_string(), change.version),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn snapshot_and_feed_together_miss_nothing_and_repeat_nothing() {
+    let Fixture { store, .. } = &fixture();
+    let writer = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 0..300 {
+                create(&store, &format!("a{n}")).await;
+            }
+        })
+    };
+    let (version, summaries, mut feed) = store.follow().await.unwrap();
+    writer.await.unwrap();
+    let mut seen: HashSet<String> = summaries.iter().map(|summary| summary.name.to_string()).collect();
+    assert!(summaries.iter().all(|s| s.version.as_str().parse::<u64>().unwrap() <= version));
+    let mut last = version;
+    while seen.len() < 300 {
+        let (kind, name, version) = next_change(&mut feed).await;
+        assert_eq!((kind, version), (ChangeKind::Added, last + 1));
+        assert!(seen.insert(name));
+        last = version;
+    }
+}
+
+#[tokio::test]
+async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
+    let Fixture { store, .. } = &fixture();
+    let (_, _, mut feed) = store.follow().await.unwrap();
+    let pod: Object = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "lab", "labels": {"x": "y"}},
+        "spec": {"nodeName": "edge-1", "volumes": [{"configMap": {"name": "c"}}]}}))
+    .unwrap();
+    store
+        .record("edge-1", RecordBatch { put: vec![records::put("u1", 1)], ..RecordBatch::default() })
+        .await
+        .unwrap();
+    let created = store.create(&kind("pods"), pod).await.unwrap();
+    let deleted = store.delete(&kind("pods"), "lab", "p", Preconditions::default()).await.unwrap();
+    let FeedItem::Change(change) = feed.next().await else { panic!() };
+    assert_eq!(
+        (change.kind, change.version, &change.object.uid),
+        (ChangeKind::Added, created.version, &created.uid)
+    );
+    assert_eq!(
+        (change.object.nodes.len(), change.object.references.len(), change.object.labels.len()),
+        (1, 1, 1)
+    );
+    assert_eq!(next_change(&mut feed).await, (ChangeKind::Deleted, "p".to_owned(), deleted.version));
+    store.close().await;
+    assert!(matches!(feed.next().await, FeedItem::Closed));
+    assert!(matches!(store.follow().await, Err(CloudError::Store(StoreError::Closed))));
+}
+
+#[tokio::test]
+async fn a_slow_receiver_is_told_to_take_a_new_snapshot() {
+    let Fixture { store, .. } = &fixture_with(CloudOptions { feed_changes: 4, ..CloudOptions::default() });
+    let (_, _, mut feed) = store.follow().await.unwrap();
+    for n in 0..10 {
+        create(store, &format!("a{n}")).await;
+    }
+    assert!(matches!(feed.next().await, FeedItem::Missed { changes: 6 }));
+    let (_, summaries, _) = store.follow().await.unwrap();
+    assert_eq!(summaries.len(), 10);
+}
+
+#[tokio::test]
+async fn bodies_are_read_without_managed_fields_unless_asked_for() {
+    let Fixture { store, .. } = &fixture();
+    let mut object = config_map("a", json!({"k": "v"}));
+    object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
+    let stored = store.create(&kind("cm"), object).await.unwrap();
+    let uids = vec!["unknown".into(), Arc::clone(&stored.uid)];
+    let bodies = store.bodies(uids.clone(), false).await.unwrap();
+    let [body] = &bodies[..] else { panic!("{bodies:?}") };
+    assert_eq!((&body.uid, &*body.namespace, &*body.name), (&stored.uid, "lab", "a"));
+    assert_eq!((&*body.resource, body.version.as_str()), (&kind("cm"), &*stored.version.to_string()));
+    assert!(!body.body.contains("managedFields"));
+    assert_eq!(store.bodies(uids, true).await.unwrap()[0].body, stored.body);
+}
+
+#[tokio::test]
+async fn two_processes_do_not_share_a_file() {
+    let fixture = fixture();
+    let second = CloudStore::open(&fixture.path, &CloudOptions::default());
+    assert!(matches!(second, Err(OpenError::Store { source: StoreError::InUse { .. }, .. })), "{second:?}");
+    fixture.reopen().await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
+    let fixture = fixture();
+    let incarnation = fixture.store.incarnation();
+    for n in 0..200 {
+        create(&fixture.store, &format!("a{n}")).await;
+    }
+    fixture.store.close().await;
+    let mut bytes = std::fs::read(&fixture.path).unwrap();
+    bytes[4096..].fill(0x5a);
+    std::fs::write(&fixture.path, &bytes).unwrap();
+    let refused = CloudStore::open(&fixture.path, &CloudOptions::default());
+    assert!(matches!(refused, Err(OpenError::Corrupt { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&fixture.path).unwrap().len(), bytes.len());
+    let options = CloudOptions { set_aside_corrupt: true, ..CloudOptions::default() };
+    let store = CloudStore::open(&fixture.path, &options).unwrap();
+    assert_ne!(store.incarnation(), incarnation);
+    let names =
+        std::fs::read_dir(fixture.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains(".corrupt-")).count(), 1);
+}

@@ -1,0 +1,210 @@
+//! Records: written in batches, read as ordinary objects.
+
+use super::*;
+
+pub(super) fn put(uid: &str, version: u64) -> RecordPut {
+    let object = ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "lab".into(),
+        name: format!("name-{uid}"),
+    };
+    RecordPut { object, uid: uid.into(), version: version.into() }
+}
+
+fn batch(puts: &[RecordPut], remove: &[&str]) -> RecordBatch {
+    RecordBatch {
+        epoch: Epoch(7),
+        confirmed: 3,
+        incarnation: "i".into(),
+        agent_version: Some("0.1.0".into()),
+        put: puts.to_vec(),
+        remove: remove.iter().map(|uid| (*uid).into()).collect(),
+        reset: false,
+    }
+}
+
+async fn held(store: &CloudStore, node: &str) -> Vec<String> {
+    let records = store.load_node(node).await.unwrap().unwrap().records;
+    let mut held: Vec<_> = records.iter().map(|r| format!("{}@{}", r.uid, r.version)).collect();
+    held.sort();
+    held
+}
+
+async fn syncs(store: &CloudStore, kind: &str) -> Vec<Stored> {
+    let group = crate::object::objectsync::GROUP.to_owned();
+    store.list(ListQuery { group, kind: kind.into(), ..ListQuery::default() }).await.unwrap().items
+}
+
+#[tokio::test]
+async fn records_are_real_objects() {
+    let Fixture { store, .. } = &fixture();
+    let mut cluster_scoped = put("u2", 9);
+    cluster_scoped.object.namespace.clear();
+    store.record("edge.1", batch(&[put("u1", 5), cluster_scoped], &[])).await.unwrap();
+    let [record] = &syncs(store, OBJECT_SYNC).await[..] else { panic!() };
+    assert_eq!((&*record.namespace, &*record.name), ("lab", "edge.1.u1"));
+    let object = object(record);
+    assert_eq!(object.validate(&kind("objectsyncs")), Ok(()));
+    assert_eq!(object.resource_version(), record.version.to_string());
+    let sync = ObjectSync::parse(&record.body).unwrap();
+    assert_eq!((&*sync.spec.object_name, &*sync.status.object_resource_version), ("name-u1", "5"));
+    assert_eq!(syncs(store, CLUSTER_OBJECT_SYNC).await[0].name, "edge.1.u2");
+    assert_eq!(store.get(kind("objectsyncs").key("lab", "edge.1.u1")).await.unwrap(), *record);
+}
+
+#[tokio::test]
+async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
+    let Fixture { store, .. } = &fixture();
+    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
+    let before = object(&syncs(store, OBJECT_SYNC).await[0]);
+    let start = store.version();
+    let recorded = store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    assert_eq!(recorded, Recorded { changed: 1, ..Recorded::default() });
+    let after = object(&syncs(store, OBJECT_SYNC).await[0]);
+    assert_eq!((after.uid(), after.creation_timestamp()), (before.uid(), before.creation_timestamp()));
+    assert_eq!(after.fields()["status"]["objectResourceVersion"], "6");
+    let again = store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    assert_eq!((again.unchanged, store.version()), (1, start + 1));
+    let events = store.history(start, 10).await.unwrap();
+    assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [ChangeKind::Modified]);
+}
+
+#[tokio::test]
+async fn labels_that_someone_put_on_a_record_stay() {
+    let Fixture { store, .. } = &fixture();
+    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
+    let mut labelled = object(&syncs(store, OBJECT_SYNC).await[0]);
+    labelled.set_metadata("labels", json!({"site": "x"}));
+    store.replace(&kind("objectsyncs"), "lab", "n.u1", labelled).await.unwrap();
+    store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    assert_eq!(object(&syncs(store, OBJECT_SYNC).await[0]).labels().len(), 1);
+}
+
+#[tokio::test]
+async fn a_record_is_removed_by_uid_alone_and_only_at_its_node() {
+    let Fixture { store, .. } = &fixture();
+    for node in ["a", "b"] {
+        store.record(node, batch(&[put("u1", 1), put("u2", 2)], &[])).await.unwrap();
+    }
+    let recorded = store.record("a", batch(&[], &["u1", "u1", "unknown"])).await.unwrap();
+    assert_eq!(recorded, Recorded { removed: 1, ..Recorded::default() });
+    assert_eq!(held(store, "a").await, ["u2@2"]);
+    assert_eq!(held(store, "b").await, ["u1@1", "u2@2"]);
+}
+
+#[tokio::test]
+async fn a_reset_leaves_exactly_what_was_put() {
+    let Fixture { store, .. } = &fixture();
+    store.record("a", batch(&[put("u1", 1), put("u2", 2), put("u3", 3)], &[])).await.unwrap();
+    store.record("ab", batch(&[put("u1", 1)], &[])).await.unwrap();
+    let reset = RecordBatch { reset: true, ..batch(&[put("u2", 4), put("u4", 5)], &[]) };
+    let recorded = store.record("a", reset).await.unwrap();
+    assert_eq!((recorded.added, recorded.changed, recorded.removed), (1, 1, 2));
+    assert_eq!(held(store, "a").await, ["u2@4", "u4@5"]);
+    assert_eq!(held(store, "ab").await, ["u1@1"]);
+}
+
+#[tokio::test]
+async fn a_uid_under_another_name_moves_its_record() {
+    let Fixture { store, .. } = &fixture();
+    store.record("a", batch(&[put("u1", 1)], &[])).await.unwrap();
+    let mut moved = put("u1", 2);
+    moved.object.namespace = "other".into();
+    let recorded = store.record("a", batch(&[moved.clone()], &[])).await.unwrap();
+    assert_eq!((recorded.added, recorded.removed), (1, 1));
+    assert_eq!(store.load_node("a").await.unwrap().unwrap().records, [moved]);
+}
+
+#[tokio::test]
+async fn reports_that_cannot_be_recorded_are_named_and_hold_up_nothing() {
+    let Fixture { store, .. } = &fixture();
+    let recorded = store.record("a", batch(&[put("a.b", 1), put("u", 2)], &[])).await.unwrap();
+    assert_eq!((recorded.added, recorded.refused.len(), &*recorded.refused[0].0), (1, 1, "a.b"));
+    let bad = store.record("Not A Node", batch(&[], &[])).await;
+    assert!(matches!(bad, Err(CloudError::Invalid { .. })), "{bad:?}");
+}
+
+#[tokio::test]
+async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
+    let fixture = fixture();
+    assert_eq!(fixture.store.load_node("a").await.unwrap(), None);
+    fixture.store.record("a", batch(&[put("u1", 1)], &[])).await.unwrap();
+    let later = RecordBatch { agent_version: None, confirmed: 9, ..batch(&[], &[]) };
+    fixture.store.record("a", later).await.unwrap();
+    let fixture = fixture.reopen().await;
+    let store = &fixture.store;
+    let state = store.load_node("a").await.unwrap().unwrap().state;
+    assert_eq!((state.epoch, state.confirmed, &*state.incarnation), (Epoch(7), 9, "i"));
+    assert_eq!(state.agent_version.as_deref(), Some("0.1.0"));
+    assert!(jiff::Timestamp::now().duration_since(state.last_seen).as_secs() < 60);
+    assert_eq!(store.nodes().await.unwrap(), [state]);
+    assert!(store.delete_node("a").await.unwrap());
+    assert!(!store.delete_node("a").await.unwrap());
+    assert_eq!((store.load_node("a").await.unwrap(), syncs(store, OBJECT_SYNC).await.len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
+    let Fixture { store, .. } = &fixture();
+    store.record("a", batch(&[], &[])).await.unwrap();
+    let record = |name: &str, spec: Value| -> Object {
+        serde_json::from_value(
+            json!({"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
+            "metadata": {"name": name, "namespace": "lab"}, "spec": spec,
+            "status": {"objectResourceVersion": "4"}}),
+        )
+        .unwrap()
+    };
+    let spec = json!({"objectAPIVersion": "v1", "objectKind": "ConfigMap", "objectName": "name-u1"});
+    let kind = kind("objectsyncs");
+    store.create(&kind, record("a.u1", spec.clone())).await.unwrap();
+    assert_eq!(held(store, "a").await, ["u1@4"]);
+    assert_eq!(store.record("a", batch(&[put("u1", 5)], &[])).await.unwrap().changed, 1);
+    let mut elsewhere = record("a.u1", spec.clone());
+    elsewhere.set_metadata("namespace", "other");
+    let taken = store.create(&kind, elsewhere).await;
+    assert!(matches!(taken, Err(CloudError::AlreadyExists { .. })), "{taken:?}");
+    for (name, spec) in [("nodots", spec), ("a.u2", json!({"objectName": 7}))] {
+        let refused = store.create(&kind, record(name, spec)).await;
+        assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
+    }
+}
+
+/// Prints rates; run with `--ignored --nocapture`. The figures are for people, nothing is asserted about time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, not a test"]
+async fn measure_creates_and_records() {
+    let Fixture { store, .. } = &fixture();
+    let data = "x".repeat(700);
+    let start = std::time::Instant::now();
+    for round in 0..20 {
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..1000 {
+            let (store, data) = (store.clone(), data.clone());
+            let name = format!("o{round}-{n}");
+            tasks
+                .spawn(async move { store.create(&kind("cm"), config_map(&name, json!({"k": data}))).await });
+        }
+        for result in tasks.join_all().await {
+            result.unwrap();
+        }
+    }
+    let rate = |count: f64, since: std::time::Instant| (count / since.elapsed().as_secs_f64()).round();
+    println!("creates/s: {}", rate(20_000.0, start));
+    for (round, what) in ["new", "changed", "unchanged"].into_iter().enumerate() {
+        let version = if what == "unchanged" { 1 } else { round as u64 };
+        let start = std::time::Instant::now();
+        for chunk in 0..80 {
+            let puts: Vec<_> = (0..250).map(|n| put(&format!("{:032x}", chunk * 250 + n), version)).collect();
+            store.record("edge-1", batch(&puts, &[])).await.unwrap();
+        }
+        println!("{what} records/s in batches of 250: {}", rate(20_000.0, start));
+    }
+    let start = std::time::Instant::now();
+    assert_eq!(store.load_node("edge-1").await.unwrap().unwrap().records.len(), 20_000);
+    println!("load_node of 20,000: {:?}", start.elapsed());
+    let start = std::time::Instant::now();
+    assert_eq!(store.follow().await.unwrap().1.len(), 20_000);
+    println!("follow with 20,000: {:?}", start.elapsed());
+}

@@ -1,0 +1,176 @@
+//! Versions that are given once and never again, even if the file is replaced by an older copy.
+//! The reasons: `docs/decisions/0003-cloud-versions.md`.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::object::ResourceVersion;
+use crate::store::StoreError;
+
+/// The most openings that are remembered. Versions from before the oldest one count as given.
+const MAX_OPENINGS: i64 = 4096;
+
+/// The counters that a transaction keeps beside its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    /// The last version given.
+    pub(super) last: u64,
+    /// Every change after this version is in the history.
+    pub(super) history_start: u64,
+    /// Changes in the history.
+    pub(super) events: u64,
+    /// Bytes of objects in the history.
+    pub(super) event_bytes: u64,
+}
+
+/// The versions that were jumped over: open at the lower end, closed at the upper one. Ascending.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gaps(Vec<(u64, u64)>);
+
+impl Gaps {
+    /// Whether a version was given by the present timeline, whose last one is `last`.
+    pub(super) fn was_issued(&self, version: &ResourceVersion, last: u64) -> bool {
+        let Some(version) = number(version) else { return false };
+        let next = self.0.partition_point(|(_, base)| *base < version);
+        let in_gap = self.0.get(next).is_some_and(|(previous, _)| *previous < version);
+        version <= last && !in_gap
+    }
+}
+
+/// A version of the form that this store gives.
+pub(super) fn number(version: &ResourceVersion) -> Option<u64> {
+    if version.is_decimal() { version.as_str().parse().ok().filter(|number| *number > 0) } else { None }
+}
+
+/// What opening a file found and recorded.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) counters: Counters,
+    pub(super) gaps: Gaps,
+    pub(super) incarnation: String,
+}
+
+/// Jumps ahead of everything that a newer copy of this file may have given: versions are given at less
+/// than one per microsecond, so none can have passed the clock. Runs in a transaction of its own.
+pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> Result<Opened, StoreError> {
+    let tx = conn.transaction()?;
+    let found: Option<(u64, u64, String)> = tx
+        .query_row("SELECT last_version, history_start, incarnation FROM meta WHERE id = 1", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .optional()?;
+    let previous = found.as_ref().map_or(0, |(last, ..)| *last);
+    let base = u64::try_from(now.as_microsecond()).unwrap_or(0).max(previous + 1);
+    let history_start = found.as_ref().map_or(base, |(_, start, _)| *start);
+    let incarnation = found.map_or_else(|| fresh.to_owned(), |(.., incarnation)| incarnation);
+    tx.execute(
+        "INSERT INTO meta (id, last_version, history_start, incarnation) VALUES (1, ?1, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET last_version = excluded.last_version",
+        (base, history_start, &incarnation),
+    )?;
+    tx.execute(
+        "INSERT INTO openings (base, previous_last, opened) VALUES (?1, ?2, ?3)",
+        (base, previous, now.to_string()),
+    )?;
+    tx.execute(
+        "DELETE FROM openings WHERE base <= (SELECT base FROM openings ORDER BY base DESC LIMIT 1 OFFSET ?1)",
+        [MAX_OPENINGS],
+    )?;
+    let (events, event_bytes) =
+        tx.query_row("SELECT count(*), coalesce(sum(octet_length(object)), 0) FROM events", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    let gaps = tx
+        .prepare("SELECT previous_last, base FROM openings ORDER BY base")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    tx.commit()?;
+    let counters = Counters { last: base, history_start, events, event_bytes };
+    Ok(Opened { counters, gaps: Gaps(gaps), incarnation })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::migrate::CLOUD;
+
+    fn database() -> Connection {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(CLOUD[0].sql).unwrap();
+        conn
+    }
+
+    fn at(micros: i64) -> jiff::Timestamp {
+        jiff::Timestamp::from_microsecond(micros).unwrap()
+    }
+
+    fn issued(opened: &Opened, version: u64) -> bool {
+        opened.gaps.was_issued(&version.into(), opened.counters.last)
+    }
+
+    #[test]
+    fn each_opening_jumps_to_the_clock_and_remembers_what_it_skipped() {
+        let mut conn = database();
+        let first = open(&mut conn, at(1000), "a").unwrap();
+        assert_eq!((first.counters.last, &*first.incarnation), (1000, "a"));
+        conn.execute("UPDATE meta SET last_version = 1010", []).unwrap();
+        let second = open(&mut conn, at(2000), "b").unwrap();
+        assert_eq!((second.counters.last, &*second.incarnation), (2000, "a"));
+        conn.execute("UPDATE meta SET last_version = 2005", []).unwrap();
+        let mut second = second;
+        second.counters.last = 2005;
+        for (version, expected) in [
+            (0, false),
+            (1, false),
+            (1000, false),
+            (1001, true),
+            (1010, true),
+            (1011, false),
+            (1999, false),
+            (2000, false),
+            (2001, true),
+            (2005, true),
+            (2006, false),
+            (u64::MAX, false),
+        ] {
+            assert_eq!(issued(&second, version), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_went_back_still_moves_forward() {
+        let mut conn = database();
+        open(&mut conn, at(5000), "a").unwrap();
+        assert_eq!(open(&mut conn, at(10), "a").unwrap().counters.last, 5001);
+    }
+
+    #[test]
+    fn versions_of_a_lost_timeline_lie_in_the_gap() {
+        let mut conn = database();
+        open(&mut conn, at(1000), "a").unwrap();
+        conn.execute("UPDATE meta SET last_version = 1100", []).unwrap();
+        // A copy is made here; the original goes on to 1200 and is lost; the copy is opened later.
+        let mut restored = open(&mut conn, at(9000), "a").unwrap();
+        restored.counters.last = 9001;
+        assert!((1101..=1200).all(|version| !issued(&restored, version)));
+        assert!(issued(&restored, 1100) && issued(&restored, 9001));
+    }
+
+    #[test]
+    fn versions_that_this_store_would_not_write_were_not_issued() {
+        let mut conn = database();
+        let opened = open(&mut conn, at(1000), "a").unwrap();
+        for odd in ["", "abc", "-1", "01001", "99999999999999999999999"] {
+            assert!(!opened.gaps.was_issued(&odd.into(), u64::MAX), "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_openings_is_bounded() {
+        let mut conn = database();
+        for n in 0..MAX_OPENINGS + 10 {
+            open(&mut conn, at(n * 10), "a").unwrap();
+        }
+        let rows: i64 = conn.query_row("SELECT count(*) FROM openings", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, MAX_OPENINGS);
+    }
+}
