@@ -1,5 +1,8 @@
 //! The documented configuration files against what is built in, and the errors people get to read.
 
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;

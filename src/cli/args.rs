@@ -45,17 +45,6 @@ pub struct GetArgs {
     pub output: OutputArgs,
 }
 
-/// The manifests of `apply` and `delete`.
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct ManifestArgs {
-    /// File, directory, or - for standard input; may be given more than once
-    #[arg(short, long = "filename", value_name = "FILE", required = true)]
-    pub files: Vec<String>,
-    /// Namespace of objects that name none [default: default]
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-}
-
 impl GetArgs {
     /// What is asked of the server.
     #[must_use]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::args::{self, CheckArgs, GetArgs, ManifestArgs, OutputArgs};
+use super::args::{self, CheckArgs, GetArgs, OutputArgs};
 use super::args_edge::EXIT_CODES;
 use crate::api::Address;
 
@@ -94,6 +94,17 @@ pub enum CloudCommand {
         #[command(flatten)]
         demo: DemoArgs,
     },
+}
+
+/// The manifests of `apply` and `delete`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ManifestArgs {
+    /// File, directory, or - for standard input; may be given more than once
+    #[arg(short, long = "filename", value_name = "FILE", required = true)]
+    pub files: Vec<String>,
+    /// Namespace of objects that name none [default: default]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
 }
 
 /// Which configuration file.

@@ -1,8 +1,9 @@
 //! The program `edgesync-cloud`.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-use hyper::Method;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use super::args_cloud::{CloudArgs, CloudCommand, ServerArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::{Peer, apply, edge, get};
-use crate::api::{Client, encode};
+use crate::api::{Client, Method, encode};
 use crate::config::cloud::Config;
 use crate::memory;
 
@@ -35,7 +36,7 @@ const NODE_COLUMNS: &[RecordColumn] = &[
 pub fn main() -> ExitCode {
     memory::limit_arenas();
     let args = std::env::args_os().collect::<Vec<_>>();
-    if program::called(&args) == Some("edgesync") {
+    if called(&args) == Some("edgesync") {
         return edge::run(args);
     }
     match program::parse::<CloudArgs>(args) {
@@ -44,9 +45,16 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The name by which the program was called, without directories.
+fn called(args: &[OsString]) -> Option<&str> {
+    Path::new(args.first()?).file_name()?.to_str()
+}
+
 fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
     match command {
-        CloudCommand::CheckConfig { config, check } => program::check_config::<Config>(&config.path, check.quiet),
+        CloudCommand::CheckConfig { config, check } => {
+            program::check_config::<Config>(&config.path, check.quiet)
+        }
         CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
             Ok(apply::run(&client(server), &manifests.files, namespace, terminal).await?.exit_code())
@@ -54,7 +62,8 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
             let client = client(server);
-            let summary = apply::delete(&client, &manifests.files, namespace, ignore_not_found, terminal).await?;
+            let summary =
+                apply::delete(&client, &manifests.files, namespace, ignore_not_found, terminal).await?;
             Ok(summary.exit_code())
         }),
         CloudCommand::Get { get, server } => program::ask(async |terminal| {
@@ -77,9 +86,11 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
             Ok(0)
         }),
-        CloudCommand::Run { config } => program::serve::<Config>(&config.path, Threads::Two, async |_service| {
-            anyhow::bail!("the cloud side is not part of this build")
-        }),
+        CloudCommand::Run { config } => {
+            program::serve::<Config>(&config.path, Threads::Two, async |_service| {
+                anyhow::bail!("the cloud side is not part of this build")
+            })
+        }
         CloudCommand::Demo { .. } => anyhow::bail!("the demo is not part of this build"),
     }
 }

@@ -32,7 +32,9 @@ pub(super) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
     match command {
-        EdgeCommand::CheckConfig { config, check } => program::check_config::<Config>(&config.path, check.quiet),
+        EdgeCommand::CheckConfig { config, check } => {
+            program::check_config::<Config>(&config.path, check.quiet)
+        }
         EdgeCommand::Status { output, socket } => program::ask(async |terminal| {
             records::sheet(&client(socket), STATUS_PATH, output.output, terminal).await?;
             Ok(0)
@@ -45,9 +47,11 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await?;
             Ok(0)
         }),
-        EdgeCommand::Run { config } => program::serve::<Config>(&config.path, Threads::One, async |_service| {
-            anyhow::bail!("the agent is not part of this build")
-        }),
+        EdgeCommand::Run { config } => {
+            program::serve::<Config>(&config.path, Threads::One, async |_service| {
+                anyhow::bail!("the agent is not part of this build")
+            })
+        }
     }
 }
 

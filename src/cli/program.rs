@@ -36,11 +36,6 @@ pub(super) fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Resu
     })
 }
 
-/// The name by which the program was called, without directories.
-pub(super) fn called(args: &[OsString]) -> Option<&str> {
-    Path::new(args.first()?).file_name()?.to_str()
-}
-
 /// Prints what went wrong with all its causes, and gives the exit code of a finished program.
 pub(super) fn exit(result: anyhow::Result<u8>, peer: Peer) -> ExitCode {
     let code = result.unwrap_or_else(|error| match error.downcast_ref::<CliError>() {
@@ -76,7 +71,9 @@ pub(super) fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Res
 }
 
 /// Runs a command that asks a running process and prints what it says.
-pub(super) fn ask(command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<u8, CliError>) -> anyhow::Result<u8> {
+pub(super) fn ask(
+    command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<u8, CliError>,
+) -> anyhow::Result<u8> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut input, mut err) = (io::stdin(), io::stderr());
     let mut out = io::BufWriter::new(io::stdout());
