@@ -1,21 +1,33 @@
 //! What the command lines of both programs have in common: they talk to the API of a running process
-//! and print what it says. Depends on `api` (its client) and `object`; argument parsing is in the
-//! binaries.
+//! and print what it says. Depends on `api` (its client) and `object`; [`edge`] and [`cloud`]
+//! parse the arguments, run the command and give the exit code.
 //!
 //! Functions take their streams as a [`Terminal`] and return a [`CliError`], which [`report`] turns
 //! into words and an exit code.
 
 pub mod apply;
+mod args;
+#[cfg(feature = "cloud")]
+pub mod args_cloud;
+pub mod args_edge;
+#[cfg(feature = "cloud")]
+pub mod cloud;
 mod columns;
+pub mod edge;
 pub mod get;
 mod manifest;
 pub mod output;
+mod program;
 pub mod records;
 mod resolve;
+mod service;
 
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Read, Write};
+
+pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
+pub use service::{Service, StartError};
 
 pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::{Kinds, ResolveError};

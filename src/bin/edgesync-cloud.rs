@@ -1,3 +1,7 @@
-//! The cloud side.
+//! The cloud side: `edgesync-cloud run`, and the commands that ask it.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    edgesync::cli::cloud::main()
+}

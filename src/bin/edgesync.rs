@@ -1,3 +1,7 @@
-//! The agent.
+//! The agent: `edgesync run`, and the commands that ask it.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    edgesync::cli::edge::main()
+}

@@ -1,0 +1,132 @@
+//! The command line of `edgesync`.
+
+// The words are in the help texts; fields that only flatten a group have none of their own.
+#![allow(missing_docs)]
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::args::{self, CheckArgs, GetArgs, OutputArgs};
+
+/// A reliable sync agent for edge nodes: Kubernetes objects, persisted and reported.
+#[derive(Parser, Clone, Debug, PartialEq, Eq)]
+#[command(name = "edgesync", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXIT_CODES)]
+pub struct EdgeArgs {
+    #[command(subcommand)]
+    pub command: EdgeCommand,
+}
+
+/// What scripts can rely on; the same for both programs.
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused or failed, 64 wrong usage, 69 nobody answers, \
+                                     70 internal error, 78 wrong configuration.";
+
+/// What `edgesync` does.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum EdgeCommand {
+    /// Run the agent
+    Run {
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Check a configuration and print what is in force and where each value comes from
+    CheckConfig {
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        check: CheckArgs,
+    },
+    /// Show what the agent is doing
+    Status {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+    /// Show the objects that the node holds
+    Get {
+        #[command(flatten)]
+        get: GetArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+    /// Show the versions that the node holds, as it reports them: its ObjectSync records
+    Syncs {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+}
+
+/// Which configuration file.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ConfigArgs {
+    /// Configuration file
+    #[arg(
+        short,
+        long = "config",
+        value_name = "FILE",
+        env = "EDGESYNC_CONFIG",
+        default_value = "/etc/edgesync/edgesync.toml",
+        value_parser = args::path
+    )]
+    pub path: PathBuf,
+}
+
+/// Which agent is asked.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct SocketArgs {
+    /// Socket of the running agent
+    #[arg(
+        long = "socket",
+        value_name = "PATH",
+        env = "EDGESYNC_SOCKET",
+        default_value = "/run/edgesync/edgesync.sock",
+        value_parser = args::path
+    )]
+    pub path: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::edge::Config;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        EdgeArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn the_default_socket_is_the_one_the_agent_opens() {
+        let args = EdgeArgs::try_parse_from(["edgesync", "status", "--socket", "/x"]).unwrap();
+        let EdgeCommand::Status { socket, .. } = args.command else { panic!("{args:?}") };
+        assert_eq!(socket.path, PathBuf::from("/x"));
+        let command = EdgeArgs::command();
+        let status = command.find_subcommand("status").unwrap();
+        let socket = status.get_arguments().find(|argument| argument.get_id() == "path").unwrap();
+        assert_eq!(socket.get_default_values(), [Config::default().api.socket.as_os_str()]);
+    }
+
+    #[test]
+    fn objects_are_asked_for_as_with_kubectl() {
+        let words = ["edgesync", "get", "cm", "a", "b", "-n", "shop", "-l", "app=web", "-o", "yaml"];
+        let args = EdgeArgs::try_parse_from(words).unwrap();
+        let EdgeCommand::Get { get, .. } = args.command else { panic!("{args:?}") };
+        let query = get.query();
+        assert_eq!((query.kind.as_str(), query.names.len()), ("cm", 2));
+        assert_eq!(query.namespace.as_deref(), Some("shop"));
+        assert_eq!(query.selector, "app=web");
+        for wrong in [
+            &["edgesync", "get"][..],
+            &["edgesync", "get", "cm", "-A", "-n", "x"],
+            &["edgesync", "get", "cm", "-o", "xml"],
+            &["edgesync", "run", "--config", ""],
+            &["edgesync"],
+        ] {
+            assert!(EdgeArgs::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The program `edgesync-cloud`.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::args_cloud::{CloudArgs, CloudCommand, ServerArgs};
+use super::program::{self, Threads};
+use super::records::{self, RecordColumn};
+use super::{Peer, apply, edge, get};
+use crate::api::{Client, Method, encode};
+use crate::config::cloud::Config;
+use crate::memory;
+
+/// What the cloud side answers about its nodes: an object with `items`.
+pub const NODES_PATH: &str = "/edgesync/v1/nodes";
+
+/// What `nodes` shows of each of them.
+const NODE_COLUMNS: &[RecordColumn] = &[
+    RecordColumn::value("name", "/name"),
+    RecordColumn::value("state", "/state"),
+    RecordColumn::value("objects", "/objects"),
+    RecordColumn::value("pending", "/pending"),
+    RecordColumn::value("rejected", "/rejected"),
+    RecordColumn::value("held back", "/heldBack"),
+    RecordColumn::age("last report", "/lastReport"),
+    RecordColumn::value("agent", "/agentVersion"),
+];
+
+/// Runs the program with the arguments of the process. Called as `edgesync` it is the agent: one file
+/// is then a complete installation.
+#[must_use]
+pub fn main() -> ExitCode {
+    memory::limit_arenas();
+    let args = std::env::args_os().collect::<Vec<_>>();
+    if called(&args) == Some("edgesync") {
+        return edge::run(args);
+    }
+    match program::parse::<CloudArgs>(args) {
+        Ok(args) => program::exit(dispatch(args.command), Peer::CLOUD),
+        Err(code) => ExitCode::from(code),
+    }
+}
+
+/// The name by which the program was called, without directories.
+fn called(args: &[OsString]) -> Option<&str> {
+    Path::new(args.first()?).file_name()?.to_str()
+}
+
+fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
+    match command {
+        CloudCommand::CheckConfig { config, check } => {
+            program::check_config::<Config>(&config.path, check.quiet)
+        }
+        CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
+            let namespace = manifests.namespace.as_deref();
+            Ok(apply::run(&client(server), &manifests.files, namespace, terminal).await?.exit_code())
+        }),
+        CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
+            let namespace = manifests.namespace.as_deref();
+            let client = client(server);
+            let summary =
+                apply::delete(&client, &manifests.files, namespace, ignore_not_found, terminal).await?;
+            Ok(summary.exit_code())
+        }),
+        CloudCommand::Get { get, server } => program::ask(async |terminal| {
+            get::run(&client(server), &get.query(), Timestamp::now(), terminal).await?;
+            Ok(0)
+        }),
+        CloudCommand::Nodes { output, server } => program::ask(async |terminal| {
+            let now = Timestamp::now();
+            records::table(&client(server), NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await?;
+            Ok(0)
+        }),
+        CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
+            let now = Timestamp::now();
+            records::syncs(&client(server), node.as_deref(), output.output, now, terminal).await?;
+            Ok(0)
+        }),
+        CloudCommand::ConfirmDeletions { node, server } => program::ask(async |terminal| {
+            let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
+            client(server).send::<Value>(Method::POST, &path, None).await?;
+            writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
+            Ok(0)
+        }),
+        CloudCommand::Run { config } => {
+            program::serve::<Config>(&config.path, Threads::Two, async |_service| {
+                anyhow::bail!("the cloud side is not part of this build")
+            })
+        }
+        CloudCommand::Demo { .. } => anyhow::bail!("the demo is not part of this build"),
+    }
+}
+
+fn client(server: ServerArgs) -> Client {
+    Client::new(server.address)
+}

@@ -1,0 +1,60 @@
+//! The program `edgesync`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+
+use super::args_edge::{EdgeArgs, EdgeCommand, SocketArgs};
+use super::program::Threads;
+use super::{Peer, get, program, records};
+use crate::api::{Address, Client};
+use crate::config::edge::Config;
+use crate::memory;
+
+/// What the agent answers about itself.
+pub const STATUS_PATH: &str = "/edgesync/v1/status";
+
+/// Runs the program with the arguments of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    memory::limit_arenas();
+    run(std::env::args_os())
+}
+
+/// Runs the program with the given arguments, the first of which is its name.
+pub(super) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match program::parse::<EdgeArgs>(args) {
+        Ok(args) => program::exit(dispatch(args.command), Peer::AGENT),
+        Err(code) => ExitCode::from(code),
+    }
+}
+
+fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
+    match command {
+        EdgeCommand::CheckConfig { config, check } => {
+            program::check_config::<Config>(&config.path, check.quiet)
+        }
+        EdgeCommand::Status { output, socket } => program::ask(async |terminal| {
+            records::sheet(&client(socket), STATUS_PATH, output.output, terminal).await?;
+            Ok(0)
+        }),
+        EdgeCommand::Get { get, socket } => program::ask(async |terminal| {
+            get::run(&client(socket), &get.query(), Timestamp::now(), terminal).await?;
+            Ok(0)
+        }),
+        EdgeCommand::Syncs { output, socket } => program::ask(async |terminal| {
+            records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await?;
+            Ok(0)
+        }),
+        EdgeCommand::Run { config } => {
+            program::serve::<Config>(&config.path, Threads::One, async |_service| {
+                anyhow::bail!("the agent is not part of this build")
+            })
+        }
+    }
+}
+
+fn client(socket: SocketArgs) -> Client {
+    Client::new(Address::Unix(socket.path))
+}

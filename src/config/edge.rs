@@ -1,0 +1,215 @@
+//! The agent's configuration: `config/edgesync.toml`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::slot::Keys;
+use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
+use super::{Link, Log, Review, Settings};
+use crate::object::name;
+
+/// The agent's configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// Who this node is.
+    pub node: Node,
+    /// Where and how objects are kept.
+    pub store: Store,
+    /// The connection to the broker.
+    pub link: Link,
+    /// Limits and times of the sync protocol.
+    pub sync: Sync,
+    /// The local API.
+    pub api: Api,
+    /// The log.
+    pub log: Log,
+}
+
+/// Who this node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Node name: a DNS-1123 subdomain; after loading never empty.
+    pub name: String,
+    /// Labels by which the cloud side places objects.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Where and how objects are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The database file.
+    pub path: PathBuf,
+    /// Largest size of the database, in bytes.
+    pub max_size: u64,
+    /// SQLite's page cache of each connection, in bytes.
+    pub cache_size: u64,
+    /// Size of the write-ahead log at which it is copied into the database, in bytes.
+    pub wal_size: u64,
+    /// How often the confirmed revision is written when nothing else is.
+    pub flush_interval: Duration,
+    /// How often checksums and digest are recomputed when idle; `None` for never.
+    pub scrub_interval: Option<Duration>,
+}
+
+/// Limits and times of the sync protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sync {
+    /// Largest object that is accepted, in bytes of JSON.
+    pub max_object: usize,
+    /// Frames of at least this size are compressed; `None` for never.
+    pub compress_above: Option<usize>,
+    /// How long the cloud may take to answer a Hello.
+    pub hello_timeout: Duration,
+    /// How long the cloud may take to confirm a report.
+    pub report_timeout: Duration,
+}
+
+/// The local API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// The Unix socket.
+    pub socket: PathBuf,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            path: "/var/lib/edgesync/edgesync.db".into(),
+            max_size: GIB,
+            cache_size: 512 * KIB,
+            wal_size: 4 * MIB,
+            flush_interval: seconds(30),
+            scrub_interval: Some(hours(24)),
+        }
+    }
+}
+
+impl Default for Sync {
+    fn default() -> Self {
+        Self {
+            max_object: 8 << 20,
+            compress_above: Some(1 << 10),
+            hello_timeout: seconds(10),
+            report_timeout: seconds(10),
+        }
+    }
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self { socket: "/run/edgesync/edgesync.sock".into(), socket_mode: 0o660 }
+    }
+}
+
+impl Node {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { name, labels } = self;
+        keys.section("node");
+        keys.fixed("name", units::text(name, "a node name", parse_name, String::clone));
+        keys.fixed("labels", units::labels(labels));
+    }
+
+    /// Takes the host name where the configuration gives no name.
+    fn complete(&mut self, review: &mut Review<'_>) {
+        if !self.name.is_empty() {
+            return;
+        }
+        let host = host_name();
+        match name::check_subdomain(&host) {
+            Ok(()) => {
+                self.name = host;
+                review.derived("node.name", "the host name");
+            }
+            Err(problem) => review.conflict(
+                &["node.name"],
+                format!("node.name must be set, because the host name is no node name: it {problem}"),
+            ),
+        }
+    }
+}
+
+impl Store {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { path, max_size, cache_size, wal_size, flush_interval, scrub_interval } = self;
+        keys.section("store");
+        keys.fixed("path", units::path(path));
+        keys.fixed("max_size", units::size(max_size, MIB..=TIB));
+        keys.fixed("cache_size", units::size(cache_size, 64 * KIB..=GIB));
+        keys.fixed("wal_size", units::size(wal_size, 64 * KIB..=256 * MIB));
+        keys.live("flush_interval", units::duration(flush_interval, seconds(1)..=hours(1)));
+        keys.live("scrub_interval", units::duration_or_never(scrub_interval, minutes(1)..=hours(24 * 365)));
+    }
+}
+
+impl Sync {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { max_object, compress_above, hello_timeout, report_timeout } = self;
+        keys.section("sync");
+        keys.live("max_object", units::size(max_object, KIB..=64 * MIB));
+        keys.live("compress_above", units::size_or_never(compress_above, 0..=16 * MIB));
+        keys.live("hello_timeout", units::duration(hello_timeout, seconds(1)..=minutes(10)));
+        keys.live("report_timeout", units::duration(report_timeout, seconds(1)..=minutes(10)));
+    }
+}
+
+impl Api {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { socket, socket_mode } = self;
+        keys.section("api");
+        keys.fixed("socket", units::path(socket));
+        keys.fixed("socket_mode", units::file_mode(socket_mode));
+    }
+}
+
+impl Settings for Config {
+    const ENV_PREFIX: &'static str = "EDGESYNC_";
+    const ENV_OTHERS: &'static [&'static str] =
+        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
+
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { node, store, link, sync, api, log } = self;
+        node.bind(keys);
+        store.bind(keys);
+        link.bind(keys);
+        sync.bind(keys);
+        api.bind(keys);
+        log.bind(keys);
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn complete(&mut self, review: &mut Review<'_>) {
+        self.node.complete(review);
+        if self.link.client_id.is_empty() {
+            self.link.client_id.clone_from(&self.node.name);
+            review.derived("link.client_id", "the node name");
+        }
+        self.link.check(review);
+        let frame = ("link.max_frame", self.link.max_frame as u64);
+        let object = ("sync.max_object", self.sync.max_object as u64);
+        let size = ("store.max_size", self.store.max_size);
+        for (low, high) in [(frame, object), (object, size)] {
+            if let Err(message) = units::ordered(low, high, units::show_size) {
+                review.conflict(&[low.0, high.0], message);
+            }
+        }
+    }
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    if !text.is_empty() {
+        name::check_subdomain(text)?;
+    }
+    Ok(text.to_owned())
+}
+
+/// The host name in lower case, as node names are; empty if the system gives none.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_lowercase()
+}

@@ -1,0 +1,271 @@
+//! `[link]`: the connection to an MQTT broker, the same on the edge and in a cloud with an external
+//! broker.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Review;
+use super::slot::{Keys, quote};
+use super::units::{self, KIB, MIB, hours, minutes, ordered, seconds, show_duration};
+
+/// The connection to an MQTT broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Where the broker is.
+    pub broker: BrokerUrl,
+    /// First segments of every topic, without a slash at either end.
+    pub prefix: String,
+    /// MQTT client identifier.
+    pub client_id: String,
+    /// User name, if the broker asks for one.
+    pub username: Option<String>,
+    /// File whose first line is the password.
+    pub password_file: Option<PathBuf>,
+    /// A peer that is silent for longer is dead.
+    pub keepalive: Duration,
+    /// How long a connection may take until CONNACK.
+    pub connect_timeout: Duration,
+    /// First upper limit of the random wait before a new attempt.
+    pub backoff_min: Duration,
+    /// Last upper limit of the random wait before a new attempt.
+    pub backoff_max: Duration,
+    /// How long a link must have been good before the wait starts from the minimum again.
+    pub backoff_reset: Duration,
+    /// Wait after another client has connected under the same identifier.
+    pub taken_over_backoff: Duration,
+    /// Largest packet sent or accepted, in bytes.
+    pub max_frame: usize,
+    /// Largest number of published packets that wait for their PUBACK.
+    pub inflight: u16,
+}
+
+/// Where a broker is: `mqtt://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerUrl {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+const URL: &str = "a broker address such as \"mqtt://broker.example:1883\"";
+const MQTT_PORT: u16 = 1883;
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            broker: BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT },
+            prefix: "edgesync/v1".into(),
+            client_id: String::new(),
+            username: None,
+            password_file: None,
+            keepalive: seconds(20),
+            connect_timeout: seconds(10),
+            backoff_min: seconds(1),
+            backoff_max: minutes(1),
+            backoff_reset: minutes(1),
+            taken_over_backoff: minutes(5),
+            max_frame: 256 << 10,
+            inflight: 64,
+        }
+    }
+}
+
+impl Link {
+    /// Names the keys of the section.
+    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self {
+            broker,
+            prefix,
+            client_id,
+            username,
+            password_file,
+            keepalive,
+            connect_timeout,
+            backoff_min,
+            backoff_max,
+            backoff_reset,
+            taken_over_backoff,
+            max_frame,
+            inflight,
+        } = self;
+        let millisecond = Duration::from_millis(1);
+        keys.section("link");
+        keys.fixed("broker", units::text(broker, URL, BrokerUrl::parse, BrokerUrl::to_string));
+        keys.fixed(
+            "prefix",
+            units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone),
+        );
+        keys.fixed(
+            "client_id",
+            units::text(client_id, "a client identifier", parse_client_id, String::clone),
+        );
+        keys.fixed("username", units::text(username, "a user name, or \"\" for none", parse_user, show_user));
+        keys.fixed("password_file", units::optional_path(password_file));
+        // MQTT carries the keepalive as 16 bits of seconds; below two a slow link looks dead.
+        keys.fixed("keepalive", units::duration(keepalive, seconds(2)..=minutes(20)));
+        keys.fixed("connect_timeout", units::duration(connect_timeout, seconds(1)..=minutes(5)));
+        keys.live("backoff_min", units::duration(backoff_min, millisecond..=hours(1)));
+        keys.live("backoff_max", units::duration(backoff_max, millisecond..=hours(24)));
+        keys.live("backoff_reset", units::duration(backoff_reset, seconds(0)..=hours(24)));
+        keys.live("taken_over_backoff", units::duration(taken_over_backoff, seconds(1)..=hours(24)));
+        keys.fixed("max_frame", units::size(max_frame, 4 * KIB..=16 * MIB));
+        keys.fixed("inflight", units::count(inflight, 1..=64));
+    }
+
+    /// Checks what concerns more than one key.
+    pub(super) fn check(&self, review: &mut Review<'_>) {
+        let min = ("link.backoff_min", self.backoff_min);
+        let max = ("link.backoff_max", self.backoff_max);
+        if let Err(message) = ordered(min, max, show_duration) {
+            review.conflict(&[min.0, max.0], message);
+        }
+        if !self.keepalive.subsec_nanos().eq(&0) {
+            review
+                .conflict(&["link.keepalive"], "link.keepalive: must be whole seconds, as MQTT counts them");
+        }
+        if self.password_file.is_some() && self.username.is_none() {
+            let message =
+                "link.password_file needs link.username: MQTT sends a password only with a user name";
+            review.conflict(&["link.password_file"], message);
+        }
+        if self.password_file.is_some() && !self.broker.is_local() {
+            review.warn(format!(
+                "the password of link.password_file travels to {} in plain text: use a trusted network or a tunnel",
+                self.broker
+            ));
+        }
+    }
+}
+
+impl BrokerUrl {
+    /// Reads `mqtt://host[:port]`.
+    ///
+    /// # Errors
+    /// Says what the address must be.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
+        let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
+        match scheme {
+            "mqtt" | "tcp" => {}
+            "mqtts" | "ssl" | "wss" | "ws" => {
+                return Err(refused(": this version connects by plain MQTT only"));
+            }
+            _ => return Err(refused("")),
+        }
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains('@') {
+            return Err(refused(": the user belongs into username, the password into password_file"));
+        }
+        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) if host.parse::<std::net::Ipv6Addr>().is_ok() => (host, None),
+            Some((host, port)) if host.parse::<std::net::Ipv6Addr>().is_ok() => {
+                (host, Some(port.strip_prefix(':').ok_or_else(|| refused(""))?))
+            }
+            Some(_) => return Err(refused("")),
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        };
+        let host_ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
+        if host.is_empty() || host.len() > 253 || !host.bytes().all(host_ok) {
+            return Err(refused(""));
+        }
+        let port = match port.map(str::parse) {
+            None => MQTT_PORT,
+            Some(Ok(port)) if port > 0 => port,
+            Some(_) => return Err(refused(": the port must be between 1 and 65535")),
+        };
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// Whether the broker is on this machine.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+impl fmt::Display for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "mqtt://[{}]:{}", self.host, self.port),
+            false => write!(f, "mqtt://{}:{}", self.host, self.port),
+        }
+    }
+}
+
+fn parse_prefix(text: &str) -> Result<String, String> {
+    let segment = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('$')
+            && part.bytes().all(|b| b.is_ascii_graphic() && b != b'+' && b != b'#')
+    };
+    if text.len() <= 128 && text.split('/').all(segment) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "must be 1 to 128 bytes of topic segments without '+', '#' and spaces, not starting or ending with '/', not {}",
+        quote(text)
+    ))
+}
+
+fn parse_client_id(text: &str) -> Result<String, String> {
+    // The longest node name fits; brokers agree on little more than printable ASCII.
+    if text.len() <= 253 && text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must be at most 253 printable ASCII characters without spaces, not {}", quote(text)))
+}
+
+fn parse_user(text: &str) -> Result<Option<String>, String> {
+    if text.len() <= 1024 && !text.chars().any(char::is_control) {
+        return Ok((!text.is_empty()).then(|| text.to_owned()));
+    }
+    Err(format!("must be at most 1024 bytes without control characters, not {}", quote(text)))
+}
+
+fn show_user(user: &Option<String>) -> String {
+    user.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_addresses_are_read_and_shown() {
+        for (text, host, port) in [
+            ("mqtt://broker.example", "broker.example", 1883),
+            ("mqtt://10.0.0.1:1884/", "10.0.0.1", 1884),
+            ("tcp://[::1]:9", "::1", 9),
+            ("mqtt://[fe80::1]", "fe80::1", 1883),
+        ] {
+            let url = BrokerUrl::parse(text).unwrap();
+            assert_eq!((url.host.as_str(), url.port), (host, port), "{text}");
+            assert_eq!(BrokerUrl::parse(&url.to_string()), Ok(url));
+        }
+    }
+
+    #[test]
+    fn what_is_no_broker_address_is_refused_with_what_would_be_right() {
+        for bad in
+            ["", "broker:1883", "mqtt://", "mqtt://:1883", "mqtt://a:0", "mqtt://a:99999", "mqtt://a b"]
+        {
+            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtt://broker.example:1883"), "{bad}");
+        }
+        for bad in ["http://a", "mqtt://[::1", "mqtt://[x]:1", "mqtt://[::1]x", "mqtt://a/b", "mqtt://a:b:c"]
+        {
+            assert!(BrokerUrl::parse(bad).is_err(), "{bad}");
+        }
+        assert!(BrokerUrl::parse("mqtts://a").unwrap_err().contains("plain MQTT only"));
+        assert!(BrokerUrl::parse("mqtt://me:secret@a").unwrap_err().contains("password_file"));
+    }
+
+    #[test]
+    fn prefixes_have_no_wildcards_and_no_empty_segment() {
+        assert!(parse_prefix("edgesync/v1").is_ok());
+        for bad in ["", "/a", "a/", "a//b", "a/+/b", "#", "$SYS/x", "a b", "ä"] {
+            assert!(parse_prefix(bad).is_err(), "{bad}");
+        }
+    }
+}

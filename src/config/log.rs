@@ -1,0 +1,89 @@
+//! `[log]`: what is logged and how, the same for both programs.
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+use super::slot::{Keys, quote};
+use super::units;
+
+/// What is logged and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// Level, and levels of single modules.
+    pub level: Targets,
+    /// Form and destination.
+    pub format: Format,
+}
+
+/// Form and destination of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// journald when standard error is connected to it, text otherwise.
+    Auto,
+    /// Lines for people on standard error.
+    Text,
+    /// One JSON object per line on standard error.
+    Json,
+    /// journald's own protocol, with fields.
+    Journald,
+}
+
+const FORMATS: &[(&str, Format)] =
+    &[("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json), ("journald", Format::Journald)];
+
+const LEVELS: &str = "a level (off, error, warn, info, debug or trace), or levels of modules after it such as \
+                      \"info,edgesync::link=debug\"";
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: Targets::new().with_default(LevelFilter::INFO), format: Format::Auto }
+    }
+}
+
+impl Log {
+    /// Names the keys of the section.
+    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { level, format } = self;
+        keys.section("log");
+        keys.live("level", units::text(level, LEVELS, parse_level, show_level));
+        keys.fixed("format", units::choice(format, FORMATS));
+    }
+}
+
+fn parse_level(text: &str) -> Result<Targets, String> {
+    let refused = || format!("must be {LEVELS}, not {}", quote(text));
+    // A bare word that is no level would pass as the name of a module.
+    let bare = text.split(',').filter(|part| !part.contains('='));
+    for part in bare {
+        part.trim().parse::<LevelFilter>().map_err(|_| refused())?;
+    }
+    text.parse().map_err(|_| refused())
+}
+
+fn show_level(level: &Targets) -> String {
+    let mut parts = vec![level.default_level().unwrap_or(LevelFilter::OFF).to_string()];
+    let mut modules = level.iter().map(|(target, level)| format!("{target}={level}")).collect::<Vec<_>>();
+    modules.sort();
+    parts.extend(modules);
+    parts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_of_modules_are_read_and_shown() {
+        let level = parse_level("info,edgesync::link=debug").unwrap();
+        assert!(level.would_enable("edgesync::link::mqtt", &tracing::Level::DEBUG));
+        assert!(!level.would_enable("edgesync::store", &tracing::Level::DEBUG));
+        assert_eq!(show_level(&level), "info,edgesync::link=debug");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for bad in ["", "chatty", "info,edgesync", "edgesync=loud", "info,,debug=x"] {
+            let message = parse_level(bad).unwrap_err();
+            assert!(message.starts_with("must be a level"), "{bad}: {message}");
+        }
+    }
+}

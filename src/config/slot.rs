@@ -1,0 +1,122 @@
+//! Keys and the places their values go to.
+
+use std::ops::Range;
+
+use toml::de::DeValue;
+
+/// When a changed value takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// On a reload (SIGHUP).
+    Live,
+    /// After a restart.
+    Restart,
+}
+
+/// A value as it was written.
+#[derive(Clone, Copy, Debug)]
+pub enum Raw<'a> {
+    /// In the file.
+    Toml(&'a DeValue<'a>),
+    /// In an environment variable.
+    Variable(&'a str),
+}
+
+/// Why a value was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the value must be and what it is.
+    pub message: String,
+    /// The part of the file that is wrong, if it is not the whole value.
+    pub span: Option<Range<usize>>,
+}
+
+/// A place for one value: how it is read, and how it is shown in the form the file takes.
+pub trait Slot {
+    /// Reads a value and keeps it.
+    ///
+    /// # Errors
+    /// The value has the wrong type or is out of range; the slot keeps what it had.
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal>;
+
+    /// The value as TOML.
+    fn show(&self) -> String;
+}
+
+/// A visitor of all keys of a configuration.
+pub trait Keys {
+    /// The keys that follow stand in `[name]`; the empty name is the top level.
+    fn section(&mut self, name: &'static str);
+
+    /// One key.
+    fn key(&mut self, name: &'static str, change: Change, slot: &mut dyn Slot);
+}
+
+impl dyn Keys + '_ {
+    /// A key that a reload changes.
+    pub fn live(&mut self, name: &'static str, mut slot: impl Slot) {
+        self.key(name, Change::Live, &mut slot);
+    }
+
+    /// A key that needs a restart.
+    pub fn fixed(&mut self, name: &'static str, mut slot: impl Slot) {
+        self.key(name, Change::Restart, &mut slot);
+    }
+}
+
+impl Raw<'_> {
+    /// The value in the words of an error message: `the integer 20`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Variable(text) => quote(text),
+            Self::Toml(DeValue::String(text)) => quote(text),
+            Self::Toml(DeValue::Integer(number)) => format!("the integer {number}"),
+            Self::Toml(DeValue::Float(number)) => format!("the number {number}"),
+            Self::Toml(DeValue::Boolean(flag)) => flag.to_string(),
+            Self::Toml(DeValue::Datetime(_)) => "a date".into(),
+            Self::Toml(DeValue::Array(_)) => "an array".into(),
+            Self::Toml(DeValue::Table(_)) => "a table".into(),
+        }
+    }
+
+    /// The refusal of a value that is not of the expected form.
+    #[must_use]
+    pub fn expected(&self, what: &str) -> Refusal {
+        format!("must be {what}, not {}", self.describe()).into()
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self { message, span: None }
+    }
+}
+
+/// A string as TOML writes it, shortened when it is very long.
+#[must_use]
+pub(crate) fn quote(text: &str) -> String {
+    const SHOWN: usize = 200;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("\"{}…\"", text[..end].escape_debug()),
+        None => toml_string(text),
+    }
+}
+
+/// A string as a basic TOML string.
+#[must_use]
+pub(crate) fn toml_string(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,337 @@
+//! The dependency rule, read from the sources: who may import what, and how long a file may be.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A part of the sources, and the words that must not stand in its code, each with the reason.
+struct Rule {
+    /// Files and directories under `src`, and the exceptions within them.
+    within: &'static [&'static str],
+    except: &'static [&'static str],
+    forbidden: &'static [&'static str],
+    because: &'static str,
+}
+
+const EVERYWHERE: &[&str] = &[""];
+
+const RULES: &[Rule] = &[
+    Rule {
+        within: &["object", "sync"],
+        except: &[],
+        forbidden: &[
+            "tokio",
+            "rusqlite",
+            "rumqttc",
+            "hyper",
+            "backoff",
+            "toml",
+            "clap",
+            "uuid",
+            "std::fs",
+            "std::net",
+            "std::env",
+            "std::thread",
+            "std::time::Instant",
+            "SystemTime",
+            "Timestamp::now",
+            "Zoned::now",
+        ],
+        because: "object and sync are pure: time, randomness and data come in as arguments, effects go out as values",
+    },
+    Rule {
+        within: &["object"],
+        except: &[],
+        forbidden: &[
+            "crate::sync",
+            "crate::store",
+            "crate::link",
+            "crate::api",
+            "crate::agent",
+            "crate::cloud",
+            "crate::config",
+        ],
+        because: "object is the lowest layer",
+    },
+    Rule {
+        within: &["sync"],
+        except: &[],
+        forbidden: &[
+            "crate::store",
+            "crate::link",
+            "crate::api",
+            "crate::agent",
+            "crate::cloud",
+            "crate::config",
+        ],
+        because: "sync knows only object",
+    },
+    Rule {
+        within: &["store"],
+        except: &[],
+        forbidden: &[
+            "crate::link",
+            "crate::api",
+            "crate::agent",
+            "crate::broker",
+            "crate::config",
+            "crate::cli",
+        ],
+        because: "store, link and api do not know one another",
+    },
+    Rule {
+        within: &["link"],
+        except: &[],
+        forbidden: &[
+            "crate::store",
+            "crate::api",
+            "crate::agent",
+            "crate::cloud",
+            "crate::config",
+            "crate::cli",
+        ],
+        because: "store, link and api do not know one another",
+    },
+    Rule {
+        within: &["api"],
+        except: &[],
+        forbidden: &[
+            "crate::store",
+            "crate::link",
+            "crate::agent",
+            "crate::cloud",
+            "crate::broker",
+            "crate::config",
+            "crate::cli",
+        ],
+        because: "store, link and api do not know one another",
+    },
+    Rule {
+        within: &["broker"],
+        except: &[],
+        forbidden: &[
+            "crate::store",
+            "crate::api",
+            "crate::agent",
+            "crate::cloud",
+            "crate::config",
+            "crate::cli",
+        ],
+        because: "the broker carries bytes between topics and knows nobody who uses it",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["link/mqtt.rs", "link/mqtt", "broker.rs", "broker"],
+        forbidden: &["rumqttc"],
+        because: "the MQTT library can be replaced in one place",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["link/retry.rs"],
+        forbidden: &["backoff::"],
+        because: "the backoff crate is unmaintained and must stay replaceable in one place",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["store.rs", "store"],
+        forbidden: &["rusqlite"],
+        because: "only the store knows SQLite",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["api.rs", "api"],
+        forbidden: &["hyper::", "hyper_util", "http_body_util"],
+        because: "only the api knows HTTP",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["memory.rs"],
+        forbidden: &["unsafe ", "allow(unsafe_code)"],
+        because: "unsafe code is confined to the allocator's settings",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["agent.rs", "agent", "cloud.rs", "cloud", "cli.rs", "cli"],
+        forbidden: &["crate::agent"],
+        because: "nothing depends on the whole",
+    },
+    Rule {
+        within: EVERYWHERE,
+        except: &["cli.rs", "cli", "bin"],
+        forbidden: &["anyhow", "clap::"],
+        because: "errors have types below the command line",
+    },
+];
+
+/// A file beyond this many lines, tests not counted, should be two.
+const LONG_FILE: usize = 500;
+/// A file beyond this many lines must be two.
+const TOO_LONG_FILE: usize = 700;
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// All Rust files under a directory, by their path relative to `src`.
+fn files(directory: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(source()).unwrap().to_str().unwrap().to_owned();
+            found.push((name, fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn all_files() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    files(&source(), &mut found);
+    found.sort();
+    assert!(found.len() > 10, "the sources were not found");
+    found
+}
+
+/// Whether a path is `part`, `part.rs`, or lies below `part`; the empty part is everything.
+fn lies_in(path: &str, part: &str) -> bool {
+    let rest = path.strip_prefix(part);
+    part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
+}
+
+/// The code without comments, strings and unit tests, line by line with its number.
+fn code(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let body = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = bare(body).lines().map(str::to_owned).collect::<Vec<_>>();
+    lines.into_iter().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+/// The text with comments and the insides of string and character literals left out, on the same lines.
+fn bare(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            'r' if rest.starts_with("r#\"") => rest.find("\"#").map_or(rest.len(), |end| end + 2),
+            '"' => string_end(rest),
+            '\'' if rest.starts_with("'\"'") => 3,
+            _ => 0,
+        };
+        let (literal, after) = rest.split_at(skipped.max(c.len_utf8()));
+        if skipped == 0 {
+            out.push(c);
+        } else {
+            out.extend(literal.chars().filter(|c| *c == '\n'));
+        }
+        rest = after;
+    }
+    out
+}
+
+/// Where the string literal that `text` starts with ends.
+fn string_end(text: &str) -> usize {
+    let mut chars = text.char_indices().skip(1);
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => {
+                chars.next();
+            }
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Whether a word stands in a line, not as the end of a longer one.
+fn names(line: &str, word: &str) -> bool {
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        let open_end = !word.ends_with(joins) || !after.is_some_and(joins);
+        open_end && !before.is_some_and(joins)
+    })
+}
+
+fn broken(rules: &[Rule], files: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for rule in rules {
+        let concerned = |path: &&(String, String)| {
+            let test_file = ["/tests.rs", "/tests/", "/simulation"].iter().any(|part| path.0.contains(part));
+            !test_file
+                && rule.within.iter().any(|part| lies_in(&path.0, part))
+                && !rule.except.iter().any(|part| lies_in(&path.0, part.trim_end_matches(".rs")))
+        };
+        for (path, text) in files.iter().filter(concerned) {
+            for (number, line) in code(text) {
+                for word in rule.forbidden.iter().filter(|word| names(&line, word)) {
+                    found.push(format!("src/{path}:{number}: '{word}': {}", rule.because));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_module_imports_what_its_layer_must_not_know() {
+    let found = broken(RULES, &all_files());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    let lines = |text: &str| code(text).count();
+    let long = all_files()
+        .into_iter()
+        .map(|(path, text)| (lines(&text), path))
+        .filter(|(lines, _)| *lines > LONG_FILE);
+    let (too_long, long): (Vec<_>, Vec<_>) = long.partition(|(lines, _)| *lines > TOO_LONG_FILE);
+    for (lines, path) in long {
+        println!("src/{path} has {lines} lines; beyond {LONG_FILE} a file should be two");
+    }
+    assert!(too_long.is_empty(), "beyond {TOO_LONG_FILE} lines: {too_long:?}");
+}
+
+#[test]
+fn every_module_opens_with_its_job() {
+    let silent = all_files().into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path);
+    let silent = silent.filter(|path| !path.ends_with("/tests.rs")).collect::<Vec<_>>();
+    assert!(silent.is_empty(), "without a //! at the top: {silent:?}");
+}
+
+#[test]
+fn the_rules_find_what_they_forbid() {
+    let file = |path: &str, text: &str| vec![(path.to_owned(), text.to_owned())];
+    for (path, text) in [
+        ("sync/edge.rs", "use std::time::Instant;"),
+        ("sync.rs", "let now = jiff::Timestamp::now();"),
+        ("object/meta.rs", "use tokio::time;"),
+        ("store/writer.rs", "use crate::link::Link;"),
+        ("api/read.rs", "use crate::store::EdgeStore;"),
+        ("agent/run.rs", "use rumqttc::v5::Event;"),
+        ("link/mqtt.rs", "use backoff::ExponentialBackoff;"),
+        ("cloud.rs", "use rusqlite::Connection;"),
+        ("link/mqtt.rs", "unsafe { x() }"),
+        ("sync.rs", "let x = (\"a\", '\"', 'b'); use tokio::time;"),
+    ] {
+        assert!(!broken(RULES, &file(path, text)).is_empty(), "{path}: {text}");
+    }
+    for (path, text) in [
+        ("sync/edge.rs", "// a tokio task drives this"),
+        ("sync/edge.rs", "let x = \"tokio\";"),
+        ("sync/edge.rs", "let x = \"a \\\" \\\n tokio\";"),
+        ("sync/edge.rs", "let x = ('\"', r#\"tokio\"#, '\"');"),
+        ("sync/edge.rs", "x();\n#[cfg(test)]\nmod tests {\nuse tokio::time;"),
+        ("link/mqtt.rs", "use rumqttc::v5::Event;"),
+        ("link/retry.rs", "use backoff::ExponentialBackoff;"),
+        ("broker/session.rs", "use rumqttc::v5::mqttbytes;"),
+        ("config/link.rs", "let x = self.taken_over_backoff::y;"),
+    ] {
+        assert_eq!(broken(RULES, &file(path, text)), Vec::<String>::new(), "{path}: {text}");
+    }
+}
