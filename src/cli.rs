@@ -20,7 +20,7 @@ pub mod output;
 mod program;
 pub mod records;
 mod resolve;
-mod service;
+pub mod service;
 
 use std::error::Error;
 use std::fmt;

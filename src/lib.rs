@@ -1,5 +1,6 @@
 //! A reliable sync agent for edge nodes and its cloud side.
 
+pub mod agent;
 pub mod api;
 #[cfg(feature = "cloud")]
 pub mod broker;

@@ -13,8 +13,8 @@ mod summary;
 mod version;
 pub mod yaml;
 
-pub use kinds::pluralize;
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
+pub use kinds::pluralize;
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::args_edge::{EdgeArgs, EdgeCommand, SocketArgs};
 use super::program::Threads;
 use super::{Peer, get, program, records};
+use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
 use crate::memory;
@@ -47,11 +48,7 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await?;
             Ok(0)
         }),
-        EdgeCommand::Run { config } => {
-            program::serve::<Config>(&config.path, Threads::One, async |_service| {
-                anyhow::bail!("the agent is not part of this build")
-            })
-        }
+        EdgeCommand::Run { config } => program::serve::<Config>(&config.path, Threads::One, agent::run),
     }
 }
 

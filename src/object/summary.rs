@@ -42,6 +42,8 @@ pub struct Summary {
     pub nodes: BTreeSet<Arc<str>>,
     /// What a Pod needs in its namespace; empty for other kinds.
     pub references: BTreeSet<Reference>,
+    /// The length of its JSON text in bytes; zero if nobody has counted.
+    pub size: usize,
 }
 
 /// A ConfigMap or Secret that a Pod refers to, in the Pod's namespace.
@@ -97,7 +99,14 @@ impl Summary {
             labels,
             nodes,
             references,
+            size: 0,
         }
+    }
+
+    /// With the length of the JSON text, in bytes.
+    #[must_use]
+    pub fn with_size(self, size: usize) -> Self {
+        Self { size, ..self }
     }
 
     /// Whether objects of this kind can be placed on nodes. Records and Events come from the nodes, Leases

@@ -246,6 +246,13 @@ impl CloudStore {
         self.shared.last_version.load(Ordering::Acquire)
     }
 
+    /// The versions that were jumped over at each opening: the last one before and the first one after.
+    /// What lies between was given by a store that this one has replaced.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<(u64, u64)> {
+        self.shared.gaps.pairs().to_vec()
+    }
+
     /// Whether a version was given by the present timeline of this store. One that was not, although a
     /// node holds an object at it, was given by a timeline that has been lost.
     #[must_use]

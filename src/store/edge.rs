@@ -173,6 +173,20 @@ pub struct Inventory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InventoryCursor(i64);
 
+impl InventoryCursor {
+    /// The cursor that [`InventoryCursor::number`] gave, or none for zero: the start.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        i64::try_from(number).ok().filter(|number| *number > 0).map(Self)
+    }
+
+    /// The cursor as a number above zero.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.unsigned_abs()
+    }
+}
+
 /// An object with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {

@@ -248,6 +248,8 @@ pub struct EdgeMachine {
     repeat: Option<(Now, u32)>,
     /// Confirms in a row that brought no news.
     stalled: u32,
+    /// The largest frame that the link takes.
+    link_limit: u32,
     counters: EdgeCounters,
 }
 
@@ -271,12 +273,18 @@ impl EdgeMachine {
             frames: VecDeque::new(),
             repeat: None,
             stalled: 0,
+            link_limit: u32::MAX,
             counters: EdgeCounters::default(),
         }
     }
 
-    /// The link is up. `random` seeds the session id.
-    pub fn connected(&mut self, now: Now, random: u64) {
+    /// The link is up and takes frames of up to `link_limit` bytes. `random` seeds the session id.
+    pub fn connected(&mut self, now: Now, link_limit: usize, random: u64) {
+        self.link_limit = u32::try_from(link_limit).unwrap_or(u32::MAX);
+        self.reconnect(now, random);
+    }
+
+    fn reconnect(&mut self, now: Now, random: u64) {
         self.forget_connection();
         self.phase = Phase::Settling;
         self.settle(now, random, 0);
@@ -294,7 +302,7 @@ impl EdgeMachine {
         self.confirmed = totals.revision;
         self.applying.clear();
         if !matches!(self.phase, Phase::Down) {
-            self.connected(now, random);
+            self.reconnect(now, random);
         }
     }
 
@@ -334,7 +342,7 @@ impl EdgeMachine {
             count: self.totals.count,
             digest: self.totals.digest,
             incarnation: self.incarnation.clone(),
-            max_frame: self.config.max_frame,
+            max_frame: self.max_frame(),
             max_object: self.config.max_object,
         }));
         self.counters.hellos += 1;
@@ -355,9 +363,19 @@ impl EdgeMachine {
         EdgeEffect::ReadChanges { after, limit: self.page_limit() }
     }
 
+    fn max_frame(&self) -> u32 {
+        self.config.max_frame.min(self.link_limit)
+    }
+
     /// How many full items are sure to fit into a frame: an item has at most about 900 bytes.
     fn page_limit(&self) -> usize {
-        (self.config.max_frame as usize / 1024).clamp(4, 512)
+        (self.max_frame() as usize / 1024).clamp(4, 512)
+    }
+
+    /// Limits and delays that may change while the machine runs; the node's name may not.
+    pub fn set_config(&mut self, config: EdgeConfig) {
+        self.parts = Assembler::new(config.max_object as usize, config.max_frame as usize);
+        self.config = config;
     }
 
     /// A frame has arrived.
@@ -617,6 +635,14 @@ impl EdgeMachine {
             }
             None => self.reading = Reading::Nothing,
         }
+    }
+
+    /// A read could not be answered. It is given up; what it was for is tried again when its answer is
+    /// overdue.
+    pub fn read_failed(&mut self, now: Now) {
+        self.reading = Reading::Nothing;
+        self.next_read = None;
+        self.arm_repeat(now);
     }
 
     fn hello_requested(&mut self, now: Now, request: HelloRequest, random: u64) {

@@ -142,7 +142,7 @@ impl Tx<'_> {
         let (node, uid) = sync.unzip();
         self.insert(resource_id, version_of(&object), &stored, node.as_deref(), uid.as_deref())?;
         self.enter(ChangeKind::Added, resource_id, &stored)?;
-        self.publish(ChangeKind::Added, &object, resource, version);
+        self.publish(ChangeKind::Added, &object, resource, &stored);
         Ok(stored)
     }
 
@@ -176,7 +176,7 @@ impl Tx<'_> {
         let stored = stored(&object, version);
         self.update(row.id, version_of(&object), &stored)?;
         self.enter(ChangeKind::Modified, row.resource_id, &stored)?;
-        self.publish(ChangeKind::Modified, &object, resource, version);
+        self.publish(ChangeKind::Modified, &object, resource, &stored);
         Ok(stored)
     }
 
@@ -195,7 +195,7 @@ impl Tx<'_> {
         }
         check_version(&key, preconditions.resource_version.as_deref(), row.stored.version)?;
         let (stored, object) = self.remove(&row)?;
-        self.publish(ChangeKind::Deleted, &object, resource, stored.version);
+        self.publish(ChangeKind::Deleted, &object, resource, &stored);
         Ok(stored)
     }
 
@@ -323,9 +323,10 @@ impl Tx<'_> {
         self.steward.enter(self.conn, &event)
     }
 
-    fn publish(&mut self, kind: ChangeKind, object: &Object, resource: &Arc<Resource>, version: u64) {
-        let summary = Summary::of(object, Arc::clone(resource), ResourceVersion::from(version));
-        self.steward.publish(kind, version, summary);
+    fn publish(&mut self, kind: ChangeKind, object: &Object, resource: &Arc<Resource>, stored: &Stored) {
+        let version = ResourceVersion::from(stored.version);
+        let summary = Summary::of(object, Arc::clone(resource), version).with_size(stored.body.len());
+        self.steward.publish(kind, stored.version, summary);
     }
 
     fn sync_exists(&self, node: &str, uid: &str) -> rusqlite::Result<bool> {

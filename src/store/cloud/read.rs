@@ -248,7 +248,8 @@ pub(super) fn snapshot(conn: &Connection) -> Result<(u64, Vec<Summary>), CloudEr
         while let Some(row) = rows.next()? {
             let stored = ObjectRow::read(row)?.stored;
             let resource = kinds.get(id, row.get(7)?)?;
-            summaries.push(Summary::of(&parse(&stored)?, resource, stored.version.into()));
+            let summary = Summary::of(&parse(&stored)?, resource, stored.version.into());
+            summaries.push(summary.with_size(stored.body.len()));
         }
     }
     Ok((version, summaries))

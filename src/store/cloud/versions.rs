@@ -27,6 +27,11 @@ pub(super) struct Counters {
 pub(super) struct Gaps(Vec<(u64, u64)>);
 
 impl Gaps {
+    /// Each gap: the last version before it and the first one after it.
+    pub(super) fn pairs(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
     /// Whether a version was given by the present timeline, whose last one is `last`.
     pub(super) fn was_issued(&self, version: &ResourceVersion, last: u64) -> bool {
         let Some(version) = number(version) else { return false };

@@ -263,7 +263,7 @@ impl World {
         let (now, random) = (self.now, self.random.next());
         self.say(|| format!("agent {agent} connects"));
         if let Some(machine) = &mut self.agents[agent].machine {
-            machine.connected(now, random);
+            machine.connected(now, LIMIT, random);
         }
     }
 

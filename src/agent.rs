@@ -1,0 +1,185 @@
+//! The agent: store, link and local API around the edge's sync machine. Its loop makes no decision of its
+//! own: events go into [`EdgeMachine`], effects come out.
+//!
+//! Composes `sync`, `store`, `link` and `api`, which do not know one another.
+
+mod driver;
+mod kinds;
+mod objects;
+mod presence;
+mod status;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::{mpsc, watch};
+
+use crate::api::{Address, Limits, Listener, Server};
+use crate::cli::service::Service;
+use crate::config::edge::Config;
+use crate::link::{Link, LinkOptions, RetryOptions, Topics};
+use crate::store::edge::{EdgeOptions, EdgeStore};
+use crate::sync::edge::EdgeConfig;
+use crate::systemd::{self, Signals};
+
+use driver::Driver;
+use kinds::KnownKinds;
+use objects::EdgeObjects;
+use presence::Presence;
+use status::StatusExtension;
+
+/// The version that a Hello and the status tell.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long the end waits for the broker to take the farewell.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Status requests that wait for the loop.
+const STATUS_QUEUE: usize = 16;
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// What keeps it from starting: the database belongs to another process, the socket cannot be made.
+pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
+    let config = service.config().clone();
+    let mut signals = Signals::new().context("installing signal handlers")?;
+    make_parent(&config.store.path)?;
+    let store = EdgeStore::open(&config.store.path, store_options(&config))
+        .with_context(|| format!("opening {}", config.store.path.display()))?;
+    let kinds = Arc::new(KnownKinds::default());
+    kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
+    let (questions, asked) = mpsc::channel(STATUS_QUEUE);
+    let (stop_api, api_stopped) = watch::channel(());
+    let api = serve_api(&config, &store, &kinds, questions, api_stopped).await?;
+    let topics = Topics::new(&config.link.prefix)?;
+    let (link, heard) = Link::spawn(link_options(&config, &topics)?);
+    tracing::info!(
+        node = config.node.name,
+        broker = %config.link.broker,
+        store = %config.store.path.display(),
+        version = VERSION,
+        "the agent runs"
+    );
+    systemd::ready("looking for the cloud");
+    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone());
+    driver.run(&mut service, &mut signals, heard, asked).await;
+    systemd::stopping("draining");
+    tracing::info!("told to stop: draining");
+    let farewell = Presence::farewell(&topics, &config.node.name);
+    signals
+        .during(async {
+            link.shutdown(vec![farewell], FAREWELL).await;
+            drop(stop_api);
+            let _ = api.await;
+            store.close().await;
+        })
+        .await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn make_parent(path: &Path) -> anyhow::Result<()> {
+    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    Ok(())
+}
+
+async fn serve_api(
+    config: &Config,
+    store: &EdgeStore,
+    kinds: &Arc<KnownKinds>,
+    questions: mpsc::Sender<status::Question>,
+    mut stopped: watch::Receiver<()>,
+) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+    let address = Address::Unix(config.api.socket.clone());
+    let listener = Listener::bind(&address).await.context("opening the local API")?;
+    set_mode(&config.api.socket, config.api.socket_mode)?;
+    let objects = Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name));
+    let server = Server::new(objects, StatusExtension::new(questions), Limits::edge());
+    Ok(tokio::spawn(async move {
+        server
+            .serve(listener, async move {
+                let _ = stopped.changed().await;
+            })
+            .await;
+    }))
+}
+
+fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .with_context(|| format!("setting the mode of {}", path.display()))
+}
+
+fn store_options(config: &Config) -> EdgeOptions {
+    let mut options = EdgeOptions::default();
+    let store = &config.store;
+    options.engine.cache_kib = u32::try_from(store.cache_size / 1024).unwrap_or(u32::MAX);
+    options.engine.wal_bytes = store.wal_size;
+    options.engine.max_bytes = Some(store.max_size);
+    options.flush_after = store.flush_interval;
+    // Without a scrub the digest is still recomputed at the start.
+    options.check_every = store.scrub_interval.unwrap_or(Duration::MAX / 4);
+    options
+}
+
+fn link_options(config: &Config, topics: &Topics) -> anyhow::Result<LinkOptions> {
+    let link = &config.link;
+    let node = &config.node.name;
+    let mut options = LinkOptions::new(&link.broker.host, link.broker.port, &link.client_id);
+    // A broker that tells nodes apart does so by their user names.
+    options.username = link.username.clone().or_else(|| Some(node.clone()));
+    options.password = match &link.password_file {
+        Some(path) => Some(read_password(path)?),
+        None => None,
+    };
+    options.keepalive = link.keepalive;
+    options.connect_timeout = link.connect_timeout;
+    options.max_packet = packet_limit(link.max_frame);
+    options.inflight = link.inflight;
+    options.subscriptions = vec![topics.down(node), topics.cloud()];
+    options.own_topic = Some(topics.presence(node));
+    options.introduce = Presence::introduce(topics.clone(), node.clone());
+    options.retry = RetryOptions {
+        first: link.backoff_min,
+        most: link.backoff_max,
+        good_after: link.backoff_reset,
+        taken_over: link.taken_over_backoff,
+    };
+    // What was received and waits for the store is bounded by what the cloud may have under way.
+    options.queue = 64;
+    options.queue_bytes = link.max_frame.max(1 << 20);
+    options.events = 64;
+    Ok(options)
+}
+
+/// A frame with its topic and the packet's own fields.
+pub(crate) fn packet_limit(max_frame: usize) -> u32 {
+    u32::try_from(max_frame.saturating_add(2048)).unwrap_or(u32::MAX)
+}
+
+/// Reads a password: the first line of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn read_password(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("reading link.password_file {}", path.display()))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn edge_config(config: &Config) -> EdgeConfig {
+    EdgeConfig {
+        node: config.node.name.clone(),
+        agent: VERSION.into(),
+        max_frame: u32::try_from(config.link.max_frame).unwrap_or(u32::MAX),
+        max_object: u32::try_from(config.sync.max_object).unwrap_or(u32::MAX),
+        hello_timeout: config.sync.hello_timeout,
+        report_timeout: config.sync.report_timeout,
+        retry_max: config.link.backoff_max.max(config.sync.hello_timeout),
+        report_attempts: 4,
+        max_applying: 8,
+    }
+}

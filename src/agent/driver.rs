@@ -1,0 +1,626 @@
+//! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
+//! machine, and carries out what the machine wants.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::cli::service::Service;
+use crate::config::edge::Config;
+use crate::link::{LinkEvent, LinkHandle, PublishError, Topic, Topics};
+use crate::store::StoreError;
+use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
+use crate::sync::change::{Change, ObjectRef, RejectReason, Rejected};
+use crate::sync::edge::{
+    ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgeNotice, EdgePhase, Entry, InventoryPage,
+};
+use crate::sync::frame::{Received, Up};
+use crate::sync::timing::Now;
+use crate::systemd::{self, Request, Signals};
+
+use super::kinds::KnownKinds;
+use super::presence::CloudPresence;
+use super::status::{Question, seconds};
+use super::{VERSION, edge_config};
+
+/// Rejected objects that the status remembers.
+const MAX_REJECTED: usize = 64;
+/// Frames that are handled before other events get their turn.
+const BURST: usize = 16;
+
+type Applied = Result<edge::Commit, StoreError>;
+
+/// The answer to a read that the machine asked for.
+enum Page {
+    Changes(Result<edge::Changes, StoreError>),
+    Buckets(Result<crate::sync::digest::Buckets, StoreError>),
+    Inventory(Result<edge::Inventory, StoreError>),
+}
+
+/// What the link is doing, for the status.
+#[derive(Clone, Debug, Default)]
+struct LinkState {
+    connected: bool,
+    since: Option<Timestamp>,
+    cause: Option<String>,
+    retry_in: Duration,
+    reconnects: u64,
+}
+
+pub(super) struct Driver {
+    machine: EdgeMachine,
+    store: EdgeStore,
+    kinds: Arc<KnownKinds>,
+    link: LinkHandle,
+    topics: Topics,
+    node: String,
+    broker: String,
+    max_frame: usize,
+    max_object: usize,
+    compress_above: usize,
+    origin: Instant,
+    started: Timestamp,
+    /// Commits under way, in the order in which they were asked for: the store answers in it.
+    applying: VecDeque<(u64, JoinHandle<Applied>)>,
+    reading: Option<JoinHandle<Page>>,
+    /// A frame that the link had no room for.
+    waiting: Option<Vec<u8>>,
+    link_state: LinkState,
+    cloud_boot: Option<String>,
+    cloud_online: Option<bool>,
+    acked: u64,
+    last_report: Option<Timestamp>,
+    in_sync_since: Option<Timestamp>,
+    rejected: BTreeMap<String, Value>,
+    bad_frames: BTreeMap<&'static str, u64>,
+    resets_seen: u64,
+    status_line: String,
+}
+
+/// A random number, good enough for session ids and jitter.
+pub(crate) fn random() -> u64 {
+    let (high, _) = uuid::Uuid::new_v4().as_u64_pair();
+    // The version bits of a v4 UUID are constant; the mixing spreads the others over them.
+    high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high.rotate_left(29)
+}
+
+impl Driver {
+    pub(super) fn new(
+        config: &Config,
+        store: EdgeStore,
+        kinds: Arc<KnownKinds>,
+        link: LinkHandle,
+        topics: Topics,
+    ) -> Self {
+        let facts = store.facts();
+        let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
+        Self {
+            machine,
+            store,
+            kinds,
+            link,
+            topics,
+            node: config.node.name.clone(),
+            broker: config.link.broker.to_string(),
+            max_frame: config.link.max_frame,
+            max_object: config.sync.max_object,
+            compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
+            origin: Instant::now(),
+            started: Timestamp::now(),
+            applying: VecDeque::new(),
+            reading: None,
+            waiting: None,
+            link_state: LinkState::default(),
+            cloud_boot: None,
+            cloud_online: None,
+            acked: 0,
+            last_report: None,
+            in_sync_since: None,
+            rejected: BTreeMap::new(),
+            bad_frames: BTreeMap::new(),
+            resets_seen: 0,
+            status_line: String::new(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        self.origin.elapsed()
+    }
+
+    /// Runs until the process is told to stop.
+    pub(super) async fn run(
+        &mut self,
+        service: &mut Service<Config>,
+        signals: &mut Signals,
+        mut heard: mpsc::Receiver<LinkEvent>,
+        mut asked: mpsc::Receiver<Question>,
+    ) {
+        let mut health = self.store.health();
+        let loops = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let watchdog = tokio::spawn(watch(loops.clone()));
+        self.resets_seen = health.borrow_and_update().reset.as_ref().map_or(0, |reset| reset.number);
+        loop {
+            loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.drain();
+            let deadline = self.machine.deadline().map(|at| self.origin + at);
+            // The watchdog wants to see the loop turn even when nothing happens.
+            let idle = Instant::now() + Duration::from_secs(1);
+            let wake = deadline.map_or(idle, |at| at.min(idle));
+            tokio::select! {
+                request = signals.next() => match request {
+                    Request::Stop => break,
+                    Request::Reload => self.reload(service),
+                },
+                event = heard.recv(), if self.machine.wants_frame() => match event {
+                    Some(event) => self.heard_burst(event, &mut heard),
+                    None => break,
+                },
+                result = front(&mut self.applying) => self.applied(result),
+                page = finished(&mut self.reading) => self.page_read(page),
+                _ = self.link.ready(), if self.waiting.is_some() => {}
+                Ok(()) = health.changed() => {
+                    let health = health.borrow_and_update().clone();
+                    self.health_changed(&health);
+                }
+                Some(question) = asked.recv() => self.answer(question).await,
+                () = tokio::time::sleep_until(wake) => self.tick(),
+            }
+        }
+        watchdog.abort();
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            self.machine.tick(now, random());
+        }
+        let acked = self.link.traffic().acked;
+        if acked != self.acked {
+            self.acked = acked;
+            self.machine.link_progress(now);
+        }
+    }
+
+    fn heard_burst(&mut self, first: LinkEvent, heard: &mut mpsc::Receiver<LinkEvent>) {
+        self.heard(first);
+        for _ in 1..BURST {
+            if !self.machine.wants_frame() {
+                return;
+            }
+            let Ok(event) = heard.try_recv() else { return };
+            self.heard(event);
+        }
+    }
+
+    fn heard(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Connected { .. } => {
+                self.link_state = LinkState {
+                    connected: true,
+                    since: Some(Timestamp::now()),
+                    reconnects: self.link_state.reconnects + 1,
+                    ..LinkState::default()
+                };
+                (self.cloud_boot, self.cloud_online) = (None, None);
+                let limit = self.link.max_payload(&self.topics.up(&self.node));
+                tracing::info!(broker = self.broker, limit, "connected");
+                self.machine.connected(self.now(), limit, random());
+            }
+            LinkEvent::Disconnected { cause, retry_in } => {
+                if self.link_state.connected {
+                    tracing::warn!(broker = self.broker, %cause, ?retry_in, "the connection is lost");
+                } else {
+                    tracing::info!(broker = self.broker, %cause, ?retry_in, "no connection");
+                }
+                self.link_state = LinkState {
+                    connected: false,
+                    since: Some(Timestamp::now()),
+                    cause: Some(cause.to_string()),
+                    retry_in,
+                    ..self.link_state
+                };
+                self.waiting = None;
+                self.machine.disconnected();
+            }
+            LinkEvent::NotTaken { topic, code, reason } => {
+                tracing::warn!(topic, code, reason, "the broker did not take a message");
+            }
+            LinkEvent::Message { topic, payload, .. } => match self.topics.parse(&topic) {
+                Some(Topic::Cloud) => self.cloud_seen(&payload),
+                Some(Topic::Down(node)) if node == self.node => self.frame(&payload),
+                _ => tracing::debug!(topic, "a message on a topic of nobody"),
+            },
+        }
+    }
+
+    fn cloud_seen(&mut self, payload: &[u8]) {
+        let presence = match serde_json::from_slice::<CloudPresence>(payload) {
+            Ok(presence) => presence,
+            Err(error) => {
+                tracing::warn!(%error, "the cloud's presence cannot be read");
+                return;
+            }
+        };
+        let known = self.cloud_boot.replace(presence.boot.clone());
+        let was_online = self.cloud_online.replace(presence.online);
+        if !presence.online {
+            tracing::warn!("the cloud says that it is gone");
+            self.machine.cloud_gone(self.now());
+        } else if was_online == Some(false) || known.is_some_and(|known| known != presence.boot) {
+            tracing::info!("the cloud is back");
+            self.machine.cloud_returned(self.now(), random());
+        }
+    }
+
+    fn frame(&mut self, payload: &[u8]) {
+        match Received::decode(payload, self.max_frame, self.max_object) {
+            Ok(frame) => {
+                if let Received::Objects(objects) = &frame {
+                    for change in &objects.changes {
+                        if let Change::Put(put) = change {
+                            self.kinds.learn(&put.resource);
+                            self.rejected.remove(&*put.uid);
+                        }
+                    }
+                }
+                self.machine.received(self.now(), frame, random());
+            }
+            Err(error) => {
+                *self.bad_frames.entry(error.label()).or_default() += 1;
+                tracing::warn!(bytes = payload.len(), %error, "a frame that cannot be read");
+            }
+        }
+    }
+
+    fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
+        let Some((token, _)) = self.applying.pop_front() else { return };
+        let result = match result {
+            Ok(Ok(edge::Commit { before, totals, applied })) => Ok(Commit { before, totals, applied }),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "changes could not be stored");
+                let full = matches!(error, StoreError::Full { .. });
+                let reason = if full { RejectReason::StoreFull } else { RejectReason::StoreUnavailable };
+                Err((reason, error.to_string()))
+            }
+            Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
+        };
+        self.machine.applied(self.now(), token, result, random());
+    }
+
+    fn page_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
+        self.reading = None;
+        let now = self.now();
+        match page {
+            Ok(Page::Changes(Ok(changes))) => {
+                let edge::Changes { from, to, entries, .. } = changes;
+                let entries = entries.into_iter().map(entry).collect();
+                self.machine.changes_read(now, ChangesPage { from, to, entries });
+            }
+            Ok(Page::Buckets(Ok(buckets))) => self.machine.buckets_read(&buckets),
+            Ok(Page::Inventory(Ok(page))) => {
+                let next = page.next.map(InventoryCursor::number);
+                let entries = page.entries.into_iter().map(entry).collect();
+                self.machine.inventory_read(now, InventoryPage { entries, next });
+            }
+            Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
+                tracing::warn!(%error, "the store cannot be read");
+                self.machine.read_failed(now);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a read of the store ended early");
+                self.machine.read_failed(now);
+            }
+        }
+    }
+
+    fn health_changed(&mut self, health: &Health) {
+        match &health.writing {
+            Writing::Works => tracing::info!("the store takes changes"),
+            Writing::Full => tracing::error!("the store is full: nothing new is kept until there is room"),
+            Writing::Fails { reason } => tracing::error!(reason, "the store takes no changes"),
+        }
+        let Some(reset) = health.reset.as_ref().filter(|reset| reset.number > self.resets_seen) else {
+            return;
+        };
+        self.resets_seen = reset.number;
+        tracing::error!(
+            cause = reset.cause,
+            kept = reset.kept,
+            lost = reset.lost,
+            set_aside = ?reset.set_aside,
+            "the database was damaged: what could be read is kept, the cloud is asked for the rest"
+        );
+        self.machine.store_reset(self.now(), self.store.facts().totals, random());
+    }
+
+    fn reload(&mut self, service: &mut Service<Config>) {
+        systemd::reloading();
+        service.reload();
+        let config = service.config();
+        self.max_object = config.sync.max_object;
+        self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        self.machine.set_config(edge_config(config));
+        systemd::ready(&self.status_line);
+    }
+
+    /// Carries out everything that the machine wants and that can be done now.
+    fn drain(&mut self) {
+        loop {
+            while let Some(effect) = self.machine.poll_effect() {
+                self.perform(effect);
+            }
+            if !self.send_one() {
+                break;
+            }
+        }
+        self.tell_service_manager();
+    }
+
+    fn perform(&mut self, effect: EdgeEffect) {
+        let store = self.store.clone();
+        match effect {
+            EdgeEffect::Apply { token, changes } => {
+                // Spawned, so that it is queued at the writer at once: it joins the next group.
+                self.applying.push_back((token, tokio::spawn(async move { store.apply(changes).await })));
+            }
+            EdgeEffect::ReadChanges { after, limit } => {
+                self.reading =
+                    Some(tokio::spawn(async move { Page::Changes(store.changes(after, limit).await) }));
+            }
+            EdgeEffect::ReadBuckets => {
+                self.reading = Some(tokio::spawn(async move {
+                    Page::Buckets(store.buckets().await.map(|(_, buckets)| buckets))
+                }));
+            }
+            EdgeEffect::ReadInventory { buckets, cursor, limit } => {
+                let cursor = InventoryCursor::from_number(cursor);
+                self.reading = Some(tokio::spawn(async move {
+                    Page::Inventory(store.inventory(buckets, cursor, limit).await)
+                }));
+            }
+            EdgeEffect::Confirm(revision) => {
+                self.last_report = Some(Timestamp::now());
+                store.confirm(revision);
+            }
+            EdgeEffect::SetIncarnation(incarnation) => {
+                tokio::spawn(async move {
+                    if let Err(error) = store.set_incarnation(Some(incarnation)).await {
+                        tracing::warn!(%error, "the cloud's incarnation could not be noted");
+                    }
+                });
+            }
+            EdgeEffect::Notice(notice) => self.notice(notice),
+        }
+    }
+
+    /// Sends one frame if there is one and the link has room.
+    fn send_one(&mut self) -> bool {
+        let bytes = match self.waiting.take() {
+            Some(bytes) => bytes,
+            None if !self.machine.has_frame() => return false,
+            None => {
+                let Some(frame) = self.machine.poll_frame() else { return false };
+                match frame.encode(self.compress_above) {
+                    Ok(bytes) => {
+                        trace_frame(&frame, bytes.len());
+                        bytes
+                    }
+                    Err(error) => {
+                        tracing::error!(frame = frame.name(), %error, "a frame could not be written");
+                        return true;
+                    }
+                }
+            }
+        };
+        let topic = self.topics.up(&self.node);
+        match self.link.try_publish(&topic, bytes.clone(), false) {
+            Ok(()) => true,
+            Err(PublishError::Full) => {
+                self.waiting = Some(bytes);
+                false
+            }
+            Err(PublishError::NotConnected) => false,
+            Err(error) => {
+                tracing::error!(%error, "a frame does not fit the link");
+                true
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: EdgeNotice) {
+        match notice {
+            EdgeNotice::Welcomed { pending, held, round_trip } => {
+                tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
+            }
+            EdgeNotice::IncarnationChanged { from, to } => {
+                tracing::warn!(from, to, "the cloud's store is another one than before");
+            }
+            EdgeNotice::Repairing => {
+                tracing::warn!("the cloud's records differ from what is held: sending the inventory");
+            }
+            EdgeNotice::CloudSilent { attempts } => {
+                tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
+            }
+            EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
+                tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");
+            }
+            EdgeNotice::Rejected(rejected) => {
+                let Rejected { uid, resource_version, reason, message } = rejected;
+                tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
+                    self.rejected.pop_first();
+                }
+                let entry = json!({
+                    "uid": &*uid,
+                    "resourceVersion": resource_version,
+                    "reason": reason,
+                    "message": message,
+                });
+                self.rejected.insert(uid.to_string(), entry);
+            }
+        }
+    }
+
+    fn tell_service_manager(&mut self) {
+        let in_sync = self.machine.in_sync();
+        match (in_sync, self.in_sync_since) {
+            (true, None) => {
+                self.in_sync_since = Some(Timestamp::now());
+                tracing::info!(objects = self.machine.totals().count, "in sync");
+            }
+            (false, Some(_)) => self.in_sync_since = None,
+            _ => {}
+        }
+        let line = match (self.link_state.connected, self.machine.phase()) {
+            _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
+            (false, _) => format!("offline, {} objects held", self.machine.totals().count),
+            (true, EdgePhase::Live) => "receiving".to_owned(),
+            (true, _) => "connected to the broker, waiting for the cloud".to_owned(),
+        };
+        if line != self.status_line {
+            systemd::status(&line);
+            self.status_line = line;
+        }
+    }
+
+    async fn answer(&mut self, question: Question) {
+        let stats = self.store.stats().await.ok();
+        let kinds = self.store.kinds().await.unwrap_or_default();
+        // The asker may have gone.
+        let _ = question.send(self.status(stats, &kinds));
+    }
+
+    fn status(&self, stats: Option<edge::EdgeStats>, kinds: &[(Arc<crate::object::Resource>, u64)]) -> Value {
+        let machine = &self.machine;
+        let totals = machine.totals();
+        let (pending, held) = machine.announced();
+        let traffic = self.link.traffic();
+        let counters = machine.counters();
+        let health = self.store.health().borrow().clone();
+        let kinds: serde_json::Map<String, Value> = kinds
+            .iter()
+            .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
+            .collect();
+        let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
+            (false, ..) => "unknown: no connection to the broker",
+            (true, EdgePhase::Live, _) => "connected",
+            (true, _, Some(false)) => "offline",
+            (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
+        };
+        json!({
+            "node": self.node,
+            "agent": { "version": VERSION, "started": self.started.to_string() },
+            "link": {
+                "state": if self.link_state.connected { "connected" } else { "disconnected" },
+                "broker": self.broker,
+                "since": self.link_state.since.map(|at| at.to_string()),
+                "cause": self.link_state.cause,
+                "retryInSeconds": (!self.link_state.connected).then(|| seconds(self.link_state.retry_in)),
+                "connections": self.link_state.reconnects,
+                "bytesIn": traffic.bytes_in,
+                "bytesOut": traffic.bytes_out,
+            },
+            "cloud": {
+                "state": cloud,
+                "incarnation": machine.incarnation(),
+                "session": machine.session(),
+            },
+            "sync": {
+                "inSync": machine.in_sync(),
+                "inSyncSince": self.in_sync_since.map(|at| at.to_string()),
+                "pending": pending,
+                "heldBack": held,
+                "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
+                "lastConfirm": self.last_report.map(|at| at.to_string()),
+            },
+            "objects": { "total": totals.count, "kinds": kinds },
+            "store": {
+                "epoch": totals.epoch.to_string(),
+                "digest": totals.digest.to_string(),
+                "revision": totals.revision,
+                "confirmed": machine.confirmed_revision(),
+                "writing": match health.writing {
+                    Writing::Works => "works".to_owned(),
+                    Writing::Full => "full".to_owned(),
+                    Writing::Fails { reason } => format!("fails: {reason}"),
+                },
+                "resets": self.resets_seen,
+                "databaseBytes": stats.map(|stats| stats.database_bytes),
+                "walBytes": stats.map(|stats| stats.wal_bytes),
+                "freeBytes": stats.map(|stats| stats.free_bytes),
+                "commits": stats.map(|stats| stats.writer.commits),
+            },
+            "rejected": self.rejected.values().collect::<Vec<_>>(),
+            "counters": {
+                "hellos": counters.hellos,
+                "applied": counters.applied,
+                "rejected": counters.rejected,
+                "repeatedReports": counters.repeated_reports,
+                "foreignSession": counters.foreign_session,
+                "badFrames": self.bad_frames,
+            },
+        })
+    }
+}
+
+fn trace_frame(frame: &Up, bytes: usize) {
+    match frame {
+        Up::Hello(hello) => {
+            let (revision, count) = (hello.revision, hello.count);
+            tracing::debug!(session = hello.session, revision, count, bytes, "Hello");
+        }
+        Up::Report(report) => {
+            let (objects, removed, rejected) =
+                (report.objects.len(), report.removed.len(), report.rejected.len());
+            tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
+        }
+        Up::Inventory(page) => {
+            tracing::debug!(page.page, objects = page.objects.len(), bytes, "Inventory");
+        }
+    }
+}
+
+fn entry(entry: edge::Entry) -> Entry {
+    let edge::Entry { uid, version, object, .. } = entry;
+    let object = ObjectRef {
+        api_version: object.resource.api_version().into(),
+        kind: object.resource.kind.as_str().into(),
+        namespace: object.namespace.into(),
+        name: object.name.into(),
+    };
+    Entry { uid, version, object }
+}
+
+/// The result of the oldest commit under way; pending for ever when there is none.
+async fn front(
+    applying: &mut VecDeque<(u64, JoinHandle<Applied>)>,
+) -> Result<Applied, tokio::task::JoinError> {
+    match applying.front_mut() {
+        Some((_, task)) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The page that is being read; pending for ever when none is.
+async fn finished(reading: &mut Option<JoinHandle<Page>>) -> Result<Page, tokio::task::JoinError> {
+    match reading {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pings the service manager's watchdog as long as the loop turns.
+async fn watch(loops: Arc<std::sync::atomic::AtomicU64>) {
+    let mut seen = u64::MAX;
+    systemd::watchdog(move || {
+        let turned = loops.load(std::sync::atomic::Ordering::Relaxed);
+        std::mem::replace(&mut seen, turned) != turned
+    })
+    .await;
+}
