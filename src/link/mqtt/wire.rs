@@ -50,6 +50,7 @@ impl FrameBuffer {
     }
 
     /// Changes the limit for packets to come.
+    #[cfg(feature = "cloud")]
     pub(crate) fn set_limit(&mut self, limit: u32) {
         self.limit = limit as usize;
     }
