@@ -95,7 +95,7 @@ impl Peer {
             // Two forms of DISCONNECT that rumqttc does not read.
             match self.bytes.as_ref() {
                 [0xe0, 0, ..] => {
-                    self.bytes = BytesMut::from(&[&[0xe0, 2, 0, 0], &self.bytes[2..]].concat()[..])
+                    self.bytes = BytesMut::from(&[&[0xe0, 2, 0, 0], &self.bytes[2..]].concat()[..]);
                 }
                 [0xe0, 1, code, ..] => {
                     let code = *code;
