@@ -97,6 +97,10 @@ pub(super) async fn serve(hub: &Arc<Hub>, mut stream: TcpStream, peer: SocketAdd
 /// Reads the CONNECT and decides on it; a refusal is answered here.
 async fn greet(hub: &Hub, stream: &mut TcpStream, frames: &mut FrameBuffer) -> Result<Admitted, String> {
     let packet = loop {
+        if !frames.may_be_connect() {
+            add(&hub.counters.malformed, 1);
+            return Err("its first byte begins no connect packet".to_owned());
+        }
         match frames.next() {
             Ok(Some(packet)) => break packet,
             Ok(None) => {}
@@ -113,7 +117,6 @@ async fn greet(hub: &Hub, stream: &mut TcpStream, frames: &mut FrameBuffer) -> R
         }
     };
     let Packet::Connect(connect, will, login) = packet else {
-        add(&hub.counters.malformed, 1);
         return Err("its first packet is no connect packet".to_owned());
     };
     match handshake::admit(&hub.options, connect, will, login) {

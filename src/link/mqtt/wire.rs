@@ -19,6 +19,8 @@ const KEEP: usize = 16 * 1024;
 /// MQTT's limit for the length field, in bytes.
 const LENGTH_BYTES: usize = 4;
 
+#[cfg(feature = "cloud")]
+const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
 const PUBREL: u8 = 6;
 const SUBSCRIBE: u8 = 8;
@@ -50,8 +52,16 @@ impl FrameBuffer {
     }
 
     /// Changes the limit for packets to come.
+    #[cfg(feature = "cloud")]
     pub(crate) fn set_limit(&mut self, limit: u32) {
         self.limit = limit as usize;
+    }
+
+    /// Whether what has come can still become a CONNECT: whoever speaks another protocol need not be waited
+    /// for.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn may_be_connect(&self) -> bool {
+        self.bytes.first().is_none_or(|first| *first == CONNECT << 4)
     }
 
     /// Reads what is there; 0 means the end. Safe to cancel. The buffer grows with the bytes that have
