@@ -18,7 +18,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 
 pub use manifest::{Manifest, ManifestError, Origin};
-pub use resolve::{Kinds, ResolveError};
+pub use resolve::Kinds;
 
 use crate::api::ClientError;
 
@@ -45,9 +45,12 @@ pub enum CliError {
     /// The arguments make no sense.
     #[error("{0}")]
     Usage(String),
-    /// A kind is not known.
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
+    /// Neither the table of kinds nor the server knows a kind.
+    #[error("the server doesn't have a resource type \"{word}\"")]
+    UnknownKind {
+        /// What was written.
+        word: String,
+    },
     /// The request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
