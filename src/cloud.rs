@@ -1,3 +1,6 @@
 //! The cloud side.
 
+mod objects;
 pub mod placement;
+
+pub use objects::{CloudObjects, MAX_LEARNT_KINDS};

@@ -1,5 +1,6 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
+mod fields;
 pub mod kinds;
 mod meta;
 pub mod name;
@@ -12,6 +13,7 @@ mod summary;
 mod version;
 pub mod yaml;
 
+pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};

@@ -1,4 +1,4 @@
-//! SQLite: one engine that both sides share, and the edge's store on top of it.
+//! SQLite: one engine that both sides share, and the stores of the edge and of the embedded cloud on top.
 //!
 //! May depend on [`crate::object`] and [`crate::sync`], on rusqlite and on the channels of tokio; knows
 //! neither links nor HTTP nor the agent.
@@ -8,11 +8,13 @@
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
 //! - [`reader`] runs reads in snapshots, on connections and threads of their own.
-//! - `cloud` is the embedded cloud's store on top of the same engine (feature `cloud`).
+//! - [`edge`] is what an edge node holds, on top of these.
+//! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
 #[cfg(feature = "cloud")]
 pub mod cloud;
+pub mod edge;
 pub mod engine;
 mod error;
 pub mod migrate;

@@ -14,7 +14,7 @@ use super::request::{
 use super::response::{self, ResponseBody};
 use crate::object::name::{check_label, check_subdomain};
 use crate::object::status::{Cause, Result};
-use crate::object::{Head, Resource, Scope, Status};
+use crate::object::{Head, Object, Resource, Scope, Status};
 
 /// The longest kind that is learnt, in bytes: that of a DNS label, because its plural becomes one.
 const MAX_KIND: usize = 63;
@@ -189,7 +189,7 @@ fn is_kind(kind: &str) -> bool {
 
 /// Checks that an object belongs to the path it was sent to, and fills in what the path says and the
 /// object leaves out.
-fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Value> {
+fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Object> {
     let Value::Object(mut object) = body else {
         let message =
             if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
@@ -227,7 +227,7 @@ fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) 
             ))
         })?;
     }
-    Ok(Value::Object(object))
+    Ok(Object::from(object))
 }
 
 /// Sets a field that is missing or empty; one that says something else is returned as an error.
@@ -283,10 +283,10 @@ mod tests {
         let expected = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}, "spec": 1
         });
-        assert_eq!(object, expected);
+        assert_eq!(Value::Object(object.into_fields()), expected);
         let nodes = Resource { scope: Scope::Cluster, ..deployments() };
         let object = agree(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}})).unwrap();
-        assert_eq!(object["metadata"], json!({"name": "n"}));
+        assert_eq!(object.metadata(), json!({"name": "n"}).as_object());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::object::status::Result;
-use crate::object::{Resource, Status};
+use crate::object::{FieldSelector, Object, Resource, Selector, Status};
 
 /// The most items that one call of [`Objects::list`] is asked for: what a list of any length costs
 /// in memory.
@@ -41,8 +41,9 @@ pub trait Objects: Send + Sync + 'static {
         false
     }
 
-    /// Makes a kind known with its first create: the kind comes from the body, the plural from the
-    /// path, the scope from whether the path names a namespace.
+    /// Says whether a kind that is not known may become so with its first object, which is created right
+    /// after this: the kind comes from the body, the plural from the path, the scope from whether the path
+    /// names a namespace. The kind counts as known once an object of it has been stored.
     ///
     /// # Errors
     /// 404 where no kinds are learnt; 409 if the kind is already known under another plural or scope.
@@ -66,7 +67,7 @@ pub trait Objects: Send + Sync + 'static {
     /// `None`.
     ///
     /// # Errors
-    /// 400 for a selector or token that cannot be read, 410 for a token that is too old.
+    /// 400 for a token that cannot be read, 410 for a token that is too old.
     fn list(
         &self,
         resource: &Resource,
@@ -79,7 +80,7 @@ pub trait Objects: Send + Sync + 'static {
     ///
     /// # Errors
     /// 409 if the name is taken, 422 for an object that is not valid.
-    fn create(&self, resource: &Resource, object: Value) -> impl Future<Output = Result<String>> + Send {
+    fn create(&self, resource: &Resource, object: Object) -> impl Future<Output = Result<String>> + Send {
         let _ = object;
         let refusal = Status::method_not_allowed(resource, "create");
         async { Err(refusal) }
@@ -90,7 +91,7 @@ pub trait Objects: Send + Sync + 'static {
     ///
     /// # Errors
     /// 404 if there is none, 409 if a precondition does not hold, 422 for an object that is not valid.
-    fn replace(&self, resource: &Resource, object: Value) -> impl Future<Output = Result<String>> + Send {
+    fn replace(&self, resource: &Resource, object: Object) -> impl Future<Output = Result<String>> + Send {
         let _ = object;
         let refusal = Status::method_not_allowed(resource, "update");
         async { Err(refusal) }
@@ -116,11 +117,10 @@ pub trait Objects: Send + Sync + 'static {
 /// Which objects a list shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Label selector as the client wrote it; empty for all.
-    pub label_selector: String,
-    /// Field selector as the client wrote it; empty for all. `metadata.name` and
-    /// `metadata.namespace` are the fields every kind has.
-    pub field_selector: String,
+    /// Only objects with such labels.
+    pub labels: Selector,
+    /// Only objects with such names and namespaces.
+    pub fields: FieldSelector,
     /// At most this many items; the API never asks for more than [`PAGE_ITEMS`] or for 0.
     pub limit: usize,
     /// Where the page before ended; empty at the start.

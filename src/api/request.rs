@@ -1,8 +1,10 @@
 //! From method, path and query to a typed request. Pure: no body, no store, no connection; nothing a
 //! client sends makes it panic.
 
-use crate::object::Status;
+use std::str::FromStr;
+
 use crate::object::status::Reason;
+use crate::object::{FieldSelector, Selector, Status};
 
 /// The longest path with its query, in bytes.
 pub(super) const MAX_URI: usize = 8 << 10;
@@ -81,10 +83,10 @@ pub(super) struct ResourcePath {
 /// The options of a query that this API knows. Others are ignored, as Kubernetes does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Label selector as written.
-    pub(super) label_selector: String,
-    /// Field selector as written.
-    pub(super) field_selector: String,
+    /// Only objects with such labels.
+    pub(super) labels: Selector,
+    /// Only objects with such names and namespaces.
+    pub(super) fields: FieldSelector,
     /// The most items wanted; `None` for all.
     pub(super) limit: Option<u64>,
     /// Where the page before ended.
@@ -230,8 +232,8 @@ fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
     let mut watch = false;
     for (key, value) in query {
         match key.as_str() {
-            "labelSelector" => options.label_selector.clone_from(value),
-            "fieldSelector" => options.field_selector.clone_from(value),
+            "labelSelector" => options.labels = selector(value)?,
+            "fieldSelector" => options.fields = selector(value)?,
             "continue" => options.continue_token.clone_from(value),
             "limit" => options.limit = limit(value)?,
             "pretty" => options.pretty = flag("pretty", value)?,
@@ -248,6 +250,10 @@ fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
         }
     }
     Ok((options, watch))
+}
+
+fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status> {
+    value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
 }
 
 fn limit(value: &str) -> Result<Option<u64>, Status> {
@@ -406,8 +412,8 @@ mod tests {
         let uri = "/api/v1/pods?limit=5&labelSelector=a+in+%28b%2Cc%29&fieldSelector=metadata.name%3Dx&continue=t%3D&pretty=true&x=y";
         let (_, _, options) = resource("GET", uri);
         assert_eq!(options.limit, Some(5));
-        assert_eq!(options.label_selector, "a in (b,c)");
-        assert_eq!(options.field_selector, "metadata.name=x");
+        assert_eq!(options.labels, "a in (b,c)".parse().unwrap());
+        assert_eq!(options.fields.only_name(), Some("x"));
         assert_eq!(options.continue_token, "t=");
         assert!(options.pretty);
         assert_eq!(resource("GET", "/api/v1/pods?limit=0").2, Options::default());
@@ -436,7 +442,16 @@ mod tests {
         assert_eq!(code("OPTIONS", "/api/v1/pods"), 405);
         assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
         assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
-        for bad in ["limit=-1", "limit=x", "watch=perhaps", "dryRun=All", "labelSelector=%zz", "a=%ff"] {
+        for bad in [
+            "limit=-1",
+            "limit=x",
+            "watch=perhaps",
+            "dryRun=All",
+            "labelSelector=%zz",
+            "a=%ff",
+            "labelSelector=a(b",
+            "fieldSelector=spec.x=1",
+        ] {
             assert_eq!(code("GET", &format!("/api/v1/pods?{bad}")), 400, "{bad}");
         }
         assert_eq!(code("GET", &format!("/api/v1/{}", "a".repeat(MAX_URI))), 414);
@@ -461,11 +476,11 @@ mod tests {
         #[test]
         fn encoded_names_come_back(name in "[^/%\\p{C}]{1,40}") {
             prop_assume!(name != "." && name != "..");
-            let uri = format!("/api/v1/namespaces/{0}/pods/{0}?labelSelector={0}", encode(&name));
+            let uri = format!("/api/v1/namespaces/{0}/pods/{0}?continue={0}", encode(&name));
             let (_, path, options) = resource("GET", &uri);
             prop_assert_eq!(path.namespace.as_deref(), Some(name.as_str()));
             prop_assert_eq!(path.name.as_deref(), Some(name.as_str()));
-            prop_assert_eq!(&options.label_selector, &name);
+            prop_assert_eq!(&options.continue_token, &name);
         }
     }
 }

@@ -100,8 +100,8 @@ pub(super) async fn list<O: Objects>(
         namespace,
         left: options.limit,
         options: ListOptions {
-            label_selector: options.label_selector,
-            field_selector: options.field_selector,
+            labels: options.labels,
+            fields: options.fields,
             limit: 0,
             continue_token: options.continue_token,
         },

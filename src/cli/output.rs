@@ -305,6 +305,6 @@ Node:      edge-1
     fn formats_are_named_and_others_refused_with_the_list() {
         assert_eq!("yaml".parse(), Ok(Output::Yaml));
         assert!("xml".parse::<Output>().unwrap_err().contains("table, wide, name, yaml or json"));
-        assert_eq!(render(&json!({"a": "on"}), Output::Yaml).unwrap(), "a: 'on'\n");
+        assert_eq!(render(&json!({"a": "on"}), Output::Yaml).unwrap(), "a: \"on\"\n");
     }
 }

@@ -381,7 +381,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn problems(metadata: Value) -> String {
+    fn problems(metadata: &Value) -> String {
         let object = object(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
         object.validate(&config_map()).map_or_else(|problems| problems.to_string(), |()| String::new())
     }
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn a_sound_object_is_accepted() {
         assert_eq!(
-            problems(json!({"name": "a.b", "namespace": "n", "labels": {"a/b": ""}, "annotations": null,
+            problems(&json!({"name": "a.b", "namespace": "n", "labels": {"a/b": ""}, "annotations": null,
                 "finalizers": ["x.io/y"]})),
             ""
         );
@@ -449,7 +449,7 @@ mod tests {
             ),
             (json!([]), "metadata: must be an object"),
         ] {
-            let found = problems(metadata);
+            let found = problems(&metadata);
             assert!(found.starts_with(expected), "{expected}: {found}");
         }
         let wrong_kind = object(
@@ -473,10 +473,10 @@ mod tests {
     fn the_list_of_problems_and_each_of_them_is_bounded() {
         let labels: Map<String, Value> =
             (0..100).map(|n| (format!("{n}{}", "ä".repeat(500)), json!(n))).collect();
-        let text = problems(json!({"name": "a", "namespace": "n", "labels": labels}));
+        let text = problems(&json!({"name": "a", "namespace": "n", "labels": labels}));
         assert!(text.len() < 16 * 1024, "{}", text.len());
         let big = "x".repeat(MAX_ANNOTATIONS + 1);
-        assert!(problems(json!({"name": "a", "namespace": "n", "annotations": {"a": big}})).len() < 200);
+        assert!(problems(&json!({"name": "a", "namespace": "n", "annotations": {"a": big}})).len() < 200);
     }
 
     #[test]

@@ -247,7 +247,6 @@ mod tests {
             "[]",
             "'",
             "\"",
-            "\\",
             ",",
         ] {
             let text = write(&json!({ "k": odd })).unwrap();

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use siphasher::sip::SipHasher24;
 
 use super::StoreError;
-use super::migrate::{Migration, migrate};
+use super::migrate::{Migration, made_with, migrate};
 
 /// The size of a database page, bytes: what flash and file systems write at once.
 pub const PAGE_BYTES: u64 = 4096;
@@ -63,7 +63,7 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
     let mut conn = open(path, flags, options)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != kind.application_id {
-        claim(&conn, path, kind.application_id, found)?;
+        claim(&conn, path, kind, found)?;
     }
     conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
     conn.pragma_update(None, "synchronous", "full")?;
@@ -112,12 +112,15 @@ fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connec
 }
 
 /// Marks an empty file as ours; a file with other content is left alone.
-fn claim(conn: &Connection, path: &Path, application_id: i32, found: i32) -> Result<(), StoreError> {
+fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), StoreError> {
+    if made_with(conn, kind.migrations)? {
+        return Err(StoreError::corrupt(format!("application id {found:#x} is not the one written")));
+    }
     let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if found != 0 || tables != 0 {
         return Err(StoreError::Foreign { path: path.to_owned(), found });
     }
-    conn.pragma_update(None, "application_id", application_id)?;
+    conn.pragma_update(None, "application_id", kind.application_id)?;
     Ok(())
 }
 

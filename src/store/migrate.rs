@@ -37,6 +37,13 @@ pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> 
     let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let known = u32::try_from(migrations.len()).unwrap_or(u32::MAX);
     if found > known {
+        let applied: Option<u32> = conn
+            .query_row("SELECT max(version) FROM migrations", [], |row| row.get(0))
+            .optional()
+            .unwrap_or_default();
+        if applied != Some(found) {
+            return Err(StoreError::corrupt(format!("schema version {found} was never applied")));
+        }
         return Err(StoreError::Newer { path: path.to_owned(), found, known });
     }
     for (version, migration) in (1u32..).zip(migrations) {
@@ -47,6 +54,26 @@ pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> 
         }
     }
     Ok(())
+}
+
+/// Whether the file was made with these migrations, whatever its header says.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
+    let Some(first) = migrations.first() else { return Ok(false) };
+    let table = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'";
+    if conn.query_row(table, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(false);
+    }
+    let applied: Option<String> = conn
+        .query_row(
+            "SELECT name FROM migrations WHERE checksum = ?1",
+            [checksum64(&[first.sql.as_bytes()])],
+            |row| row.get(0),
+        )
+        .optional()?;
+    Ok(applied.as_deref() == Some(first.name))
 }
 
 /// Compares an applied migration with the program's.

@@ -16,12 +16,35 @@ type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Option<StoreError>
 /// What is done when a read finds the database damaged.
 pub type OnCorrupt = Box<dyn Fn(&StoreError) + Send + Sync>;
 
+/// The limits of the readers.
+#[derive(Clone, Copy, Debug)]
+pub struct ReaderLimits {
+    /// Threads, each with a connection and its page cache.
+    pub threads: usize,
+    /// Reads that wait or run; a caller beyond it waits for a place.
+    pub queue: usize,
+}
+
 /// A handle of the readers, cheap to clone. The threads end with the last handle.
 #[derive(Clone)]
 pub struct Readers {
     sender: mpsc::Sender<Job>,
     places: Arc<Semaphore>,
-    generation: Arc<AtomicU64>,
+}
+
+/// Counts how often the file under the readers has been replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Generation(Arc<AtomicU64>);
+
+impl Generation {
+    /// Makes every reader open the file anew before its next read.
+    pub fn advance(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl std::fmt::Debug for Readers {
@@ -34,37 +57,36 @@ struct Thread {
     path: PathBuf,
     options: EngineOptions,
     jobs: Arc<Mutex<mpsc::Receiver<Job>>>,
-    generation: Arc<AtomicU64>,
+    generation: Generation,
     on_corrupt: Arc<OnCorrupt>,
 }
 
 impl Readers {
-    /// Starts `threads` readers of the database; at most `queue` reads wait or run.
+    /// Starts the threads that read the database.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if no thread can be started.
     pub fn start(
         path: &Path,
         options: &EngineOptions,
-        threads: usize,
-        queue: usize,
+        limits: ReaderLimits,
+        generation: &Generation,
         on_corrupt: OnCorrupt,
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = mpsc::channel();
         let jobs = Arc::new(Mutex::new(receiver));
-        let generation = Arc::new(AtomicU64::new(0));
         let on_corrupt = Arc::new(on_corrupt);
-        for _ in 0..threads.max(1) {
+        for _ in 0..limits.threads.max(1) {
             let thread = Thread {
                 path: path.to_owned(),
                 options: options.clone(),
                 jobs: Arc::clone(&jobs),
-                generation: Arc::clone(&generation),
+                generation: generation.clone(),
                 on_corrupt: Arc::clone(&on_corrupt),
             };
             std::thread::Builder::new().name("store-read".to_owned()).spawn(move || thread.run())?;
         }
-        Ok(Self { sender, places: Arc::new(Semaphore::new(queue.max(1))), generation })
+        Ok(Self { sender, places: Arc::new(Semaphore::new(limits.queue.max(1))) })
     }
 
     /// Runs a read in a snapshot: all its statements see the same commit.
@@ -95,11 +117,6 @@ impl Readers {
             return Err(StoreError::Closed.into());
         }
         answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
-    }
-
-    /// Makes every thread open the file anew before its next read: it has been replaced.
-    pub fn reopen(&self) {
-        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Refuses later reads.
@@ -139,7 +156,7 @@ impl Thread {
 
     /// The connection to the file of the present generation.
     fn connection<'a>(&self, open: &'a mut Option<(u64, Connection)>) -> Result<&'a Connection, StoreError> {
-        let generation = self.generation.load(Ordering::Acquire);
+        let generation = self.generation.get();
         if open.as_ref().is_some_and(|(opened, _)| *opened != generation) {
             *open = None;
         }
@@ -165,7 +182,9 @@ mod tests {
         let options = EngineOptions::default();
         let writer = open_writer(&path, Kind { application_id: 1, migrations: &[] }, &options).unwrap();
         writer.execute_batch("CREATE TABLE t (x INTEGER); INSERT INTO t VALUES (1)").unwrap();
-        let readers = Readers::start(&path, &options, 2, 4, Box::new(|_| ())).unwrap();
+        let limits = ReaderLimits { threads: 2, queue: 4 };
+        let readers =
+            Readers::start(&path, &options, limits, &Generation::default(), Box::new(|_| ())).unwrap();
         let count = |conn: &Connection| -> Result<i64, StoreError> {
             Ok(conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0))?)
         };

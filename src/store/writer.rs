@@ -179,7 +179,8 @@ where
 struct Queued<S> {
     job: Box<dyn AnyJob<S>>,
     bytes: usize,
-    permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    /// The places in the queue; none for the store's own jobs.
+    permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
 enum Command<S> {
@@ -264,13 +265,37 @@ impl<S: Steward> Writer<S> {
         let (Ok(place), Ok(room)) = (place, room) else {
             return Err(StoreError::Closed.into());
         };
+        let answer = self.send(bytes, Some((place, room)), job);
+        answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Queues a job of the store's own, past the limits of the queue: for the few threads that look
+    /// after the database. The receiver fails if the writer is closed.
+    pub fn post<T, E, F>(&self, job: F) -> oneshot::Receiver<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
+    {
+        self.send(0, None, job)
+    }
+
+    fn send<T, E, F>(
+        &self,
+        bytes: usize,
+        permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+        job: F,
+    ) -> oneshot::Receiver<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(TypedJob { job, result: None, reply, steward: PhantomData });
-        let queued = Queued { job, bytes, permits: (place, room) };
-        if self.sender.send(Command::Job(queued)).is_err() {
-            return Err(StoreError::Closed.into());
-        }
-        answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+        // A writer that has ended drops the job, and with it the sender of the answer.
+        let _ = self.sender.send(Command::Job(Queued { job, bytes, permits }));
+        answer
     }
 
     /// What the writer has done so far.

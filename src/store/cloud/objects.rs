@@ -122,8 +122,11 @@ impl Tx<'_> {
         let key = resource.key(object.namespace(), object.name());
         let resource_id = self.register(resource, &key)?;
         let sync = sync_columns(resource, &object, &key)?;
-        let taken = find(self.conn, resource_id, object.namespace(), object.name())?.is_some()
-            || sync.as_ref().is_some_and(|(node, uid)| matches!(self.sync_exists(node, uid), Ok(true)));
+        let mut taken = find(self.conn, resource_id, object.namespace(), object.name())?.is_some();
+        if let Some((node, uid)) = &sync {
+            // One record for a node and a UID, whatever its namespace.
+            taken |= self.sync_exists(node, uid)?;
+        }
         if taken {
             return Err(CloudError::AlreadyExists { key });
         }

@@ -14,7 +14,7 @@ use super::{CloudStore, OpenError, Shared, versions};
 use crate::store::StoreError;
 use crate::store::engine::{self, EngineOptions, Kind, with_suffix};
 use crate::store::migrate::CLOUD;
-use crate::store::reader::Readers;
+use crate::store::reader::{Generation, ReaderLimits, Readers};
 use crate::store::writer::{Writer, WriterLimits};
 
 /// The mark of a cloud database: "esCl".
@@ -31,10 +31,8 @@ pub struct CloudOptions {
     pub history: HistoryLimits,
     /// Changes that a slow receiver of the feed may fall behind before it must take a new snapshot.
     pub feed_changes: usize,
-    /// Threads that read.
-    pub readers: usize,
-    /// Reads that wait or run; a caller beyond it waits.
-    pub reads: usize,
+    /// The limits of the readers.
+    pub readers: ReaderLimits,
     /// The largest object that is stored, bytes of JSON text.
     pub max_object_bytes: usize,
     /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
@@ -53,8 +51,7 @@ impl Default for CloudOptions {
             writer: WriterLimits { jobs: 4096, bytes: 64 << 20, group_bytes: 4 << 20, wal_bytes: 16 << 20 },
             history: HistoryLimits::default(),
             feed_changes: 8192,
-            readers: 2,
-            reads: 256,
+            readers: ReaderLimits { threads: 2, queue: 256 },
             max_object_bytes: 32 << 20,
             set_aside_corrupt: false,
             check_at_start: true,
@@ -142,6 +139,6 @@ fn start(
     let steward = CloudSteward::new(opened.counters, feed, last_version, options.history, lock);
     let writer = Writer::start("cloud-write", conn, steward, options.writer)?;
     let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "a read found damage"));
-    let readers = Readers::start(path, &options.engine, options.readers, options.reads, on_corrupt)?;
+    let readers = Readers::start(path, &options.engine, options.readers, &Generation::default(), on_corrupt)?;
     Ok(CloudStore { writer, readers, shared: Arc::new(shared) })
 }

@@ -13,6 +13,7 @@ use super::feed::{ChangeKind, FeedChange};
 use super::versions::Counters;
 use crate::object::Summary;
 use crate::store::StoreError;
+use crate::store::engine::{self, Checkpoint};
 use crate::store::writer::Steward;
 
 /// The bounds of the history. It is cut when it exceeds one of them by an eighth.
@@ -173,6 +174,13 @@ impl Steward for CloudSteward {
         if conn.is_autocommit() {
             self.now = self.committed;
             self.pending.clear();
+        }
+    }
+
+    fn closing(&mut self, conn: &mut Connection) {
+        // A closed store is one file: whoever copies it need not know of the log.
+        if let Err(error) = engine::checkpoint(conn, Checkpoint::Truncate) {
+            tracing::warn!(%error, "the log could not be copied into the database while closing it");
         }
     }
 }

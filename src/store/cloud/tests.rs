@@ -17,13 +17,13 @@ pub(super) struct Fixture {
 }
 
 pub(super) fn fixture() -> Fixture {
-    fixture_with(CloudOptions::default())
+    fixture_with(&CloudOptions::default())
 }
 
-fn fixture_with(options: CloudOptions) -> Fixture {
+fn fixture_with(options: &CloudOptions) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.db");
-    Fixture { store: CloudStore::open(&path, &options).unwrap(), path, dir }
+    Fixture { store: CloudStore::open(&path, options).unwrap(), path, dir }
 }
 
 impl Fixture {
@@ -39,7 +39,7 @@ pub(super) fn kind(word: &str) -> Resource {
     kinds::by_word(word).unwrap().resource()
 }
 
-fn config_map(name: &str, data: Value) -> Object {
+fn config_map(name: &str, data: &Value) -> Object {
     let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": "lab"}, "data": data});
     serde_json::from_value(value).unwrap()
@@ -50,7 +50,7 @@ fn object(stored: &Stored) -> Object {
 }
 
 async fn create(store: &CloudStore, name: &str) -> Stored {
-    store.create(&kind("cm"), config_map(name, json!({}))).await.unwrap()
+    store.create(&kind("cm"), config_map(name, &json!({}))).await.unwrap()
 }
 
 async fn replace(store: &CloudStore, name: &str, object: Object) -> Result<Stored, CloudError> {
@@ -64,7 +64,7 @@ async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
 #[tokio::test]
 async fn a_new_object_gets_what_only_the_store_gives() {
     let fixture = fixture();
-    let mut given = config_map("a", json!({"k": "v"}));
+    let mut given = config_map("a", &json!({"k": "v"}));
     for (field, value) in
         [("uid", "mine"), ("resourceVersion", "7"), ("creationTimestamp", "x"), ("selfLink", "/")]
     {
@@ -85,7 +85,7 @@ async fn a_new_object_gets_what_only_the_store_gives() {
 async fn a_taken_name_is_refused_and_costs_no_version() {
     let Fixture { store, .. } = &fixture();
     let first = create(store, "a").await;
-    let again = store.create(&kind("cm"), config_map("a", json!({}))).await;
+    let again = store.create(&kind("cm"), config_map("a", &json!({}))).await;
     assert!(matches!(again, Err(CloudError::AlreadyExists { .. })), "{again:?}");
     assert_eq!(again.unwrap_err().to_string(), "ConfigMap 'lab/a' already exists");
     assert_eq!(create(store, "b").await.version, first.version + 1);
@@ -95,7 +95,7 @@ async fn a_taken_name_is_refused_and_costs_no_version() {
 async fn the_generation_counts_changes_of_what_is_desired() {
     let Fixture { store, .. } = &fixture();
     create(store, "a").await;
-    let replaced = replace(store, "a", config_map("a", json!({"k": "v"}))).await.unwrap();
+    let replaced = replace(store, "a", config_map("a", &json!({"k": "v"}))).await.unwrap();
     assert_eq!(object(&replaced).generation(), 2);
     let mut relabelled = object(&replaced);
     relabelled.set_metadata("labels", json!({"x": "y"}));
@@ -108,7 +108,7 @@ async fn the_generation_counts_changes_of_what_is_desired() {
 async fn replacing_by_the_same_changes_nothing() {
     let Fixture { store, .. } = &fixture();
     let stored = create(store, "a").await;
-    assert_eq!(replace(store, "a", config_map("a", json!({}))).await.unwrap(), stored);
+    assert_eq!(replace(store, "a", config_map("a", &json!({}))).await.unwrap(), stored);
     assert_eq!(replace(store, "a", object(&stored)).await.unwrap(), stored);
     assert_eq!(store.version(), stored.version);
 }
@@ -118,7 +118,7 @@ async fn a_replacement_must_be_of_the_version_uid_name_and_namespace_it_speaks_o
     let Fixture { store, .. } = &fixture();
     let stored = create(store, "a").await;
     let with = |field: &str, value: &str| {
-        let mut object = config_map("a", json!({"k": "v"}));
+        let mut object = config_map("a", &json!({"k": "v"}));
         object.set_metadata(field, value);
         object
     };
@@ -132,7 +132,7 @@ async fn a_replacement_must_be_of_the_version_uid_name_and_namespace_it_speaks_o
         assert!(result.unwrap_err().to_string().contains(&format!("metadata.{field}: must be")));
     }
     assert!(matches!(
-        replace(store, "b", config_map("b", json!({}))).await,
+        replace(store, "b", config_map("b", &json!({}))).await,
         Err(CloudError::NotFound { .. })
     ));
     let current = stored.version.to_string();
@@ -164,22 +164,22 @@ async fn a_deletion_has_a_version_and_respects_its_preconditions() {
 #[tokio::test]
 async fn what_is_not_valid_is_refused_with_every_problem() {
     let Fixture { store, .. } =
-        &fixture_with(CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() });
-    let mut bad = config_map("../a", json!({}));
+        &fixture_with(&CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() });
+    let mut bad = config_map("../a", &json!({}));
     bad.set_metadata("labels", json!({"x": 1}));
     let error = store.create(&kind("cm"), bad).await.unwrap_err().to_string();
     assert!(
         error.contains("metadata.name: must be") && error.contains("metadata.labels[x]: must be"),
         "{error}"
     );
-    let large = store.create(&kind("cm"), config_map("a", json!({"k": "x".repeat(1000)}))).await;
+    let large = store.create(&kind("cm"), config_map("a", &json!({"k": "x".repeat(1000)}))).await;
     assert!(matches!(large, Err(CloudError::TooLarge { limit: 1000, .. })), "{large:?}");
 }
 
 #[tokio::test]
 async fn a_name_is_generated_where_one_is_asked_for() {
     let Fixture { store, .. } = &fixture();
-    let mut object = config_map("", json!({}));
+    let mut object = config_map("", &json!({}));
     object.set_metadata("generateName", "web-");
     let stored = store.create(&kind("cm"), object).await.unwrap();
     assert!(stored.name.starts_with("web-") && stored.name.len() == 12, "{}", stored.name);
@@ -194,7 +194,7 @@ async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
     )
     .unwrap();
     store.create(&widget, object.clone()).await.unwrap();
-    assert_eq!(store.resources().await.unwrap(), [widget.clone()]);
+    assert_eq!(store.resources().await.unwrap(), std::slice::from_ref(&widget));
     let renamed = Resource { plural: "widgetses".into(), ..widget };
     let refused = store.create(&renamed, object).await;
     assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
@@ -211,7 +211,7 @@ async fn a_list_is_paged_by_namespace_and_name_and_filtered_by_labels() {
     for (namespace, name, label) in
         [("b", "1", "x"), ("a", "2", "x"), ("a", "1", "x"), ("a", "3", "y"), ("c", "1", "x")]
     {
-        let mut object = config_map(name, json!({}));
+        let mut object = config_map(name, &json!({}));
         object.set_metadata("namespace", namespace);
         object.set_metadata("labels", json!({"l": label}));
         store.create(&kind("cm"), object).await.unwrap();
@@ -239,6 +239,7 @@ async fn everything_survives_a_restart_and_versions_go_on_growing() {
     let fixture = fixture.reopen().await;
     assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
     assert_eq!(fixture.store.incarnation(), incarnation);
+    assert_eq!(fixture.store.history(stored.version - 1, 10).await.unwrap().len(), 1);
     let later = create(&fixture.store, "b").await;
     assert!(later.version > stored.version);
     for version in [stored.version, later.version] {
@@ -280,10 +281,10 @@ async fn a_new_incarnation_is_kept() {
 #[tokio::test]
 async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
     let history = HistoryLimits { events: 16, bytes: 1 << 20 };
-    let Fixture { store, .. } = &fixture_with(CloudOptions { history, ..CloudOptions::default() });
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history, ..CloudOptions::default() });
     let start = store.version();
     let added = create(store, "a").await;
-    let modified = replace(store, "a", config_map("a", json!({"k": "v"}))).await.unwrap();
+    let modified = replace(store, "a", config_map("a", &json!({"k": "v"}))).await.unwrap();
     let deleted = delete(store, "a").await.unwrap();
     let events = store.history(start, 100).await.unwrap();
     let seen: Vec<_> = events.iter().map(|e| (e.kind.as_str(), e.version, e.body.clone())).collect();
@@ -360,7 +361,7 @@ async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
 
 #[tokio::test]
 async fn a_slow_receiver_is_told_to_take_a_new_snapshot() {
-    let Fixture { store, .. } = &fixture_with(CloudOptions { feed_changes: 4, ..CloudOptions::default() });
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { feed_changes: 4, ..CloudOptions::default() });
     let (_, _, mut feed) = store.follow().await.unwrap();
     for n in 0..10 {
         create(store, &format!("a{n}")).await;
@@ -373,7 +374,7 @@ async fn a_slow_receiver_is_told_to_take_a_new_snapshot() {
 #[tokio::test]
 async fn bodies_are_read_without_managed_fields_unless_asked_for() {
     let Fixture { store, .. } = &fixture();
-    let mut object = config_map("a", json!({"k": "v"}));
+    let mut object = config_map("a", &json!({"k": "v"}));
     object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
     let stored = store.create(&kind("cm"), object).await.unwrap();
     let uids = vec!["unknown".into(), Arc::clone(&stored.uid)];
@@ -383,6 +384,18 @@ async fn bodies_are_read_without_managed_fields_unless_asked_for() {
     assert_eq!((&*body.resource, body.version.as_str()), (&kind("cm"), &*stored.version.to_string()));
     assert!(!body.body.contains("managedFields"));
     assert_eq!(store.bodies(uids, true).await.unwrap()[0].body, stored.body);
+}
+
+#[tokio::test]
+async fn a_closed_store_is_one_file_even_if_readers_are_still_around() {
+    let fixture = fixture();
+    let stored = create(&fixture.store, "a").await;
+    fixture.store.get(kind("cm").key("lab", "a")).await.unwrap();
+    fixture.store.close().await;
+    let copy = fixture.dir.path().join("copy.db");
+    std::fs::copy(&fixture.path, &copy).unwrap();
+    let store = CloudStore::open(&copy, &CloudOptions::default()).unwrap();
+    assert_eq!(store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
 }
 
 #[tokio::test]

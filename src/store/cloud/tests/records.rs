@@ -111,7 +111,7 @@ async fn a_uid_under_another_name_moves_its_record() {
     store.record("a", batch(&[put("u1", 1)], &[])).await.unwrap();
     let mut moved = put("u1", 2);
     moved.object.namespace = "other".into();
-    let recorded = store.record("a", batch(&[moved.clone()], &[])).await.unwrap();
+    let recorded = store.record("a", batch(std::slice::from_ref(&moved), &[])).await.unwrap();
     assert_eq!((recorded.added, recorded.removed), (1, 1));
     assert_eq!(store.load_node("a").await.unwrap().unwrap().records, [moved]);
 }
@@ -183,8 +183,9 @@ async fn measure_creates_and_records() {
         for n in 0..1000 {
             let (store, data) = (store.clone(), data.clone());
             let name = format!("o{round}-{n}");
-            tasks
-                .spawn(async move { store.create(&kind("cm"), config_map(&name, json!({"k": data}))).await });
+            tasks.spawn(
+                async move { store.create(&kind("cm"), config_map(&name, &json!({"k": data}))).await },
+            );
         }
         for result in tasks.join_all().await {
             result.unwrap();

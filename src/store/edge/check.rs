@@ -1,0 +1,201 @@
+//! Reading, checking and counting all rows in the background: damage and drift are found before someone
+//! depends on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::EdgeOptions;
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
+use super::state::{self, State};
+use crate::store::StoreError;
+use crate::store::engine::{EngineOptions, open_reader};
+use crate::store::writer::Writer;
+use crate::sync::digest::{Digest, Epoch};
+
+/// What a check has seen and done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Rows read.
+    pub rows: u64,
+    /// Rows removed because their checksum did not hold.
+    pub removed: u64,
+    /// Whether the store has a new epoch because of what was found.
+    pub renewed: bool,
+}
+
+type Reply = oneshot::Sender<Result<CheckReport, StoreError>>;
+
+/// A handle of the thread that checks. The thread ends with it.
+#[derive(Debug)]
+pub(super) struct Checker {
+    requests: Mutex<Option<mpsc::Sender<Reply>>>,
+}
+
+struct Thread {
+    path: PathBuf,
+    engine: EngineOptions,
+    every: Duration,
+    pause: Duration,
+    writer: Writer<State>,
+    requests: mpsc::Receiver<Reply>,
+}
+
+/// The page cache of the checking connection, KiB: it reads everything once, in order.
+const CACHE_KIB: u32 = 128;
+/// Rows between two pauses.
+const BATCH: u64 = 256;
+/// More damaged rows than this are not picked out one by one: the file is rebuilt.
+const MAX_DAMAGED: usize = 4096;
+
+/// What one pass has seen, in one snapshot.
+struct Seen {
+    epoch: Epoch,
+    rows: u64,
+    damaged: Vec<i64>,
+    adds_up: bool,
+    /// What is wrong with the structure of the file.
+    structure: Option<String>,
+}
+
+impl Checker {
+    pub(super) fn start(
+        path: &Path,
+        options: &EdgeOptions,
+        writer: Writer<State>,
+    ) -> Result<Self, StoreError> {
+        let (sender, requests) = mpsc::channel();
+        let thread = Thread {
+            path: path.to_owned(),
+            engine: EngineOptions { cache_kib: CACHE_KIB, ..options.engine.clone() },
+            every: options.check_every,
+            pause: options.check_pause,
+            writer,
+            requests,
+        };
+        std::thread::Builder::new().name("store-check".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { requests: Mutex::new(Some(sender)) })
+    }
+
+    pub(super) async fn check(&self) -> Result<CheckReport, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let sender = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A thread that has ended drops the reply.
+        let _ = sender.map(|sender| sender.send(reply));
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    pub(super) fn stop(&self) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Thread {
+    fn run(self) {
+        let mut waiting = Vec::new();
+        loop {
+            let Some(result) = self.pass(&mut waiting) else { return };
+            if let Err(error) = &result {
+                tracing::warn!(%error, "the check of the store failed");
+            }
+            for reply in waiting.drain(..) {
+                let _ = Reply::send(reply, result.clone());
+            }
+            match self.requests.recv_timeout(self.every) {
+                Ok(reply) => waiting.push(reply),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// One pass; none if the store is closed meanwhile.
+    fn pass(&self, waiting: &mut Vec<Reply>) -> Option<Result<CheckReport, StoreError>> {
+        // Those who ask later than this get a pass of their own.
+        let mut later = Vec::new();
+        let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
+            scan(&conn, || match self.requests.recv_timeout(self.pause) {
+                Ok(reply) => {
+                    later.push(reply);
+                    true
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => true,
+                Err(mpsc::RecvTimeoutError::Disconnected) => false,
+            })
+        });
+        let result = match seen {
+            Ok(None) => return None,
+            Ok(Some(seen)) => self.judge(seen),
+            Err(error @ StoreError::Corrupt(_)) => self.post(confirm_damage).and(Err(error)),
+            Err(error) => Err(error),
+        };
+        for reply in waiting.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+        waiting.append(&mut later);
+        Some(result)
+    }
+
+    fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {
+        let Seen { epoch, rows, damaged, adds_up, structure } = seen;
+        if let Some(text) = structure {
+            let error = StoreError::corrupt(text);
+            let posted = error.clone();
+            self.post(move |_, state| if state.epoch() == epoch { Err(posted.clone()) } else { Ok(()) })?;
+            return Err(error);
+        }
+        if damaged.is_empty() && adds_up {
+            return Ok(CheckReport { rows, ..CheckReport::default() });
+        }
+        let (removed, renewed) = self.post(move |conn, state| state.repair(conn, &damaged))?;
+        Ok(CheckReport { rows, removed, renewed })
+    }
+
+    fn post<T: Send + 'static>(
+        &self,
+        job: impl FnMut(&Connection, &mut State) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.post(job).blocking_recv().unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+/// Reads all rows in one snapshot; `pause` is called between batches and says whether to go on.
+fn scan(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result<Option<Seen>, StoreError> {
+    let tx = conn.unchecked_transaction()?;
+    let (totals, _) = state::totals(&tx)?;
+    let resources = Resources::load(&tx, false)?;
+    let (mut rows_seen, mut digest, mut damaged) = (0, Digest::default(), Vec::new());
+    let mut statement = tx.prepare(&format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        rows_seen += 1;
+        match ObjectRow::read(row)? {
+            Some(row) if row.is_sound(&resources) => digest.add(totals.epoch, row.uid, &row.version.into()),
+            _ if damaged.len() < MAX_DAMAGED => damaged.push(row.get(0)?),
+            _ => return Err(StoreError::corrupt(format!("more than {MAX_DAMAGED} damaged rows"))),
+        }
+        if rows_seen % BATCH == 0 && !pause() {
+            return Ok(None);
+        }
+    }
+    let adds_up = (rows_seen, digest) == (totals.count, totals.digest);
+    let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    let structure = (verdict != "ok").then_some(verdict);
+    Ok(Some(Seen { epoch: totals.epoch, rows: rows_seen, damaged, adds_up, structure }))
+}
+
+/// A job for the writer: looks whether the file is damaged as another connection believes. If so it
+/// fails, and with that the file is replaced.
+pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(), StoreError> {
+    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(StoreError::corrupt(verdict));
+    }
+    state::totals(conn)?;
+    Resources::load(conn, false)?;
+    state.reopen_readers();
+    Ok(())
+}

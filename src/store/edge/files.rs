@@ -1,0 +1,202 @@
+//! The files around the database: the lock, copies set aside, and whether the open file is still the one
+//! its path names.
+
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::store::StoreError;
+use crate::store::engine::{wal_path, with_suffix};
+
+/// How many damaged files are kept for inspection.
+const KEPT_ASIDE: usize = 2;
+
+/// Takes the lock that keeps other processes out for as long as the file lives. The database's own
+/// locks would not: they are held only during a transaction.
+pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+    let file = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Which files the paths of a database name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    database: Option<(u64, u64)>,
+    wal: Option<(u64, u64)>,
+}
+
+impl Identity {
+    /// Looks at the paths. A file that cannot be looked at for another reason than that it is missing
+    /// is an error: it says nothing.
+    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+        Ok(Self { database: inode(path)?, wal: inode(&wal_path(path))? })
+    }
+
+    /// What has become of the files that were open as `self`, in words, if they are not in place.
+    pub(super) fn compare(self, now: Self) -> Option<&'static str> {
+        match (self.database == now.database, self.wal == now.wal) {
+            (true, true) => None,
+            (false, _) if now.database.is_none() => Some("the database file has been deleted"),
+            (false, _) => Some("the database file has been replaced"),
+            (true, false) if now.wal.is_none() => Some("the write-ahead log has been deleted"),
+            (true, false) => Some("the write-ahead log has been replaced"),
+        }
+    }
+}
+
+fn inode(path: &Path) -> Result<Option<(u64, u64)>, StoreError> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where a new file is built before it takes the place of a damaged one.
+pub(super) fn fresh_path(path: &Path) -> PathBuf {
+    with_suffix(path, ".fresh")
+}
+
+/// Removes a database and what belongs to it, as far as it is there.
+pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        match fs::remove_file(with_suffix(path, suffix)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts the fresh file, complete and closed, in the place of the damaged one, which is set aside. Says
+/// where; none if there was no file any more.
+///
+/// A crash at any point leaves either file in place, each without the other's log: a log replayed
+/// into another database would ruin it.
+pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
+    let fresh = fresh_path(path);
+    File::open(&fresh)?.sync_all()?;
+    let aside = free_name(path);
+    let existed = match fs::hard_link(path, &aside) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        // A file system without links.
+        Err(_) => fs::rename(path, &aside).map(|()| true)?,
+    };
+    let moved = fs::rename(wal_path(path), wal_path(&aside));
+    if let Err(error) = moved
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(error.into());
+    }
+    let _ = fs::remove_file(with_suffix(path, "-shm"));
+    sync_directory(path)?;
+    fs::rename(&fresh, path)?;
+    sync_directory(path)?;
+    prune(path, KEPT_ASIDE);
+    Ok(existed.then_some(aside))
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok(File::open(directory)?.sync_all()?)
+}
+
+const ASIDE: &str = ".corrupt-";
+
+/// A name that no file has: `<name>.corrupt-20261121T040000Z`, with a number if need be.
+fn free_name(path: &Path) -> PathBuf {
+    let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    let name = with_suffix(path, &format!("{ASIDE}{time}"));
+    let numbered = (2u32..).map(|number| with_suffix(&name, &format!("-{number}")));
+    let free = |candidate: &PathBuf| !candidate.exists() && !wal_path(candidate).exists();
+    std::iter::once(name.clone()).chain(numbered).take(1000).find(free).unwrap_or(name)
+}
+
+/// Removes the oldest of the files that were set aside, all but `keep`.
+pub(super) fn prune(path: &Path, keep: usize) {
+    let mut aside = set_aside(path);
+    let surplus = aside.len().saturating_sub(keep);
+    for old in aside.drain(..surplus) {
+        if let Err(error) = remove(&old) {
+            tracing::warn!(file = %old.display(), %error, "an old damaged database cannot be removed");
+        }
+    }
+}
+
+/// The files that were set aside, the oldest first.
+pub(super) fn set_aside(path: &Path) -> Vec<PathBuf> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
+    let prefix = format!("{}{ASIDE}", name.to_string_lossy());
+    let is_aside = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&prefix) && !name.ends_with("-wal") && !name.ends_with("-shm")
+    };
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(is_aside).collect())
+        .unwrap_or_default();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_lock_says_that_the_database_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        let first = lock(&path).unwrap();
+        assert!(matches!(lock(&path), Err(StoreError::InUse { .. })));
+        drop(first);
+        lock(&path).unwrap();
+    }
+
+    #[test]
+    fn two_damaged_files_are_kept_with_their_logs_and_older_ones_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        for round in 0..4 {
+            fs::write(&path, format!("old {round}")).unwrap();
+            fs::write(wal_path(&path), format!("log {round}")).unwrap();
+            fs::write(fresh_path(&path), "new").unwrap();
+            replace(&path).unwrap().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            assert!(!wal_path(&path).exists());
+        }
+        let kept = set_aside(&path);
+        let texts: Vec<String> = kept.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+        assert_eq!(texts, ["old 2", "old 3"]);
+        assert_eq!(fs::read_to_string(wal_path(&kept[0])).unwrap(), "log 2");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+    }
+
+    #[test]
+    fn a_missing_file_is_told_from_a_replaced_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        fs::write(&path, "a").unwrap();
+        fs::write(wal_path(&path), "w").unwrap();
+        let before = Identity::of(&path).unwrap();
+        assert_eq!(before.compare(Identity::of(&path).unwrap()), None);
+        fs::remove_file(wal_path(&path)).unwrap();
+        assert_eq!(
+            before.compare(Identity::of(&path).unwrap()),
+            Some("the write-ahead log has been deleted")
+        );
+        // The old file keeps its inode until after the new one has been made.
+        fs::write(fresh_path(&path), "b").unwrap();
+        fs::rename(fresh_path(&path), &path).unwrap();
+        let now = Identity::of(&path).unwrap();
+        assert_eq!(before.compare(now), Some("the database file has been replaced"));
+    }
+}

@@ -1,0 +1,271 @@
+//! Reads, each within one snapshot.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, uid_key};
+use super::state::totals;
+use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
+use crate::object::{Resource, ResourceVersion};
+use crate::store::StoreError;
+use crate::store::engine::integer;
+use crate::sync::change::Uid;
+use crate::sync::digest::{BucketSet, Buckets};
+use crate::sync::replica::Totals;
+
+/// Bytes of bodies on one page of a list; the first object always fits.
+const LIST_BYTES: usize = 1 << 20;
+/// Rows that one page looks at for each that it may return: bounds the time of a read.
+const LOOKED_AT: usize = 64;
+
+/// Text of a row, or damage.
+fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
+    Ok(row.get_ref(index)?.as_str().map_err(rusqlite::Error::from)?)
+}
+
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+fn object_ref(
+    resources: &Resources,
+    resource_id: i64,
+    namespace: &str,
+    name: &str,
+) -> Result<ObjectRef, StoreError> {
+    let kind = resources
+        .by_id(resource_id)
+        .ok_or_else(|| StoreError::corrupt(format!("kind {resource_id} is not in table resources")))?;
+    Ok(ObjectRef {
+        resource: Arc::clone(&kind.resource),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+/// See [`super::EdgeStore::changes`].
+pub(super) fn changes(conn: &Connection, after: u64, limit: usize) -> Result<Changes, StoreError> {
+    let (totals, _) = totals(conn)?;
+    let oldest = oldest(conn)?;
+    if after < oldest {
+        return Err(StoreError::Compacted { after, oldest });
+    }
+    let resources = Resources::load(conn, false)?;
+    let mut statement = conn.prepare_cached(
+        "SELECT j.revision, j.uid, coalesce(j.resource_id, o.resource_id), coalesce(j.namespace, o.namespace),
+                coalesce(j.name, o.name), o.uid, o.version
+         FROM journal j LEFT JOIN objects o ON o.id = j.object_id AND o.revision = j.revision
+         WHERE j.revision > ?1 ORDER BY j.revision",
+    )?;
+    let mut rows = statement.query([integer(after)])?;
+    let mut page = Changes { from: after, to: after, entries: Vec::new(), more: false };
+    let most = limit.max(1);
+    for _ in 0..most.saturating_mul(LOOKED_AT) {
+        let Some(row) = rows.next()? else {
+            page.to = totals.revision.max(after);
+            return Ok(page);
+        };
+        page.to = unsigned(row.get(0)?);
+        page.entries.extend(change(row, &resources)?);
+        if page.entries.len() == most {
+            break;
+        }
+    }
+    page.more = page.to < totals.revision;
+    Ok(page)
+}
+
+/// The entry of a journal row; none if the row changed again later.
+fn change(row: &Row<'_>, resources: &Resources) -> Result<Option<Entry>, StoreError> {
+    let removed: Option<&str> = row.get_ref(1)?.as_str_or_null().map_err(rusqlite::Error::from)?;
+    let (uid, version) = match removed {
+        Some(uid) => (uid, None),
+        None => match row.get_ref(5)?.as_str_or_null().map_err(rusqlite::Error::from)? {
+            Some(uid) => (uid, Some(ResourceVersion::from(text(row, 6)?))),
+            None => return Ok(None),
+        },
+    };
+    let object = object_ref(resources, row.get(2)?, text(row, 3)?, text(row, 4)?)?;
+    Ok(Some(Entry { revision: unsigned(row.get(0)?), uid: uid.into(), version, object }))
+}
+
+/// The oldest revision after which changes can be asked for.
+fn oldest(conn: &Connection) -> Result<u64, StoreError> {
+    let first: Option<(i64, bool)> = conn
+        .prepare_cached(
+            "SELECT revision, object_id IS NULL AND uid IS NULL FROM journal ORDER BY revision LIMIT 1",
+        )?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    // A row without a change is where the journal began: the changes before it are not told.
+    Ok(match first {
+        Some((revision, true)) => unsigned(revision),
+        Some((revision, false)) => unsigned(revision - 1),
+        None => 0,
+    })
+}
+
+/// See [`super::EdgeStore::buckets`].
+pub(super) fn buckets(conn: &Connection) -> Result<(Totals, Buckets), StoreError> {
+    let (totals, _) = totals(conn)?;
+    let mut buckets = Buckets::default();
+    let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        buckets.add(totals.epoch, text(row, 0)?, &text(row, 1)?.into());
+    }
+    Ok((totals, buckets))
+}
+
+/// See [`super::EdgeStore::inventory`].
+pub(super) fn inventory(
+    conn: &Connection,
+    buckets: BucketSet,
+    after: Option<InventoryCursor>,
+    limit: usize,
+) -> Result<Inventory, StoreError> {
+    let (totals, _) = totals(conn)?;
+    let resources = Resources::load(conn, false)?;
+    let mut statement = conn.prepare_cached(
+        "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects WHERE id > ?1 ORDER BY id",
+    )?;
+    let mut rows = statement.query([after.map_or(i64::MIN, |InventoryCursor(id)| id)])?;
+    let mut entries = Vec::new();
+    let most = limit.max(1);
+    let mut looked_at = 0;
+    while let Some(row) = rows.next()? {
+        looked_at += 1;
+        let uid = text(row, 1)?;
+        if buckets.contains(totals.epoch.bucket(uid)) {
+            entries.push(Entry {
+                revision: unsigned(row.get(6)?),
+                uid: uid.into(),
+                version: Some(text(row, 5)?.into()),
+                object: object_ref(&resources, row.get(2)?, text(row, 3)?, text(row, 4)?)?,
+            });
+        }
+        if entries.len() == most || looked_at == most.saturating_mul(LOOKED_AT) {
+            return Ok(Inventory { totals, entries, next: Some(InventoryCursor(row.get(0)?)) });
+        }
+    }
+    Ok(Inventory { totals, entries, next: None })
+}
+
+/// A row as an object; the row's id if it is damaged.
+fn stored(row: &Row<'_>, resources: &Resources) -> Result<Result<Stored, i64>, StoreError> {
+    match ObjectRow::read(row)? {
+        Some(row) if row.is_sound(resources) => Ok(Ok(Stored {
+            uid: row.uid.into(),
+            version: row.version.into(),
+            revision: unsigned(row.revision),
+            object: object_ref(resources, row.resource_id, row.namespace, row.name)?,
+            body: row.body.to_owned(),
+        })),
+        _ => Ok(Err(row.get(0)?)),
+    }
+}
+
+/// An object, or the ids of rows that turned out damaged.
+type Found = (Option<Stored>, Vec<i64>);
+
+fn one(row: Option<&Row<'_>>, resources: &Resources) -> Result<Found, StoreError> {
+    let Some(row) = row else { return Ok((None, Vec::new())) };
+    Ok(match stored(row, resources)? {
+        Ok(stored) => (Some(stored), Vec::new()),
+        Err(id) => (None, vec![id]),
+    })
+}
+
+/// See [`super::EdgeStore::get`].
+pub(super) fn by_name(
+    conn: &Connection,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Found, StoreError> {
+    let resources = Resources::load(conn, false)?;
+    let Some(kind) = resources.find(resource) else { return Ok((None, Vec::new())) };
+    let sql = format!(
+        "SELECT {OBJECT_COLUMNS} FROM objects WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((kind.id, namespace, name))?;
+    one(rows.next()?, &resources)
+}
+
+/// See [`super::EdgeStore::by_uid`].
+pub(super) fn by_uid(conn: &Connection, uid: &Uid) -> Result<Found, StoreError> {
+    let resources = Resources::load(conn, false)?;
+    let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE uid_key = ?1 AND uid = ?2");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((uid_key(uid), &**uid))?;
+    one(rows.next()?, &resources)
+}
+
+/// See [`super::EdgeStore::list`].
+pub(super) fn list(
+    conn: &Connection,
+    resource: &Resource,
+    namespace: Option<&str>,
+    after: Option<&ListCursor>,
+    limit: usize,
+) -> Result<(List, Vec<i64>), StoreError> {
+    let (totals, _) = totals(conn)?;
+    let mut list = List { revision: totals.revision, items: Vec::new(), next: None };
+    let resources = Resources::load(conn, false)?;
+    let Some(kind) = resources.find(resource) else { return Ok((list, Vec::new())) };
+    let within = if namespace.is_some() { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
+    let sql = format!(
+        "SELECT {OBJECT_COLUMNS} FROM objects
+         WHERE resource_id = ?1 AND (namespace, name) > (?2, ?3) {within} ORDER BY namespace, name"
+    );
+    let from = match (after, namespace) {
+        (Some(after), _) => (after.namespace.as_str(), after.name.as_str()),
+        (None, Some(namespace)) => (namespace, ""),
+        (None, None) => ("", ""),
+    };
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((kind.id, from.0, from.1, namespace))?;
+    let (mut damaged, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        let item = match stored(row, &resources)? {
+            Ok(item) => item,
+            Err(id) => {
+                damaged.push(id);
+                continue;
+            }
+        };
+        let full = list.items.len() == limit.max(1) || bytes + item.body.len() > LIST_BYTES;
+        if let Some(last) = list.items.last().filter(|_| full) {
+            let ObjectRef { namespace, name, .. } = last.object.clone();
+            list.next = Some(ListCursor { namespace, name });
+            break;
+        }
+        bytes += item.body.len();
+        list.items.push(item);
+    }
+    Ok((list, damaged))
+}
+
+/// See [`super::EdgeStore::kinds`].
+pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
+    let resources = Resources::load(conn, false)?;
+    let mut statement =
+        conn.prepare_cached("SELECT resource_id, count(*) FROM objects GROUP BY resource_id")?;
+    let mut rows = statement.query([])?;
+    let mut kinds = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let Some(kind) = resources.by_id(row.get(0)?) {
+            kinds.push((Arc::clone(&kind.resource), unsigned(row.get(1)?)));
+        }
+    }
+    kinds.sort();
+    Ok(kinds)
+}
+
+/// Bytes within the file that are free for reuse.
+pub(super) fn free_bytes(conn: &Connection) -> Result<u64, StoreError> {
+    let pages: i64 = conn.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+    Ok(unsigned(pages) * crate::store::engine::PAGE_BYTES)
+}

@@ -1,0 +1,420 @@
+//! The rows of an open transaction, as [`crate::sync::replica`] wants them.
+
+use std::sync::Arc;
+
+use rusqlite::{CachedStatement, Connection, Row};
+
+use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
+use crate::store::StoreError;
+use crate::store::engine::{checksum64, integer};
+use crate::sync::change::{Change, Put, Uid};
+use crate::sync::digest::Digest;
+use crate::sync::replica::{Held, Rows, Totals};
+
+/// What a change weighs in the writer's queue, bytes.
+pub(super) fn weight(change: &Change) -> usize {
+    const ROW: usize = 256;
+    match change {
+        Change::Put(put) => ROW + put.body.get().len(),
+        Change::Delete(_) => ROW,
+    }
+}
+
+/// The key of the index over UIDs: short, so that the index is small; rows compare the text.
+pub(super) fn uid_key(uid: &str) -> i64 {
+    // Truncation is the intent.
+    #[allow(clippy::cast_possible_truncation)]
+    let key = checksum64(&[uid.as_bytes()]) as i32;
+    i64::from(key)
+}
+
+/// A kind and the number it has in this file.
+#[derive(Clone, Debug)]
+pub(super) struct Interned {
+    pub(super) id: i64,
+    pub(super) resource: Arc<Resource>,
+    /// Checksum of the kind, part of the checksum of each row.
+    pub(super) checksum: i64,
+    group: Arc<str>,
+    kind: Arc<str>,
+}
+
+/// All kinds in this file: few, so they are kept in memory and searched one by one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resources(Vec<Interned>);
+
+/// The checksum of a kind.
+fn resource_checksum(resource: &Resource) -> i64 {
+    let namespaced = [u8::from(resource.scope == Scope::Namespaced)];
+    let Resource { group, version, kind, plural, .. } = resource;
+    let text = [group, version, kind, plural].map(String::as_bytes);
+    checksum64(&[text[0], text[1], text[2], text[3], &namespaced])
+}
+
+impl Resources {
+    /// Reads the kinds; one whose checksum does not hold is an error unless `lenient`, then it is left out.
+    pub(super) fn load(conn: &Connection, lenient: bool) -> Result<Self, StoreError> {
+        let mut statement = conn.prepare_cached(
+            "SELECT id, \"group\", version, kind, plural, namespaced, checksum FROM resources",
+        )?;
+        let mut rows = statement.query([])?;
+        let mut list = Vec::new();
+        while let Some(row) = rows.next()? {
+            let scope = if row.get::<_, i64>(5)? == 1 { Scope::Namespaced } else { Scope::Cluster };
+            let resource = Resource {
+                group: row.get(1)?,
+                version: row.get(2)?,
+                kind: row.get(3)?,
+                plural: row.get(4)?,
+                scope,
+            };
+            let interned = Interned::new(row.get(0)?, Arc::new(resource));
+            if interned.checksum == row.get::<_, i64>(6)? {
+                list.push(interned);
+            } else if !lenient {
+                return Err(StoreError::corrupt(format!("kind {} in table resources", interned.id)));
+            }
+        }
+        Ok(Self(list))
+    }
+
+    pub(super) fn by_id(&self, id: i64) -> Option<&Interned> {
+        self.0.iter().find(|interned| interned.id == id)
+    }
+
+    pub(super) fn find(&self, resource: &Resource) -> Option<&Interned> {
+        self.0.iter().find(|interned| *interned.resource == *resource)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Interned> {
+        self.0.iter()
+    }
+
+    /// The number of a kind, given to it now if it is new.
+    pub(super) fn intern(
+        &mut self,
+        conn: &Connection,
+        resource: &Arc<Resource>,
+    ) -> Result<Interned, StoreError> {
+        if let Some(interned) = self.find(resource) {
+            return Ok(interned.clone());
+        }
+        let checksum = resource_checksum(resource);
+        conn.prepare_cached(
+            "INSERT INTO resources (\"group\", version, kind, plural, namespaced, checksum)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute((
+            &resource.group,
+            &resource.version,
+            &resource.kind,
+            &resource.plural,
+            resource.scope == Scope::Namespaced,
+            checksum,
+        ))?;
+        let interned = Interned::new(conn.last_insert_rowid(), Arc::clone(resource));
+        self.0.push(interned.clone());
+        Ok(interned)
+    }
+}
+
+impl Interned {
+    fn new(id: i64, resource: Arc<Resource>) -> Self {
+        let checksum = resource_checksum(&resource);
+        let (group, kind) = (resource.group.as_str().into(), resource.kind.as_str().into());
+        Self { id, resource, checksum, group, kind }
+    }
+
+    fn key(&self, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            group: Arc::clone(&self.group),
+            kind: Arc::clone(&self.kind),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// All columns of a row of `objects`, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObjectRow<'a> {
+    pub(super) id: i64,
+    pub(super) uid: &'a str,
+    pub(super) resource_id: i64,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) version: &'a str,
+    pub(super) revision: i64,
+    pub(super) checksum: i64,
+    pub(super) body: &'a str,
+}
+
+/// The columns that [`ObjectRow::read`] wants, in its order.
+pub(super) const OBJECT_COLUMNS: &str =
+    "id, uid, resource_id, namespace, name, version, revision, checksum, body";
+
+impl<'a> ObjectRow<'a> {
+    /// Takes the columns of a row. Text that is not UTF-8 is damage of this row alone, hence `None`.
+    pub(super) fn read(row: &'a Row<'_>) -> Result<Option<Self>, StoreError> {
+        let text =
+            |index: usize| -> Result<Option<&'a str>, StoreError> { Ok(row.get_ref(index)?.as_str().ok()) };
+        let number = |index: usize| row.get_ref(index).map(|value| value.as_i64().ok());
+        let (Some(uid), Some(namespace), Some(name)) = (text(1)?, text(3)?, text(4)?) else {
+            return Ok(None);
+        };
+        let (Some(version), Some(body)) = (text(5)?, text(8)?) else { return Ok(None) };
+        let (Some(resource_id), Some(revision), Some(checksum)) = (number(2)?, number(6)?, number(7)?) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            id: row.get(0)?,
+            uid,
+            resource_id,
+            namespace,
+            name,
+            version,
+            revision,
+            checksum,
+            body,
+        }))
+    }
+
+    /// Whether the row is as it was written.
+    pub(super) fn is_sound(&self, resources: &Resources) -> bool {
+        resources.by_id(self.resource_id).is_some_and(|kind| self.expected_checksum(kind) == self.checksum)
+    }
+
+    /// The checksum over everything that makes the row what it is.
+    pub(super) fn expected_checksum(&self, kind: &Interned) -> i64 {
+        checksum64(&[
+            &kind.checksum.to_le_bytes(),
+            self.namespace.as_bytes(),
+            self.name.as_bytes(),
+            self.uid.as_bytes(),
+            self.version.as_bytes(),
+            &self.revision.to_le_bytes(),
+            self.body.as_bytes(),
+        ])
+    }
+}
+
+/// How a row is found again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowRef {
+    id: i64,
+    resource_id: i64,
+}
+
+/// A row of the journal that is still to be written.
+struct Noted {
+    revision: u64,
+    what: What,
+}
+
+enum What {
+    Put { object_id: i64 },
+    Removed { uid: Uid, resource_id: i64, key: ObjectKey, version: ResourceVersion },
+}
+
+/// The rows of an open transaction.
+pub(super) struct Tables<'a> {
+    conn: &'a Connection,
+    resources: &'a mut Resources,
+    noted: Vec<Noted>,
+}
+
+impl<'a> Tables<'a> {
+    pub(super) fn new(conn: &'a Connection, resources: &'a mut Resources) -> Self {
+        Self { conn, resources, noted: Vec::new() }
+    }
+
+    /// Writes the journal of the batch; its last row carries the totals.
+    pub(super) fn finish(self, totals: &Totals, confirmed: u64) -> Result<(), StoreError> {
+        let mut insert = journal_insert(self.conn)?;
+        let last = self.noted.len().saturating_sub(1);
+        for (index, Noted { revision, what }) in self.noted.iter().enumerate() {
+            let sums = (index == last).then(|| Sums::of(totals, confirmed));
+            let (count, digest, confirmed) = Sums::columns(sums.as_ref());
+            let revision = integer(*revision);
+            match what {
+                What::Put { object_id } => insert.execute((
+                    revision,
+                    object_id,
+                    None::<&str>,
+                    None::<i64>,
+                    None::<&str>,
+                    None::<&str>,
+                    None::<&str>,
+                    count,
+                    digest,
+                    confirmed,
+                ))?,
+                What::Removed { uid, resource_id, key, version } => insert.execute((
+                    revision,
+                    None::<i64>,
+                    &**uid,
+                    resource_id,
+                    &*key.namespace,
+                    &*key.name,
+                    version.as_str(),
+                    count,
+                    digest,
+                    confirmed,
+                ))?,
+            };
+        }
+        Ok(())
+    }
+
+    fn held(&self, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
+        let (id, resource_id) = (row.get(0)?, row.get(2)?);
+        let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
+        let kind = self.resources.by_id(resource_id).ok_or_else(|| {
+            StoreError::corrupt(format!(
+                "object {id} is of kind {resource_id}, which is not in table resources"
+            ))
+        })?;
+        Ok(Held {
+            row: RowRef { id, resource_id },
+            uid: text(1)?.into(),
+            version: ResourceVersion::from(text(5)?),
+            key: kind.key(text(3)?, text(4)?),
+        })
+    }
+}
+
+/// The totals as columns of a journal row.
+struct Sums {
+    count: i64,
+    digest: [u8; 16],
+    confirmed: i64,
+}
+
+impl Sums {
+    fn of(totals: &Totals, confirmed: u64) -> Self {
+        let Digest(digest) = totals.digest;
+        Self { count: integer(totals.count), digest: digest.to_le_bytes(), confirmed: integer(confirmed) }
+    }
+
+    fn columns(sums: Option<&Self>) -> (Option<i64>, Option<&[u8]>, Option<i64>) {
+        match sums {
+            Some(sums) => (Some(sums.count), Some(&sums.digest), Some(sums.confirmed)),
+            None => (None, None, None),
+        }
+    }
+}
+
+fn journal_insert(conn: &Connection) -> Result<CachedStatement<'_>, StoreError> {
+    Ok(conn.prepare_cached(
+        "INSERT INTO journal
+           (revision, object_id, uid, resource_id, namespace, name, version, count, digest, confirmed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?)
+}
+
+/// Starts the journal anew: no change before this row can be asked for.
+pub(super) fn restart_journal(conn: &Connection, totals: &Totals) -> Result<(), StoreError> {
+    conn.execute("DELETE FROM journal", [])?;
+    let sums = Sums::of(totals, totals.revision);
+    conn.execute(
+        "INSERT INTO journal (revision, count, digest, confirmed) VALUES (?1, ?2, ?3, ?4)",
+        (integer(totals.revision), sums.count, sums.digest.as_slice(), sums.confirmed),
+    )?;
+    Ok(())
+}
+
+const HELD_BY_UID: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
+   WHERE uid_key = ?1 AND uid = ?2";
+const HELD_BY_NAME: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
+   WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3";
+
+impl Rows for Tables<'_> {
+    type Row = RowRef;
+    type Error = StoreError;
+
+    fn by_uid(&mut self, uid: &str) -> Result<Option<Held<RowRef>>, StoreError> {
+        let mut statement = self.conn.prepare_cached(HELD_BY_UID)?;
+        let mut rows = statement.query((uid_key(uid), uid))?;
+        rows.next()?.map(|row| self.held(row)).transpose()
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<RowRef>>, StoreError> {
+        // The same object may have been received under another version of its group.
+        for kind in self.resources.iter().filter(|kind| kind.group == key.group && kind.kind == key.kind) {
+            let mut statement = self.conn.prepare_cached(HELD_BY_NAME)?;
+            let mut rows = statement.query((kind.id, &*key.namespace, &*key.name))?;
+            if let Some(row) = rows.next()? {
+                return self.held(row).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn put(&mut self, revision: u64, put: &Put, replaced: Option<RowRef>) -> Result<(), StoreError> {
+        let kind = self.resources.intern(self.conn, &put.resource)?;
+        let mut row = ObjectRow {
+            id: replaced.map_or(0, |row| row.id),
+            uid: &put.uid,
+            resource_id: kind.id,
+            namespace: &put.namespace,
+            name: &put.name,
+            version: put.version.as_str(),
+            revision: integer(revision),
+            checksum: 0,
+            body: put.body.get(),
+        };
+        row.checksum = row.expected_checksum(&kind);
+        let object_id = match replaced {
+            Some(held) => {
+                update(self.conn, &row, held)?;
+                held.id
+            }
+            None => insert(self.conn, &row)?,
+        };
+        self.noted.push(Noted { revision, what: What::Put { object_id } });
+        Ok(())
+    }
+
+    fn remove(&mut self, revision: u64, held: Held<RowRef>) -> Result<(), StoreError> {
+        self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([held.row.id])?;
+        let Held { row, uid, version, key } = held;
+        let what = What::Removed { uid, resource_id: row.resource_id, key, version };
+        self.noted.push(Noted { revision, what });
+        Ok(())
+    }
+}
+
+/// Inserts a row and says its id; its `id` is ignored.
+pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, StoreError> {
+    conn.prepare_cached(
+        "INSERT INTO objects
+           (uid, uid_key, resource_id, namespace, name, version, revision, checksum, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute((
+        row.uid,
+        uid_key(row.uid),
+        row.resource_id,
+        row.namespace,
+        row.name,
+        row.version,
+        row.revision,
+        row.checksum,
+        row.body,
+    ))?;
+    Ok(conn.last_insert_rowid())
+}
+
+/// Updates a row in place. A column that an index has is only named if it changes: naming it alone would
+/// rewrite the index.
+fn update(conn: &Connection, row: &ObjectRow<'_>, held: RowRef) -> Result<(), StoreError> {
+    if row.resource_id != held.resource_id {
+        conn.prepare_cached("UPDATE objects SET resource_id = ?2 WHERE id = ?1")?
+            .execute((row.id, row.resource_id))?;
+    }
+    conn.prepare_cached(
+        "UPDATE objects SET version = ?2, revision = ?3, checksum = ?4, body = ?5 WHERE id = ?1",
+    )?
+    .execute((row.id, row.version, row.revision, row.checksum, row.body))?;
+    Ok(())
+}

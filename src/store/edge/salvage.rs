@@ -1,0 +1,237 @@
+//! Saving what can be read of a damaged database into a fresh one.
+//!
+//! A row counts as readable if its checksum holds. The table is read from both ends up to the damage;
+//! what lies between is asked for one by one, by the row ids that the indexes still know.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Statement};
+
+use super::files;
+use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
+use super::state::{self, Floor, KIND};
+use crate::store::StoreError;
+use crate::store::engine::{EngineOptions, open_reader, open_writer};
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Salvaged {
+    /// Objects saved.
+    pub(super) kept: u64,
+    /// Objects that are known to be lost.
+    pub(super) lost: u64,
+    /// Where the damaged file is.
+    pub(super) set_aside: Option<PathBuf>,
+}
+
+/// Builds a fresh file from what can be read, through the open connection or by opening the file, and
+/// puts it in the place of the damaged one.
+pub(super) fn rebuild(
+    path: &Path,
+    options: &EngineOptions,
+    open: Option<&Connection>,
+    floor: &Floor,
+) -> Result<Salvaged, StoreError> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let own = match open {
+        Some(_) => None,
+        None => open_reader(path, options).ok(),
+    };
+    let source = open.or(own.as_ref());
+    let (kept, lost) = match copy(path, options, source, floor) {
+        Err(StoreError::Full(_)) => {
+            // Being able to go on is worth more than evidence, and even more than what could be saved:
+            // the cloud has it.
+            files::prune(path, 0);
+            match copy(path, options, source, floor) {
+                Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
+                other => other?,
+            }
+        }
+        other => other?,
+    };
+    if let Some(own) = own {
+        let_go(own);
+    }
+    let set_aside = files::replace(path)?;
+    Ok(Salvaged { kept, lost, set_aside })
+}
+
+/// Closes the connection to a file that is no longer in its place: without a checkpoint, which is of no
+/// use, and above all without removing a log, whose path may be another database's by now.
+pub(super) fn let_go(conn: Connection) {
+    // It fails on no supported version; SQLite itself notices as well that the file has moved.
+    let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    drop(conn);
+}
+
+/// Builds the fresh file and closes it; says what was kept and what is known to be lost.
+fn copy(
+    path: &Path,
+    options: &EngineOptions,
+    source: Option<&Connection>,
+    floor: &Floor,
+) -> Result<(u64, u64), StoreError> {
+    let fresh = files::fresh_path(path);
+    files::remove(&fresh)?;
+    // The limit of size is that of the file in use: copying must not fail by it.
+    let fresh = open_writer(&fresh, KIND, &EngineOptions { max_bytes: None, ..options.clone() })?;
+    // The file is synced as a whole before it is put in place.
+    fresh.pragma_update(None, "synchronous", "off")?;
+    let mut copier = Copier::new(&fresh, source, floor);
+    if let Some(source) = source {
+        copier.copy_all(source)?;
+    }
+    let counts = copier.finish(floor)?;
+    fresh.close().map_err(|(_, error)| error)?;
+    Ok(counts)
+}
+
+struct Copier<'a> {
+    fresh: &'a Connection,
+    /// The kinds as the damaged file numbers them.
+    known: Resources,
+    /// The kinds as the fresh file numbers them.
+    interned: Resources,
+    kept: u64,
+    damaged: u64,
+    expected: u64,
+    revision: u64,
+    incarnation: Option<String>,
+}
+
+/// Rows in one transaction of the fresh file.
+const BATCH: u64 = 256;
+
+impl<'a> Copier<'a> {
+    fn new(fresh: &'a Connection, source: Option<&Connection>, floor: &Floor) -> Self {
+        let stored = source.and_then(|source| state::totals(source).ok()).map(|(totals, _)| totals);
+        let in_memory = floor.resources.iter().next().is_some();
+        let known = match source {
+            Some(source) if !in_memory => Resources::load(source, true).unwrap_or_default(),
+            _ => floor.resources.clone(),
+        };
+        let incarnation = source.and_then(|source| state::meta(source, "incarnation").ok().flatten());
+        Self {
+            fresh,
+            known,
+            interned: Resources::default(),
+            kept: 0,
+            damaged: 0,
+            expected: stored.map_or(floor.count, |totals| totals.count.max(floor.count)),
+            revision: stored.map_or(floor.revision, |totals| totals.revision.max(floor.revision)),
+            incarnation: floor.incarnation.clone().or(incarnation),
+        }
+    }
+
+    /// Reads the table from both ends, then what the damage between hides. Only failures of the fresh
+    /// file are errors.
+    fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
+        self.fresh.execute_batch("BEGIN")?;
+        let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
+        let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };
+        let downward = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id DESC");
+        let Err(from_above) = self.copy_run(source, &downward, reached)? else { return Ok(()) };
+        let one = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
+        for id in hidden_ids(source, reached, from_above) {
+            if let Ok(mut statement) = source.prepare_cached(&one) {
+                self.copy_rows(&mut statement, id)?.ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the rows of a query up to its end (`Ok`), or up to damage: then the last id that was read.
+    fn copy_run(
+        &mut self,
+        source: &Connection,
+        sql: &str,
+        after: i64,
+    ) -> Result<Result<(), i64>, StoreError> {
+        match source.prepare(sql) {
+            Ok(mut statement) => self.copy_rows(&mut statement, after),
+            Err(_) => Ok(Err(after)),
+        }
+    }
+
+    fn copy_rows(
+        &mut self,
+        statement: &mut Statement<'_>,
+        bound: i64,
+    ) -> Result<Result<(), i64>, StoreError> {
+        let mut last = bound;
+        let result = match statement.parameter_count() {
+            0 => statement.query([]),
+            _ => statement.query([bound]),
+        };
+        let Ok(mut rows) = result else { return Ok(Err(last)) };
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => {
+                    last = row.get(0).unwrap_or(last);
+                    match ObjectRow::read(row) {
+                        Ok(Some(row)) if row.is_sound(&self.known) => self.keep(row)?,
+                        _ => self.damaged += 1,
+                    }
+                }
+                Ok(None) => return Ok(Ok(())),
+                Err(_) => return Ok(Err(last)),
+            }
+        }
+    }
+
+    fn keep(&mut self, mut row: ObjectRow<'_>) -> Result<(), StoreError> {
+        let Some(kind) = self.known.by_id(row.resource_id) else { return Ok(()) };
+        row.resource_id = self.interned.intern(self.fresh, &kind.resource)?.id;
+        match rows::insert(self.fresh, &row) {
+            Ok(_) => {}
+            // Pages that appear twice in a damaged tree show their rows twice.
+            Err(StoreError::Internal(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.kept += 1;
+        self.revision = self.revision.max(row.revision.unsigned_abs());
+        if self.kept.is_multiple_of(BATCH) {
+            self.fresh.execute_batch("COMMIT; BEGIN")?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, floor: &Floor) -> Result<(u64, u64), StoreError> {
+        if self.fresh.is_autocommit() {
+            self.fresh.execute_batch("BEGIN")?;
+        }
+        let floor = Floor {
+            revision: self.revision.max(floor.revision),
+            count: self.expected,
+            incarnation: self.incarnation,
+            resources: Resources::default(),
+        };
+        state::start(self.fresh, &floor)?;
+        self.fresh.execute_batch("COMMIT")?;
+        Ok((self.kept, self.expected.saturating_sub(self.kept).max(self.damaged)))
+    }
+}
+
+/// The row ids between two others, as far as the indexes tell.
+fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for index in ["objects_by_uid", "objects_by_name"] {
+        for order in ["ASC", "DESC"] {
+            let column = if index == "objects_by_uid" { "uid_key" } else { "resource_id" };
+            let sql = format!("SELECT id FROM objects INDEXED BY {index} ORDER BY {column} {order}");
+            let Ok(mut statement) = source.prepare(&sql) else { continue };
+            let Ok(mut rows) = statement.query([]) else { continue };
+            while let Ok(Some(row)) = rows.next() {
+                let between = |id: &i64| *id > above && (*id < below || below == above);
+                ids.extend(row.get(0).ok().filter(between));
+            }
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

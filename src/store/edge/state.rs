@@ -1,0 +1,546 @@
+//! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
+//! about the health of the file. Runs in the writer's thread.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OptionalExtension};
+use tokio::sync::watch;
+
+use super::files::{self, Identity};
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables, restart_journal};
+use super::salvage::{self, Salvaged};
+use super::{Commit, EdgeOptions, Facts, Health, Reset, Writing};
+use crate::store::StoreError;
+use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, integer, open_writer};
+use crate::store::migrate;
+use crate::store::reader::Generation;
+use crate::store::writer::Steward;
+use crate::sync::change::Change;
+use crate::sync::digest::{Digest, Epoch};
+use crate::sync::replica::{self, Applied, Totals};
+
+/// The mark of an edge database: "esyE".
+pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
+
+/// Pages beyond the limit of the database that deletes may use: a tombstone needs a place before the
+/// object's own is free.
+const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
+
+/// How often it is looked whether the file is still in its place.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the handles see without asking the writer.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The largest confirmed revision; ahead of what is written.
+    confirmed: AtomicU64,
+    totals: watch::Sender<Totals>,
+    incarnation: watch::Sender<Option<String>>,
+    health: watch::Sender<Health>,
+}
+
+impl Shared {
+    pub(super) fn facts(&self) -> Facts {
+        let totals = *self.totals.borrow();
+        let confirmed = self.confirmed.load(Ordering::Acquire).min(totals.revision);
+        Facts { totals, confirmed, incarnation: self.incarnation.borrow().clone() }
+    }
+
+    pub(super) fn watch_totals(&self) -> watch::Receiver<Totals> {
+        self.totals.subscribe()
+    }
+
+    pub(super) fn watch_health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Revisions never go back within a process, so the largest one counts; one that this store never
+    /// had confirms nothing.
+    pub(super) fn confirm(&self, revision: u64) {
+        if revision <= self.totals.borrow().revision {
+            self.confirmed.fetch_max(revision, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The state beside the connection.
+#[derive(Debug)]
+pub(super) struct State {
+    path: PathBuf,
+    engine: EngineOptions,
+    flush_after: Duration,
+    shared: Arc<Shared>,
+    generation: Generation,
+    stored: Stored,
+    identity: Identity,
+    looked: Instant,
+    /// The mirror may differ from the database: it must be read again before the next group.
+    stale: bool,
+    /// A loss that is announced once its transaction has been committed.
+    pending: Option<(String, Salvaged)>,
+    /// When a confirmation was first seen that is not written yet.
+    unwritten_since: Option<Instant>,
+    /// Keeps other processes out; let go of after the connection.
+    _lock: File,
+}
+
+/// What mirrors the database.
+#[derive(Debug)]
+struct Stored {
+    totals: Totals,
+    confirmed: u64,
+    incarnation: Option<String>,
+    resources: Resources,
+}
+
+impl State {
+    /// Opens the file, or what can be saved of it.
+    pub(super) fn open(
+        path: &Path,
+        options: &EdgeOptions,
+        generation: Generation,
+    ) -> Result<(Connection, Self), StoreError> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let lock = files::lock(path)?;
+        files::remove(&files::fresh_path(path))?;
+        let mut reset = None;
+        let (conn, stored) = match open_sound(path, &options.engine) {
+            Ok(opened) => opened,
+            Err(error @ (StoreError::Corrupt(_) | StoreError::MigrationChanged { .. })) => {
+                let cause = describe(&error);
+                let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
+                let opened = open_sound(path, &options.engine)?;
+                reset = Some(announce(1, cause, salvaged, &opened.1.totals));
+                opened
+            }
+            Err(error) => return Err(error),
+        };
+        let shared = Shared {
+            confirmed: AtomicU64::new(stored.confirmed),
+            totals: watch::Sender::new(stored.totals),
+            incarnation: watch::Sender::new(stored.incarnation.clone()),
+            health: watch::Sender::new(Health { writing: Writing::Works, reset }),
+        };
+        let state = Self {
+            path: path.to_owned(),
+            engine: options.engine.clone(),
+            flush_after: options.flush_after,
+            shared: Arc::new(shared),
+            generation,
+            stored,
+            identity: Identity::of(path)?,
+            looked: Instant::now(),
+            stale: false,
+            pending: None,
+            unwritten_since: None,
+            _lock: lock,
+        };
+        Ok((conn, state))
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.stored.totals.epoch
+    }
+
+    /// Makes the readers open the file anew.
+    pub(super) fn reopen_readers(&self) {
+        self.generation.advance();
+    }
+
+    /// The job of [`super::EdgeStore::apply`].
+    pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
+        let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
+        if !deletes_only || self.engine.max_bytes.is_none() {
+            return self.apply_within(conn, changes);
+        }
+        let reserve = self.engine.max_bytes.map(|bytes| bytes.saturating_add(RESERVE_BYTES));
+        engine::set_max_bytes(conn, reserve)?;
+        let result = self.apply_within(conn, changes);
+        engine::set_max_bytes(conn, self.engine.max_bytes)?;
+        result
+    }
+
+    fn apply_within(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
+        let before = self.stored.totals.revision;
+        let mut totals = self.stored.totals;
+        let mut applied = Applied::default();
+        let mut tables = Tables::new(conn, &mut self.stored.resources);
+        for change in changes {
+            replica::apply(&mut tables, &mut totals, change, &mut applied)?;
+        }
+        let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
+        tables.finish(&totals, confirmed)?;
+        if totals.revision != before {
+            self.stored.confirmed = confirmed;
+        }
+        self.stored.totals = totals;
+        Ok(Commit { before, totals, applied })
+    }
+
+    /// The job of [`super::EdgeStore::set_incarnation`].
+    pub(super) fn set_incarnation(
+        &mut self,
+        conn: &Connection,
+        incarnation: Option<&str>,
+    ) -> Result<(), StoreError> {
+        if self.stored.incarnation.as_deref() == incarnation {
+            return Ok(());
+        }
+        match incarnation {
+            Some(text) => set_meta(conn, "incarnation", text)?,
+            None => {
+                conn.execute("DELETE FROM meta WHERE key = 'incarnation'", [])?;
+            }
+        }
+        self.stored.incarnation = incarnation.map(str::to_owned);
+        Ok(())
+    }
+
+    /// Removes those of the rows that are really damaged, counts anew, and if anything was wrong gives
+    /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
+    /// many rows were removed, and whether the epoch is new.
+    pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
+        let mut lost = 0;
+        for id in suspects {
+            if self.is_damaged(conn, *id)? {
+                conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
+                lost += 1;
+            }
+        }
+        let totals = self.stored.totals;
+        let (count, digest) = recount(conn, totals.epoch)?;
+        if lost == 0 && (count, digest) == (totals.count, totals.digest) {
+            return Ok((0, false));
+        }
+        let cause = if lost > 0 { "damaged rows" } else { "count or digest did not match the rows" };
+        self.stored.totals = renew(conn, totals.revision)?;
+        self.stored.confirmed = self.stored.totals.revision;
+        self.pending = Some((cause.to_owned(), Salvaged { kept: count, lost, set_aside: None }));
+        Ok((lost, true))
+    }
+
+    fn is_damaged(&self, conn: &Connection, id: i64) -> Result<bool, StoreError> {
+        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
+        let mut statement = conn.prepare(&sql)?;
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { return Ok(false) };
+        Ok(ObjectRow::read(row)?.is_none_or(|row| !row.is_sound(&self.stored.resources)))
+    }
+
+    /// Announces a loss.
+    fn lose(&mut self, cause: String, salvaged: Salvaged) {
+        let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
+        let reset = announce(number, cause, salvaged, &self.stored.totals);
+        // Whatever was confirmed belonged to the old epoch.
+        self.shared.confirmed.fetch_max(self.stored.confirmed, Ordering::AcqRel);
+        self.publish();
+        self.shared.health.send_modify(|health| health.reset = Some(reset));
+    }
+
+    fn publish(&self) {
+        let Stored { totals, incarnation, .. } = &self.stored;
+        let changed = |old: &mut Totals| std::mem::replace(old, *totals) != *totals;
+        self.shared.totals.send_if_modified(changed);
+        self.shared.incarnation.send_if_modified(|old| {
+            let differs = old != incarnation;
+            if differs {
+                old.clone_from(incarnation);
+            }
+            differs
+        });
+    }
+
+    fn note_writing(&self, writing: Writing) {
+        self.shared.health.send_if_modified(|health| {
+            let differs = health.writing != writing;
+            if differs {
+                match &writing {
+                    Writing::Works => tracing::info!("the store takes changes again"),
+                    Writing::Full => tracing::warn!("the store is full"),
+                    Writing::Fails { reason } => tracing::error!(%reason, "the store cannot be written"),
+                }
+                health.writing = writing;
+            }
+            differs
+        });
+    }
+
+    /// Replaces the file by what can be saved, through the connection that is still open.
+    fn recover(&mut self, conn: &mut Connection, cause: String) -> Result<(), StoreError> {
+        let floor = Floor {
+            revision: self.stored.totals.revision,
+            count: self.stored.totals.count,
+            incarnation: self.stored.incarnation.clone(),
+            resources: self.stored.resources.clone(),
+        };
+        let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
+        let (fresh, stored) = open_sound(&self.path, &self.engine)?;
+        salvage::let_go(std::mem::replace(conn, fresh));
+        self.stored = stored;
+        self.stale = false;
+        self.identity = Identity::of(&self.path)?;
+        self.generation.advance();
+        self.lose(cause, salvaged);
+        Ok(())
+    }
+
+    /// Looks whether the file is still in its place; replaces it if not.
+    fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        self.looked = Instant::now();
+        // A path that cannot be looked at says nothing about the file.
+        let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
+        match self.identity.compare(now) {
+            None => Ok(()),
+            Some(cause) => self.recover(conn, cause.to_owned()),
+        }
+    }
+
+    /// Writes what is confirmed, without waiting for a change to go along with.
+    fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let confirmed = self.shared.facts().confirmed;
+        if confirmed <= self.stored.confirmed {
+            return Ok(());
+        }
+        let tx = conn.unchecked_transaction()?;
+        let revision = integer(self.stored.totals.revision);
+        tx.execute("UPDATE journal SET confirmed = ?2 WHERE revision = ?1", (revision, integer(confirmed)))?;
+        trim(&tx, confirmed, self.stored.totals.revision)?;
+        tx.commit()?;
+        self.stored.confirmed = confirmed;
+        Ok(())
+    }
+
+    fn flush_if_due(&mut self, conn: &Connection) -> Duration {
+        if self.shared.facts().confirmed <= self.stored.confirmed {
+            self.unwritten_since = None;
+            return self.flush_after;
+        }
+        let waited = self.unwritten_since.get_or_insert_with(Instant::now).elapsed();
+        if waited < self.flush_after {
+            return self.flush_after - waited;
+        }
+        if let Err(error) = self.flush(conn) {
+            // Nothing but a repeated report depends on it.
+            tracing::warn!(%error, "what the cloud has confirmed cannot be written");
+        }
+        self.unwritten_since = None;
+        self.flush_after
+    }
+}
+
+impl Steward for State {
+    fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.look(conn)?;
+        }
+        if self.stale {
+            self.stored = Stored::load(conn)?;
+            self.stale = false;
+        }
+        Ok(())
+    }
+
+    fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let published = self.shared.totals.borrow().revision;
+        if self.stored.totals.revision == published {
+            return Ok(());
+        }
+        trim(conn, self.stored.confirmed, self.stored.totals.revision)
+    }
+
+    fn committed(&mut self, _conn: &Connection) {
+        match self.pending.take() {
+            Some((cause, salvaged)) => self.lose(cause, salvaged),
+            None => self.publish(),
+        }
+        self.note_writing(Writing::Works);
+    }
+
+    fn rolled_back(&mut self, conn: &Connection) {
+        self.pending = None;
+        match Stored::load(conn) {
+            Ok(stored) => self.stored = stored,
+            Err(error) => {
+                tracing::error!(%error, "the state cannot be read after a rollback");
+                self.stale = true;
+            }
+        }
+    }
+
+    fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
+        match error {
+            StoreError::Full(_) => self.note_writing(Writing::Full),
+            StoreError::Corrupt(_) => {
+                let cause = describe(error);
+                if let Err(error) = self.recover(conn, cause) {
+                    self.note_writing(Writing::Fails { reason: describe(&error) });
+                }
+            }
+            _ => self.note_writing(Writing::Fails { reason: describe(error) }),
+        }
+    }
+
+    fn idle(&mut self, conn: &mut Connection) -> Duration {
+        if let Err(error) = self.look(conn) {
+            tracing::error!(%error, "the database file cannot be replaced");
+        }
+        self.flush_if_due(conn)
+    }
+
+    fn closing(&mut self, conn: &mut Connection) {
+        let done = self.flush(conn).and_then(|()| engine::checkpoint(conn, Checkpoint::Truncate).map(|_| ()));
+        if let Err(error) = done {
+            // The log keeps everything that was committed.
+            tracing::warn!(%error, "the database could not be tidied up at its end");
+        }
+    }
+}
+
+/// What a salvage must not fall below, known from memory.
+#[derive(Debug, Default)]
+pub(super) struct Floor {
+    /// The last revision.
+    pub(super) revision: u64,
+    /// The number of objects that were held.
+    pub(super) count: u64,
+    /// The incarnation of the cloud.
+    pub(super) incarnation: Option<String>,
+    /// The kinds, in case their table is damaged.
+    pub(super) resources: Resources,
+}
+
+impl Stored {
+    fn load(conn: &Connection) -> Result<Self, StoreError> {
+        let (totals, confirmed) = totals(conn)?;
+        let incarnation = meta(conn, "incarnation")?;
+        Ok(Self { totals, confirmed, incarnation, resources: Resources::load(conn, false)? })
+    }
+}
+
+/// Reads a fact about the file.
+pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    Ok(statement.query_row([key], |row| row.get(0)).optional()?)
+}
+
+/// The totals, and the confirmed revision, in the newest row of the journal.
+pub(super) fn totals(conn: &Connection) -> Result<(Totals, u64), StoreError> {
+    let epoch = meta(conn, "epoch")?.ok_or_else(|| StoreError::corrupt("no epoch in table meta"))?;
+    let epoch: Epoch = epoch.parse().map_err(|error| StoreError::corrupt(format!("epoch {error}")))?;
+    let row = conn
+        .prepare_cached(
+            "SELECT revision, count, digest, confirmed FROM journal ORDER BY revision DESC LIMIT 1",
+        )?
+        .query_row([], |row| {
+            Ok((
+                row.get::<_, i64>(0)?,
+                row.get::<_, i64>(1)?,
+                row.get::<_, [u8; 16]>(2)?,
+                row.get::<_, i64>(3)?,
+            ))
+        })
+        .optional()?;
+    let Some((revision, count, digest, confirmed)) = row else {
+        return Err(StoreError::corrupt("the journal has no totals"));
+    };
+    let whole = |value: i64| u64::try_from(value).map_err(|_| StoreError::corrupt("negative totals"));
+    let digest = Digest(u128::from_le_bytes(digest));
+    let totals = Totals { epoch, revision: whole(revision)?, count: whole(count)?, digest };
+    Ok((totals, whole(confirmed)?))
+}
+
+/// Drops the journal up to the confirmed revision, never its newest row.
+fn trim(conn: &Connection, confirmed: u64, newest: u64) -> Result<(), StoreError> {
+    conn.prepare_cached("DELETE FROM journal WHERE revision <= ?1 AND revision < ?2")?
+        .execute((integer(confirmed), integer(newest)))?;
+    Ok(())
+}
+
+/// Opens the database and reads its state; a new file gets its first epoch.
+fn open_sound(path: &Path, options: &EngineOptions) -> Result<(Connection, Stored), StoreError> {
+    let conn = open_writer(path, KIND, options)?;
+    if is_empty(&conn)? {
+        let tx = conn.unchecked_transaction()?;
+        start(&tx, &Floor::default())?;
+        tx.commit()?;
+    }
+    let stored = Stored::load(&conn)?;
+    Ok((conn, stored))
+}
+
+fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
+    let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
+                    + EXISTS (SELECT 1 FROM objects)";
+    Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0)
+}
+
+/// Makes the facts of a new file; the rows, if there are any, are in it already.
+pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<Totals, StoreError> {
+    set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
+    if let Some(incarnation) = &floor.incarnation {
+        set_meta(conn, "incarnation", incarnation)?;
+    }
+    renew(conn, floor.revision)
+}
+
+/// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.
+fn renew(conn: &Connection, revision: u64) -> Result<Totals, StoreError> {
+    let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
+    set_meta(conn, "epoch", &epoch.to_string())?;
+    let (count, digest) = recount(conn, epoch)?;
+    // A file that never held anything starts at zero.
+    let revision = if revision == 0 && count == 0 { 0 } else { revision + 1 };
+    let totals = Totals { epoch, revision, count, digest };
+    restart_journal(conn, &totals)?;
+    Ok(totals)
+}
+
+/// Count and digest of the rows.
+pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), StoreError> {
+    let (mut count, mut digest) = (0, Digest::default());
+    let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        count += 1;
+        let version: String = row.get(1)?;
+        digest.add(epoch, row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, &version.as_str().into());
+    }
+    Ok((count, digest))
+}
+
+fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+    conn.execute(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+        (key, value),
+    )?;
+    Ok(())
+}
+
+fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> Reset {
+    let Salvaged { kept, lost, set_aside } = salvaged;
+    let (epoch, file) = (totals.epoch, set_aside.as_ref().map(|file| file.display().to_string()));
+    tracing::error!(%cause, kept, lost, %epoch, file, "the store has a new epoch");
+    Reset { number, cause, epoch, kept, lost, set_aside }
+}
+
+/// An error with its causes, in one line.
+fn describe(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,113 @@
+//! Changes to apply and the model they are compared with; used by the `store_*` tests.
+// Each test binary uses a part of it; what fails here fails the test that called.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgesync::object::{Resource, ResourceVersion, Scope};
+use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry};
+use edgesync::sync::change::{Change, Delete, Put, Uid};
+use edgesync::sync::digest::{BucketSet, Digest};
+use serde_json::value::RawValue;
+
+pub fn config_maps() -> Arc<Resource> {
+    Arc::new(Resource {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "ConfigMap".into(),
+        plural: "configmaps".into(),
+        scope: Scope::Namespaced,
+    })
+}
+
+pub fn deployments(version: &str) -> Arc<Resource> {
+    Arc::new(Resource {
+        group: "apps".into(),
+        version: version.into(),
+        kind: "Deployment".into(),
+        plural: "deployments".into(),
+        scope: Scope::Namespaced,
+    })
+}
+
+/// UIDs as the API server makes them: random to look at, from a number.
+pub fn uid(number: u64) -> Uid {
+    let mixed = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64
+        | u128::from(number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
+    uuid::Builder::from_random_bytes(mixed.to_be_bytes()).into_uuid().to_string().into()
+}
+
+/// A ConfigMap whose body has about `bytes` bytes.
+pub fn put_sized(number: u64, version: u64, bytes: usize) -> Put {
+    let (uid, name) = (uid(number), format!("settings-{number:06}"));
+    let head = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","namespace":"plant","uid":"{uid}","resourceVersion":"{version}"}},"data":{{"text":""#
+    );
+    let filler = "abcdefghij0123456789".repeat(bytes.saturating_sub(head.len() + 4) / 20 + 1);
+    let filler = &filler[..bytes.saturating_sub(head.len() + 4)];
+    Put {
+        uid,
+        version: ResourceVersion::from(version),
+        supersedes: None,
+        resource: config_maps(),
+        namespace: "plant".into(),
+        name: name.into(),
+        body: RawValue::from_string(format!("{head}{filler}\"}}}}")).unwrap(),
+    }
+}
+
+pub fn put(number: u64, version: u64) -> Change {
+    Change::Put(put_sized(number, version, 300))
+}
+
+pub fn delete(number: u64) -> Change {
+    Change::Delete(Delete {
+        uid: uid(number),
+        key: config_maps().key("plant", &format!("settings-{number:06}")),
+    })
+}
+
+pub fn batch(numbers: impl IntoIterator<Item = u64>, version: u64) -> Vec<Change> {
+    numbers.into_iter().map(|number| put(number, version)).collect()
+}
+
+/// Options whose background work keeps out of the way.
+pub fn quiet() -> EdgeOptions {
+    EdgeOptions { check_pause: Duration::ZERO, ..EdgeOptions::default() }
+}
+
+pub fn open(path: &Path) -> EdgeStore {
+    EdgeStore::open(path, quiet()).unwrap()
+}
+
+/// Everything held, by inventory pages.
+pub async fn held(store: &EdgeStore) -> BTreeMap<String, String> {
+    let mut held = BTreeMap::new();
+    let mut cursor = None;
+    loop {
+        let page = store.inventory(BucketSet::ALL, cursor, 100).await.unwrap();
+        for Entry { uid, version, .. } in page.entries {
+            assert!(held.insert(uid.to_string(), version.unwrap().to_string()).is_none(), "{uid} twice");
+        }
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => return held,
+        }
+    }
+}
+
+/// Asserts that count and digest are those of the rows, and returns the rows.
+pub async fn assert_consistent(store: &EdgeStore) -> BTreeMap<String, String> {
+    let held = held(store).await;
+    let totals = store.facts().totals;
+    let mut digest = Digest::default();
+    for (uid, version) in &held {
+        digest.add(totals.epoch, uid, &version.as_str().into());
+    }
+    assert_eq!(totals.count, held.len() as u64, "count");
+    assert_eq!(totals.digest, digest, "digest");
+    held
+}
