@@ -30,7 +30,7 @@ pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
 pub use service::{Service, StartError};
 
 pub use manifest::{Manifest, ManifestError, Origin};
-pub use resolve::{Kinds, ResolveError};
+pub use resolve::Kinds;
 
 use crate::api::ClientError;
 
@@ -57,9 +57,12 @@ pub enum CliError {
     /// The arguments make no sense.
     #[error("{0}")]
     Usage(String),
-    /// A kind is not known.
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
+    /// Neither the table of kinds nor the server knows a kind.
+    #[error("the server doesn't have a resource type \"{word}\"")]
+    UnknownKind {
+        /// What was written.
+        word: String,
+    },
     /// The request failed.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -179,6 +179,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn signals_become_requests() {
+        let mut signals = Signals::new().unwrap();
+        for (name, request) in [("HUP", Request::Reload), ("HUP", Request::Reload), ("TERM", Request::Stop)] {
+            let own = process::id().to_string();
+            let sent = process::Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", name, &own]).status();
+            assert!(sent.unwrap().success());
+            assert_eq!(signals.next().await, request);
+        }
+    }
+
+    #[tokio::test]
     async fn without_a_service_manager_nothing_waits() {
         // The variables are those of the test's own environment, which no service manager started.
         if std::env::var_os("WATCHDOG_USEC").is_none() {

@@ -79,7 +79,7 @@ fn check_config_prints_what_is_in_force() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let shown = out(&output);
     assert!(shown.contains("[link]\n") && shown.contains("keepalive = \"30s\""), "{shown}");
-    let quiet = run(EDGE, &["check-config", "--quiet", "--config", &path]);
+    let quiet = run(EDGE, &["check-config", "-q", "-c", &path]);
     assert_eq!((quiet.status.code(), out(&quiet)), (Some(0), String::new()));
 }
 

@@ -114,10 +114,15 @@ impl<O: Objects, E: Extension> Server<O, E> {
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            let (accepted, permit) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut shutdown => break,
-                next = self.next(&listener) => next,
+                accepted = accept(&listener) => accepted,
                 Some(_) = tasks.join_next() => continue,
+            };
+            // Beyond the limit a connection waits here, and those after it in the system's queue.
+            let permit = tokio::select! {
+                () = &mut shutdown => break,
+                permit = Arc::clone(&self.connections).acquire_owned() => permit.ok(),
             };
             match accepted {
                 Accepted::Tcp(stream) => self.spawn(&mut tasks, stopped.clone(), stream, permit, true),
@@ -133,20 +138,6 @@ impl<O: Objects, E: Extension> Server<O, E> {
             tracing::warn!(%address, connections = tasks.len(), "cutting connections that are still busy");
         }
         tasks.shutdown().await;
-    }
-
-    /// The next connection, once there is room for it.
-    async fn next(&self, listener: &Listener) -> (Accepted, Option<OwnedSemaphorePermit>) {
-        let permit = Arc::clone(&self.connections).acquire_owned().await.ok();
-        loop {
-            match listener.accept().await {
-                Ok(accepted) => return (accepted, permit),
-                Err(error) => {
-                    tracing::warn!(address = %listener.address(), %error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
     }
 
     fn spawn<I>(
@@ -223,6 +214,19 @@ impl<O: Objects, E: Extension> Server<O, E> {
         match dispatch::answer(&self.objects, &self.extension, request, format, body).await {
             Ok(response) => response,
             Err(Refusal { status, allow }) => response::status(&status, allow, format),
+        }
+    }
+}
+
+/// The next connection.
+async fn accept(listener: &Listener) -> Accepted {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                tracing::warn!(address = %listener.address(), %error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }

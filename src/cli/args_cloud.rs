@@ -112,7 +112,7 @@ pub struct ManifestArgs {
 pub struct ConfigArgs {
     /// Configuration file
     #[arg(
-        short,
+        short = 'c',
         long = "config",
         value_name = "FILE",
         env = "EDGESYNC_CLOUD_CONFIG",

@@ -64,7 +64,7 @@ pub enum EdgeCommand {
 pub struct ConfigArgs {
     /// Configuration file
     #[arg(
-        short,
+        short = 'c',
         long = "config",
         value_name = "FILE",
         env = "EDGESYNC_CONFIG",

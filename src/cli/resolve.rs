@@ -3,22 +3,9 @@
 
 use tokio::sync::OnceCell;
 
+use super::CliError;
 use crate::api::{Client, ClientError};
 use crate::object::{Resource, kinds};
-
-/// Why a kind cannot be found.
-#[derive(Debug, thiserror::Error)]
-pub enum ResolveError {
-    /// Neither the table nor the server knows the word.
-    #[error("the server doesn't have a resource type \"{word}\"")]
-    Unknown {
-        /// What was written.
-        word: String,
-    },
-    /// The server cannot be asked.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
 
 /// Finds kinds; the server is asked at most once.
 pub struct Kinds<'a> {
@@ -37,12 +24,12 @@ impl<'a> Kinds<'a> {
     ///
     /// # Errors
     /// Nobody knows the word, or the server cannot be asked.
-    pub async fn by_word(&self, word: &str) -> Result<Resource, ResolveError> {
+    pub async fn by_word(&self, word: &str) -> Result<Resource, CliError> {
         if let Some(known) = kinds::by_word(word) {
             return Ok(known.resource());
         }
         let found = self.served().await?.iter().find(|resource| answers_to(resource, word));
-        found.cloned().ok_or_else(|| ResolveError::Unknown { word: word.to_owned() })
+        found.cloned().ok_or_else(|| CliError::UnknownKind { word: word.to_owned() })
     }
 
     /// The resource of an object. One that nobody knows is derived from the name of its kind; it is
@@ -55,7 +42,7 @@ impl<'a> Kinds<'a> {
         api_version: &str,
         kind: &str,
         has_namespace: bool,
-    ) -> Result<Resource, ResolveError> {
+    ) -> Result<Resource, CliError> {
         if let Some(known) = kinds::by_kind(api_version, kind) {
             return Ok(known.resource());
         }

@@ -1,0 +1,210 @@
+//! A real server over a real store on a Unix socket and a TCP port, and a client that sends raw bytes.
+
+#![allow(dead_code)] // each test program uses its own part
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgesync::api::{Address, Client, Extension, ExtensionCall, Limits, Listener, Objects, Server};
+use edgesync::cloud::CloudObjects;
+use edgesync::object::Status;
+use edgesync::object::status::Result;
+use edgesync::store::cloud::{CloudOptions, CloudStore};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// No test waits longer than this for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fails with `who` is waited for instead of hanging.
+pub(crate) async fn soon<T>(who: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{who}: nothing happened"))
+}
+
+/// An extension that tells what it was called with.
+pub(crate) struct Echo;
+
+impl Extension for Echo {
+    async fn call(&self, call: ExtensionCall) -> Result<Value> {
+        match call.path.as_str() {
+            "missing" => Err(Status::no_such_path()),
+            "status" => Ok(json!({"node": "edge-1", "inSync": true})),
+            _ => {
+                Ok(json!({"method": call.method, "path": call.path, "query": call.query, "body": call.body}))
+            }
+        }
+    }
+}
+
+/// A server that runs until it is stopped.
+pub(crate) struct Running {
+    pub(crate) tcp: Address,
+    pub(crate) unix: Address,
+    stop: watch::Sender<()>,
+    tasks: Vec<JoinHandle<()>>,
+    dir: Option<tempfile::TempDir>,
+}
+
+impl Running {
+    /// Serves a keeper on both kinds of address.
+    pub(crate) async fn start<O: Objects>(objects: Arc<O>, limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
+        let tcp = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let server = Server::new(objects, Echo, limits);
+        let (stop, stopped) = watch::channel(());
+        let addresses = (tcp.address().clone(), unix.address().clone());
+        let tasks = [tcp, unix].map(|listener| {
+            let (server, mut stopped) = (Arc::clone(&server), stopped.clone());
+            tokio::spawn(async move {
+                let shutdown = async move {
+                    let _ = stopped.changed().await;
+                };
+                server.serve(listener, shutdown).await;
+            })
+        });
+        Self { tcp: addresses.0, unix: addresses.1, stop, tasks: tasks.into(), dir: Some(dir) }
+    }
+
+    /// Serves an empty store.
+    pub(crate) async fn cloud(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut running = Self::start(Arc::new(open(&dir.path().join("cloud.db")).await), limits).await;
+        // The store lives as long as the server; both directories go at the end.
+        let socket_dir = running.dir.take().unwrap();
+        running.dir = Some(dir);
+        running.tasks.push(tokio::spawn(async move {
+            let _keep = socket_dir;
+            std::future::pending().await
+        }));
+        running
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.unix.clone())
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        match &self.unix {
+            Address::Unix(path) => path.clone(),
+            Address::Tcp(address) => panic!("{address}"),
+        }
+    }
+
+    /// Begins the shutdown.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(());
+    }
+
+    /// Waits until both listeners have ended.
+    pub(crate) async fn stopped(mut self) {
+        self.stop();
+        for task in self.tasks.drain(..2) {
+            soon("the server's end", task).await.unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Opens the cloud's store.
+pub(crate) async fn open(path: &Path) -> CloudObjects {
+    let path = path.to_owned();
+    let store = tokio::task::spawn_blocking(move || CloudStore::open(&path, &CloudOptions::default()));
+    CloudObjects::new(store.await.unwrap().unwrap()).await.unwrap()
+}
+
+/// A response as it came.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let line = self.head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")));
+        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The reason of a Status that agrees with the HTTP code.
+    pub(crate) fn reason(&self) -> String {
+        let status = self.json();
+        assert_eq!(status["kind"], "Status", "{status}");
+        assert_eq!(status["apiVersion"], "v1");
+        assert_eq!(status["code"], self.code, "{status}");
+        status["reason"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+pub(crate) async fn connect(address: &Address) -> Box<dyn Stream> {
+    match address {
+        Address::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+        Address::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+    }
+}
+
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Sends bytes over a new connection and reads until the server closes it.
+pub(crate) async fn raw(address: &Address, request: &str) -> Vec<u8> {
+    let mut stream = connect(address).await;
+    // The server may answer and close before it has read everything.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = soon("an answer", stream.read_to_end(&mut answer)).await;
+    answer
+}
+
+/// Sends a request with headers (`\r\n` after each) and a body.
+pub(crate) async fn send(address: &Address, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    );
+    parse(&raw(address, &request).await)
+}
+
+/// Takes a response apart; chunked bodies are put together.
+pub(crate) fn parse(bytes: &[u8]) -> Answer {
+    let text = String::from_utf8_lossy(bytes);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap();
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { dechunk(body) } else { body.to_owned() };
+    Answer { code, head: head.to_owned(), body }
+}
+
+fn dechunk(mut text: &str) -> String {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = text.split_once("\r\n").expect("a chunk's size");
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.push_str(&rest[..size]);
+        text = &rest[size + 2..];
+    }
+}
+
+pub(crate) fn config_map(name: &str, value: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": value}})
+        .to_string()
+}
