@@ -2,6 +2,8 @@
 // Each test binary uses a part of it; what fails here fails the test that called.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod vfs;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -69,7 +69,9 @@ fn attempt(
     }
     let source = open_leniently(path, options);
     let counts = copy(path, options, source.as_ref(), floor)?;
-    source.map(let_go);
+    if let Some(source) = source {
+        let_go(source);
+    }
     if counts.0 > 0 {
         return Ok(counts);
     }
