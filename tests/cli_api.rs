@@ -1,5 +1,6 @@
 //! The command line's commands against a real server over the cloud's store.
 #![cfg(feature = "cloud")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod api_support;
 

@@ -128,11 +128,35 @@ impl Client {
         self.send(Method::GET, path, None).await
     }
 
-    /// Sends a request with an optional JSON body and reads JSON.
+    /// Posts JSON and reads JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn send<T: DeserializeOwned>(
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
+        self.send(Method::POST, path, Some(body)).await
+    }
+
+    /// Puts JSON and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
+        self.send(Method::PUT, path, Some(body)).await
+    }
+
+    /// Deletes, with `DeleteOptions` if there are any, and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: Option<&Value>,
+    ) -> Result<T, ClientError> {
+        self.send(Method::DELETE, path, options).await
+    }
+
+    async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

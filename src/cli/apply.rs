@@ -284,7 +284,7 @@ fn is(error: &ClientError, reason: &Reason) -> bool {
 async fn create(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
     let path = collection_path(&placed.resource, Some(&placed.namespace));
     let body = Value::Object(placed.object.clone());
-    client.send::<Value>(Method::POST, &path, Some(&body)).await?;
+    client.post::<Value>(&path, &body).await?;
     Ok(Outcome::Created)
 }
 
@@ -306,7 +306,7 @@ async fn replace(
     if let (Some(Value::Object(metadata)), Some(version)) = (object.get_mut("metadata"), &version) {
         metadata.insert("resourceVersion".into(), version.clone());
     }
-    let replaced: Value = client.send(Method::PUT, path, Some(&Value::Object(object))).await?;
+    let replaced: Value = client.put(path, &Value::Object(object)).await?;
     // A server that finds nothing to change keeps the version.
     let kept = version.is_some() && replaced.pointer("/metadata/resourceVersion") == version.as_ref();
     Ok(if kept { Outcome::Unchanged } else { Outcome::Configured })
@@ -343,7 +343,7 @@ fn is_empty(value: &Value) -> bool {
 
 async fn remove(client: &Client, placed: &Placed, ignore_not_found: bool) -> Result<Outcome, ClientError> {
     let path = object_path(&placed.resource, &placed.namespace, &placed.name);
-    match client.send::<Value>(Method::DELETE, &path, None).await {
+    match client.delete::<Value>(&path, None).await {
         Ok(_) => Ok(Outcome::Deleted),
         Err(error) if ignore_not_found && is(&error, &Reason::NotFound) => Ok(Outcome::Absent),
         Err(error) => Err(error),

@@ -1,6 +1,7 @@
 //! A real server over a real store on a Unix socket and a TCP port, and a client that sends raw bytes.
 
-#![allow(dead_code)] // each test program uses its own part
+#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +80,7 @@ impl Running {
         running.dir = Some(dir);
         running.tasks.push(tokio::spawn(async move {
             let _keep = socket_dir;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }));
         running
     }
