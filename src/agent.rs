@@ -6,7 +6,7 @@
 mod driver;
 mod kinds;
 mod objects;
-mod presence;
+pub(crate) mod presence;
 mod status;
 
 use std::path::Path;
@@ -25,6 +25,7 @@ use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
 
 use driver::Driver;
+pub(crate) use driver::{random, watch};
 use kinds::KnownKinds;
 use objects::EdgeObjects;
 use presence::Presence;

@@ -1,6 +1,13 @@
-//! The cloud side.
+//! The cloud side: the embedded store, what belongs on which node, and the fleet of nodes.
+//!
+//! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
+mod admin;
+mod fleet;
+mod node;
 mod objects;
 pub mod placement;
+mod service;
 
 pub use objects::{CloudObjects, MAX_LEARNT_KINDS};
+pub use service::run;

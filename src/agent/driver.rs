@@ -180,7 +180,8 @@ impl Driver {
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
         }
-        let acked = self.link.traffic().acked;
+        let traffic = self.link.traffic();
+        let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
         if acked != self.acked {
             self.acked = acked;
             self.machine.link_progress(now);
@@ -616,7 +617,7 @@ async fn finished(reading: &mut Option<JoinHandle<Page>>) -> Result<Page, tokio:
 }
 
 /// Pings the service manager's watchdog as long as the loop turns.
-async fn watch(loops: Arc<std::sync::atomic::AtomicU64>) {
+pub(crate) async fn watch(loops: Arc<std::sync::atomic::AtomicU64>) {
     let mut seen = u64::MAX;
     systemd::watchdog(move || {
         let turned = loops.load(std::sync::atomic::Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::link::{Introduce, Introduction, Publish, Topics};
 
 /// What a node retains on its `presence` topic. Its will is the same with `online: false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Presence {
+pub(crate) struct Presence {
     /// The MQTT connection: the will of an old one does not put out the new one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub connection: String,
@@ -18,7 +18,7 @@ pub struct Presence {
 
 /// What the cloud retains on the `cloud` topic. Its will is `online: false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CloudPresence {
+pub(crate) struct CloudPresence {
     /// New with each start of the cloud, and with each of its connections to an external broker: nodes
     /// that see it change say Hello again.
     pub boot: String,
@@ -54,7 +54,7 @@ impl Presence {
 impl CloudPresence {
     /// The message as JSON.
     #[must_use]
-    pub fn to_json(&self) -> Vec<u8> {
+    pub(crate) fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 }

@@ -87,9 +87,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             Ok(0)
         }),
         CloudCommand::Run { config } => {
-            program::serve::<Config>(&config.path, Threads::Two, async |_service| {
-                anyhow::bail!("the cloud side is not part of this build")
-            })
+            program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
         }
         CloudCommand::Demo { .. } => anyhow::bail!("the demo is not part of this build"),
     }

@@ -221,6 +221,11 @@ impl CloudMachine {
         self.flush_records();
     }
 
+    /// Limits and delays that may change while the machine runs.
+    pub fn set_config(&mut self, config: Arc<CloudConfig>) {
+        self.config = config;
+    }
+
     /// The cloud's store has begun a new incarnation.
     pub fn set_incarnation(&mut self, incarnation: String, issued: Arc<Issued>) {
         self.incarnation = incarnation;

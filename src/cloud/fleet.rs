@@ -1,0 +1,707 @@
+//! The fleet: the only owner of the nodes' machines and of the placement. One loop: what comes from nodes,
+//! store and operators goes into the machines, their effects come out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::agent::presence::{CloudPresence, Presence};
+use crate::agent::random;
+use crate::broker::{Channel, Downlink, DownlinkError, FleetEvent};
+use crate::cli::service::Service;
+use crate::config::cloud::Config;
+use crate::object::{ResourceVersion, Summary};
+use crate::store::cloud::{
+    self, ChangeKind, CloudError, CloudStore, Feed, FeedItem, MAX_BODIES, NodeRecords, RecordPut,
+};
+use crate::sync::change::Uid;
+use crate::sync::cloud::{
+    CloudConfig, CloudEffect, CloudMachine, CloudNotice, Issued, LedgerState, Loaded, Record, RecordBatch,
+};
+use crate::sync::frame::Up;
+use crate::sync::timing::Now;
+use crate::systemd::{self, Request, Signals};
+
+use super::admin::AdminRequest;
+use super::node::{Node, NodeMachine, desired};
+use super::placement::{Delta, Placement, Want};
+
+/// Answers of the store, and links that have room again, that wait for the loop.
+const INBOX: usize = 4096;
+/// Events that are handled before the machines get their turn.
+const BURST: usize = 64;
+/// Nodes that are known by name; more are refused.
+const MAX_NODES: usize = 100_000;
+
+/// What tasks report to the loop.
+enum Inbox {
+    NodeLoaded(String, Result<Option<NodeRecords>, CloudError>),
+    Bodies(String, Result<Vec<cloud::Body>, CloudError>),
+    Recorded(String, u64, Result<cloud::Recorded, CloudError>),
+    Room(String),
+    Incarnation(Result<Arc<str>, CloudError>),
+}
+
+/// See the module.
+pub(super) struct Fleet {
+    store: CloudStore,
+    downlink: Downlink,
+    placement: Placement,
+    feed: Feed,
+    nodes: HashMap<String, Node>,
+    labels: HashMap<String, crate::object::Labels>,
+    deadlines: BTreeSet<(Duration, String)>,
+    /// Nodes whose machine may have something to do.
+    touched: BTreeSet<String>,
+    config: Arc<CloudConfig>,
+    managed_fields: bool,
+    compress_above: usize,
+    max_frame: usize,
+    incarnation: Arc<str>,
+    renewing: bool,
+    issued: Arc<Issued>,
+    boot: String,
+    origin: Instant,
+    inbox: mpsc::Sender<Inbox>,
+    arrived: mpsc::Receiver<Inbox>,
+    bad_frames: BTreeMap<&'static str, u64>,
+}
+
+fn cloud_config(config: &Config) -> CloudConfig {
+    CloudConfig {
+        window_objects: config.sync.window_objects,
+        window_bytes: config.sync.window_bytes,
+        frame_objects: config.sync.frame_objects.min(MAX_BODIES),
+        max_frame: u32::try_from(config.link.max_frame).unwrap_or(u32::MAX),
+        resend_min: config.sync.resend_min,
+        resend_max: config.sync.resend_max,
+        reject_retry_min: config.sync.resend_max,
+        reject_retry_max: config.sync.resend_max * 12,
+        answer_timeout: config.sync.resend_min * 2,
+        mass_delete_share: config.sync.mass_delete_share,
+        mass_delete_min: config.sync.mass_delete_min as u64,
+    }
+}
+
+impl Fleet {
+    /// Reads what is to be where.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn start(
+        config: &Config,
+        store: CloudStore,
+        downlink: Downlink,
+    ) -> anyhow::Result<Self> {
+        let (_, summaries, feed) = store.follow().await.context("reading the objects")?;
+        let (inbox, arrived) = mpsc::channel(INBOX);
+        let gap = |(last, base): (u64, u64)| (ResourceVersion::from(last), ResourceVersion::from(base));
+        let mut fleet = Self {
+            incarnation: store.incarnation(),
+            issued: Arc::new(Issued { gaps: store.gaps().into_iter().map(gap).collect() }),
+            store,
+            downlink,
+            placement: Placement::new(config.placement.rules.clone()),
+            feed,
+            nodes: HashMap::new(),
+            labels: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            config: Arc::new(cloud_config(config)),
+            managed_fields: !config.sync.strip_managed_fields,
+            compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
+            max_frame: config.link.max_frame,
+            renewing: false,
+            boot: format!("{:016x}", random()),
+            origin: Instant::now(),
+            inbox,
+            arrived,
+            bad_frames: BTreeMap::new(),
+        };
+        for summary in summaries {
+            fleet.upsert(summary);
+        }
+        for known in fleet.store.nodes().await.context("reading the nodes")? {
+            fleet.meet(&known.name);
+        }
+        fleet.announce();
+        Ok(fleet)
+    }
+
+    /// Names this start of the cloud.
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    fn now(&self) -> Now {
+        self.origin.elapsed()
+    }
+
+    fn announce(&self) {
+        self.downlink.set_cloud(CloudPresence { boot: self.boot.clone(), online: true }.to_json());
+    }
+
+    /// Runs until the process is told to stop.
+    pub(super) async fn run(
+        &mut self,
+        service: &mut Service<Config>,
+        signals: &mut Signals,
+        mut events: mpsc::Receiver<FleetEvent>,
+        mut admin: mpsc::Receiver<AdminRequest>,
+    ) {
+        let loops = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let watchdog = tokio::spawn(crate::agent::watch(loops.clone()));
+        loop {
+            loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.drain();
+            let idle = Instant::now() + Duration::from_secs(1);
+            let wake = self.deadlines.first().map_or(idle, |(at, _)| (self.origin + *at).min(idle));
+            tokio::select! {
+                request = signals.next() => match request {
+                    Request::Stop => break,
+                    Request::Reload => self.reload(service),
+                },
+                event = events.recv() => {
+                    let Some(event) = event else { break };
+                    self.event(event);
+                    for _ in 1..BURST {
+                        let Ok(event) = events.try_recv() else { break };
+                        self.event(event);
+                    }
+                }
+                item = self.feed.next() => self.changed(item).await,
+                Some(answer) = self.arrived.recv() => {
+                    self.answered(answer);
+                    for _ in 1..BURST {
+                        let Ok(answer) = self.arrived.try_recv() else { break };
+                        self.answered(answer);
+                    }
+                }
+                Some(request) = admin.recv() => self.administer(request),
+                () = tokio::time::sleep_until(wake) => self.tick(),
+            }
+        }
+        watchdog.abort();
+    }
+
+    fn reload(&mut self, service: &mut Service<Config>) {
+        systemd::reloading();
+        service.reload();
+        let config = service.config();
+        self.config = Arc::new(cloud_config(config));
+        self.managed_fields = !config.sync.strip_managed_fields;
+        self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        for node in self.nodes.values_mut() {
+            if let Some(machine) = node.machine() {
+                machine.set_config(self.config.clone());
+            }
+        }
+        systemd::ready("reloaded");
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        while let Some((at, name)) = self.deadlines.first().cloned() {
+            if at > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.deadline = None;
+                if let Some(machine) = node.machine() {
+                    machine.tick(now);
+                }
+                self.touched.insert(name);
+            }
+        }
+    }
+
+    // --- nodes
+
+    /// Makes a node known and begins to read its records.
+    fn meet(&mut self, name: &str) {
+        if self.nodes.contains_key(name) || self.nodes.len() >= MAX_NODES {
+            return;
+        }
+        self.nodes.insert(name.to_owned(), Node::loading());
+        let labels = self.labels.get(name).cloned().unwrap_or_default();
+        let deltas = self.placement.set_node(name, labels);
+        self.place(deltas);
+        self.load(name);
+    }
+
+    fn load(&self, name: &str) {
+        let (store, inbox, name) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        tokio::spawn(async move {
+            let loaded = store.load_node(&name).await;
+            let _ = inbox.send(Inbox::NodeLoaded(name, loaded)).await;
+        });
+    }
+
+    fn loaded(&mut self, name: &str, records: Option<NodeRecords>) {
+        let now = self.now();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let NodeMachine::Loading { backlog, .. } = &mut node.state else { return };
+        let backlog = std::mem::take(backlog);
+        if let Some(records) = &records {
+            node.agent = node.agent.take().or_else(|| records.state.agent_version.clone());
+            node.last_report = node.last_report.or(Some(records.state.last_seen));
+        }
+        let mut machine = CloudMachine::new(
+            self.config.clone(),
+            self.incarnation.to_string(),
+            self.issued.clone(),
+            records.map(ledger).unwrap_or_default(),
+        );
+        for summary in self.placement.desired(name) {
+            machine.desire(now, &summary.uid, Some(desired(summary)));
+        }
+        for frame in backlog {
+            machine.received(now, frame);
+        }
+        node.state = NodeMachine::Ready(Box::new(machine));
+        self.touched.insert(name.to_owned());
+    }
+
+    fn event(&mut self, event: FleetEvent) {
+        match event {
+            FleetEvent::Open { .. } => {
+                // With an external broker: nodes that see a new boot id say Hello again.
+                self.boot = format!("{:016x}", random());
+                self.announce();
+            }
+            FleetEvent::Closed { cause, retry_in } => {
+                tracing::warn!(%cause, ?retry_in, "no connection to the broker");
+                let all: Vec<String> = self.nodes.keys().cloned().collect();
+                for name in all {
+                    self.disconnected(&name);
+                }
+            }
+            FleetEvent::NodeConnected { node, connection, .. } => {
+                self.meet(&node);
+                self.disconnected(&node);
+                if let Some(node) = self.nodes.get_mut(&node) {
+                    node.connection = Some(connection.to_string());
+                }
+            }
+            FleetEvent::NodeDisconnected { node, connection, why } => {
+                tracing::info!(node, %why, "disconnected");
+                let current = self.nodes.get(&node).and_then(|node| node.connection.as_deref());
+                if current == Some(connection.to_string().as_str()) {
+                    self.disconnected(&node);
+                }
+            }
+            FleetEvent::Message { node, channel: Channel::Presence, payload } => {
+                self.presence(&node, &payload);
+            }
+            FleetEvent::Message { node, channel: Channel::Up, payload } => self.frame(&node, &payload),
+        }
+    }
+
+    fn disconnected(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.connection = None;
+            node.waiting = None;
+            if let Some(machine) = node.machine() {
+                machine.disconnected();
+            }
+            self.touched.insert(name.to_owned());
+        }
+    }
+
+    /// With an external broker presence is all that tells of connections.
+    fn presence(&mut self, name: &str, payload: &[u8]) {
+        if matches!(self.downlink, Downlink::Embedded(_)) {
+            return;
+        }
+        let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
+            tracing::warn!(node = name, "a presence that cannot be read");
+            return;
+        };
+        if presence.online {
+            self.meet(name);
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.connection = Some(presence.connection);
+            }
+            return;
+        }
+        // The will of a connection that was replaced says nothing about the new one.
+        let current = self.nodes.get(name).and_then(|node| node.connection.clone());
+        if presence.connection.is_empty() || current == Some(presence.connection) {
+            tracing::info!(node = name, "disconnected");
+            self.disconnected(name);
+        }
+    }
+
+    fn frame(&mut self, name: &str, payload: &[u8]) {
+        let frame = match Up::decode(payload, self.max_frame) {
+            Ok(Up::Hello(hello)) if hello.node != name => {
+                *self.bad_frames.entry("node").or_default() += 1;
+                let claimed = hello.node.chars().take(64).collect::<String>();
+                tracing::warn!(node = name, claimed, "a Hello in another node's name");
+                return;
+            }
+            Ok(frame) => frame,
+            Err(error) => {
+                *self.bad_frames.entry(error.label()).or_default() += 1;
+                tracing::warn!(node = name, bytes = payload.len(), %error, "a frame that cannot be read");
+                return;
+            }
+        };
+        self.meet(name);
+        let now = self.now();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        match &frame {
+            Up::Hello(hello) => node.agent = Some(hello.agent.chars().take(64).collect()),
+            Up::Report(_) => node.last_report = Some(Timestamp::now()),
+            Up::Inventory(_) => {}
+        }
+        match node.machine() {
+            Some(machine) => machine.received(now, frame),
+            None => node.keep(frame),
+        }
+        self.touched.insert(name.to_owned());
+    }
+
+    // --- placement
+
+    async fn changed(&mut self, item: FeedItem) {
+        match item {
+            FeedItem::Change(change) => match change.kind {
+                ChangeKind::Added | ChangeKind::Modified => {
+                    self.upsert(Summary::clone(&change.object));
+                }
+                ChangeKind::Deleted => self.remove(&change.object),
+            },
+            FeedItem::Missed { changes } => {
+                tracing::warn!(changes, "fell behind the store: comparing everything");
+                match self.store.follow().await {
+                    Ok((_, summaries, feed)) => {
+                        self.feed = feed;
+                        let (nodes, objects): (Vec<_>, Vec<_>) =
+                            summaries.into_iter().partition(Summary::is_node);
+                        for node in nodes {
+                            self.upsert(node);
+                        }
+                        let deltas = self.placement.resync(objects);
+                        self.place(deltas);
+                    }
+                    Err(error) => tracing::error!(%error, "the store cannot be read"),
+                }
+            }
+            // The store closes only when the process ends.
+            FeedItem::Closed => std::future::pending().await,
+        }
+    }
+
+    fn upsert(&mut self, summary: Summary) {
+        let deltas = if summary.is_node() {
+            let labels = summary.labels.clone();
+            self.labels.insert(summary.name.to_string(), labels.clone());
+            self.placement.set_node(&summary.name, labels)
+        } else {
+            self.placement.upsert(summary)
+        };
+        self.place(deltas);
+    }
+
+    fn remove(&mut self, summary: &Summary) {
+        let deltas = if summary.is_node() {
+            self.labels.remove(&*summary.name);
+            if self.nodes.contains_key(&*summary.name) {
+                self.placement.set_node(&summary.name, crate::object::Labels::default())
+            } else {
+                self.placement.remove_node(&summary.name)
+            }
+        } else {
+            self.placement.remove(&summary.uid)
+        };
+        self.place(deltas);
+    }
+
+    fn place(&mut self, deltas: Vec<Delta>) {
+        let now = self.now();
+        for Delta { node: name, object, want } in deltas {
+            let Some(machine) = self.nodes.get_mut(&*name).and_then(Node::machine) else { continue };
+            let wish = match want {
+                Want::Hold => Some(desired(&object)),
+                Want::Drop => None,
+            };
+            machine.desire(now, &object.uid, wish);
+            if !self.touched.contains(&*name) {
+                self.touched.insert(name.to_string());
+            }
+        }
+    }
+
+    // --- effects
+
+    fn drain(&mut self) {
+        while let Some(name) = self.touched.pop_first() {
+            self.drain_node(&name);
+        }
+    }
+
+    fn drain_node(&mut self, name: &str) {
+        loop {
+            let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) else { return };
+            if let Some(effect) = machine.poll_effect() {
+                self.perform(name, effect);
+            } else if !self.send_one(name) {
+                break;
+            }
+        }
+        self.schedule(name);
+    }
+
+    fn schedule(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let wanted = node.machine().and_then(|machine| machine.deadline()).filter(|at| *at != Now::MAX);
+        if wanted != node.deadline {
+            if let Some(old) = node.deadline.take() {
+                self.deadlines.remove(&(old, name.to_owned()));
+            }
+            if let Some(at) = wanted {
+                self.deadlines.insert((at, name.to_owned()));
+            }
+            node.deadline = wanted;
+        }
+    }
+
+    /// Sends one frame if there is one and the node's link has room.
+    fn send_one(&mut self, name: &str) -> bool {
+        let (now, compress_above) = (self.now(), self.compress_above);
+        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let bytes = match node.waiting.take() {
+            Some(bytes) => bytes,
+            None => {
+                let Some(frame) = node.machine().and_then(|machine| machine.poll_frame(now)) else {
+                    return false;
+                };
+                match frame.encode(compress_above) {
+                    Ok(bytes) => {
+                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
+                        bytes
+                    }
+                    Err(error) => {
+                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
+                        return true;
+                    }
+                }
+            }
+        };
+        match self.downlink.try_publish(name, bytes.clone()) {
+            Ok(()) => true,
+            Err(DownlinkError::Full) => {
+                node.waiting = Some(bytes);
+                if !std::mem::replace(&mut node.awaiting_room, true) {
+                    let (downlink, inbox, name) =
+                        (self.downlink.clone(), self.inbox.clone(), name.to_owned());
+                    tokio::spawn(async move {
+                        let _ = downlink.ready(&name).await;
+                        let _ = inbox.send(Inbox::Room(name)).await;
+                    });
+                }
+                false
+            }
+            Err(DownlinkError::NotConnected) => {
+                self.disconnected(name);
+                false
+            }
+            Err(error) => {
+                tracing::error!(node = name, %error, "a frame does not fit the node's link");
+                true
+            }
+        }
+    }
+
+    fn perform(&mut self, name: &str, effect: CloudEffect) {
+        let (store, inbox, node) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        match effect {
+            CloudEffect::Load(uids) => {
+                let managed_fields = self.managed_fields;
+                tokio::spawn(async move {
+                    let bodies = store.bodies(uids, managed_fields).await;
+                    let _ = inbox.send(Inbox::Bodies(node, bodies)).await;
+                });
+            }
+            CloudEffect::Record(batch) => {
+                let token = batch.token;
+                let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
+                tokio::spawn(async move {
+                    let recorded = store.record(&node, record_batch(batch, agent)).await;
+                    let _ = inbox.send(Inbox::Recorded(node, token, recorded)).await;
+                });
+            }
+            CloudEffect::StoreWentBack => {
+                if !std::mem::replace(&mut self.renewing, true) {
+                    tracing::error!(
+                        node = name,
+                        "a node knows more than this store ever said: it was replaced by an older copy"
+                    );
+                    tokio::spawn(async move {
+                        let fresh = store.new_incarnation().await;
+                        let _ = inbox.send(Inbox::Incarnation(fresh)).await;
+                    });
+                }
+            }
+            CloudEffect::Notice(notice) => show(name, &notice),
+        }
+    }
+
+    fn answered(&mut self, answer: Inbox) {
+        let now = self.now();
+        match answer {
+            Inbox::NodeLoaded(name, Ok(records)) => self.loaded(&name, records),
+            Inbox::NodeLoaded(name, Err(error)) => {
+                tracing::error!(node = name, %error, "the node's records cannot be read");
+                self.load(&name);
+            }
+            Inbox::Bodies(name, bodies) => {
+                let bodies = bodies.unwrap_or_else(|error| {
+                    tracing::error!(node = name, %error, "objects cannot be read");
+                    Vec::new()
+                });
+                let load = |body: cloud::Body| Loaded {
+                    uid: body.uid,
+                    version: body.version,
+                    body: body.body.into(),
+                };
+                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
+                    machine.loaded(now, bodies.into_iter().map(load).collect());
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Recorded(name, token, recorded) => {
+                match &recorded {
+                    Ok(recorded) => {
+                        for (uid, why) in &recorded.refused {
+                            tracing::warn!(node = name, %uid, why, "a report that cannot be recorded");
+                        }
+                    }
+                    Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
+                }
+                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
+                    machine.recorded(now, token, recorded.is_ok(), random());
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Room(name) => {
+                if let Some(node) = self.nodes.get_mut(&name) {
+                    node.awaiting_room = false;
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Incarnation(fresh) => {
+                self.renewing = false;
+                match fresh {
+                    Ok(incarnation) => {
+                        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+                        self.incarnation = incarnation;
+                        for node in self.nodes.values_mut() {
+                            if let Some(machine) = node.machine() {
+                                machine.set_incarnation(self.incarnation.to_string(), self.issued.clone());
+                            }
+                        }
+                    }
+                    Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
+                }
+            }
+        }
+    }
+
+    // --- operators
+
+    fn administer(&mut self, request: AdminRequest) {
+        // Those who asked may have gone.
+        match request {
+            AdminRequest::Nodes(answer) => {
+                let mut nodes: Vec<(&String, Value)> =
+                    self.nodes.iter().map(|(name, node)| (name, node.show(name))).collect();
+                nodes.sort_by_key(|(name, _)| *name);
+                let items: Vec<Value> = nodes.into_iter().map(|(_, node)| node).collect();
+                let _ = answer.send(json!({
+                    "incarnation": &*self.incarnation,
+                    "badFrames": self.bad_frames,
+                    "items": items,
+                }));
+            }
+            AdminRequest::Node(name, answer) => {
+                let _ = answer.send(self.nodes.get(&name).map(|node| node.show_all(&name)));
+            }
+            AdminRequest::ConfirmDeletions(name, answer) => {
+                let now = self.now();
+                let confirmed = self.nodes.get_mut(&name).and_then(Node::machine).map(|machine| {
+                    let count = machine.held().count();
+                    machine.confirm_deletions(now);
+                    count
+                });
+                tracing::info!(node = name, ?confirmed, "removals that were held back are confirmed");
+                self.touched.insert(name);
+                let _ = answer.send(confirmed);
+            }
+        }
+    }
+}
+
+/// The stored records as the machine wants them.
+fn ledger(stored: NodeRecords) -> LedgerState {
+    let NodeRecords { state, records } = stored;
+    let record = |put: RecordPut| (put.uid, Record { version: put.version, object: Arc::new(put.object) });
+    LedgerState {
+        epoch: Some(state.epoch),
+        confirmed: state.confirmed,
+        accepted: Some(state.incarnation).filter(|incarnation| !incarnation.is_empty()),
+        records: records.into_iter().map(record).collect(),
+    }
+}
+
+fn record_batch(batch: RecordBatch, agent_version: Option<String>) -> cloud::RecordBatch {
+    let put = |(uid, version, object): (Uid, ResourceVersion, Arc<crate::object::ObjectRef>)| RecordPut {
+        object: Arc::unwrap_or_clone(object),
+        uid,
+        version,
+    };
+    cloud::RecordBatch {
+        epoch: batch.epoch,
+        confirmed: batch.confirmed,
+        incarnation: batch.accepted.unwrap_or_default(),
+        agent_version,
+        put: batch.put.into_iter().map(put).collect(),
+        remove: batch.remove,
+        reset: batch.reset,
+    }
+}
+
+fn show(node: &str, notice: &CloudNotice) {
+    match notice {
+        CloudNotice::Welcomed { pending, held } => tracing::info!(node, pending, held, "welcomed"),
+        CloudNotice::EpochChanged { from, to } => {
+            tracing::warn!(node, %from, %to, "the node has another database than before");
+        }
+        CloudNotice::NodeWentBack { recorded, revision } => {
+            tracing::warn!(node, recorded, revision, "the node has an older copy of its database");
+        }
+        CloudNotice::Repairing => {
+            tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
+        }
+        CloudNotice::DeletionsHeld { count } => {
+            tracing::error!(
+                node,
+                count,
+                "removals are held back: they look like the loss of this store; confirm them with \
+                 'edgesync-cloud confirm-deletions {node}' if they are wanted"
+            );
+        }
+        CloudNotice::Rejected { uid, object, reason, message } => {
+            let object = object.as_ref().map(|object| object.key().to_string());
+            tracing::warn!(node, %uid, object, ?reason, message, "the node rejected an object");
+        }
+    }
+}
