@@ -34,7 +34,7 @@ fn bare_loop(path: &Path, batches: &[Vec<Put>]) -> f64 {
     let conn = rusqlite::Connection::open(path).unwrap();
     conn.execute_batch(
         "PRAGMA journal_mode = wal; PRAGMA synchronous = full;
-         CREATE TABLE t (id INTEGER PRIMARY KEY, uid TEXT, version TEXT, name TEXT, body TEXT) STRICT",
+         CREATE TABLE t (id INTEGER PRIMARY KEY, uid TEXT UNIQUE, version TEXT, name TEXT, body TEXT) STRICT",
     )
     .unwrap();
     let start = Instant::now();
