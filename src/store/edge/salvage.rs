@@ -45,7 +45,7 @@ pub(super) fn rebuild(
         Err(StoreError::Full(_)) => {
             // Being able to go on is worth more than evidence, and even more than what could be saved:
             // the cloud has it.
-            files::prune(path, 0);
+            files::prune(path, 0, None);
             match attempt(path, options, open, floor) {
                 Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
                 other => other?,
