@@ -34,7 +34,7 @@ fn bare_loop(path: &Path, batches: &[Vec<Put>]) -> f64 {
     let conn = rusqlite::Connection::open(path).unwrap();
     conn.execute_batch(
         "PRAGMA journal_mode = wal; PRAGMA synchronous = full;
-         CREATE TABLE t (id INTEGER PRIMARY KEY, uid TEXT, version TEXT, name TEXT, body TEXT) STRICT",
+         CREATE TABLE t (id INTEGER PRIMARY KEY, uid TEXT UNIQUE, version TEXT, name TEXT, body TEXT) STRICT",
     )
     .unwrap();
     let start = Instant::now();
@@ -103,6 +103,19 @@ async fn ingest_and_updates_beside_a_bare_loop() {
     }
     let single = start.elapsed().as_secs_f64();
     let single_bytes = written() - before;
+    let crashed = dir.path().join("crashed.db");
+    for suffix in ["", "-wal"] {
+        let file = |name: &Path| format!("{}{suffix}", name.display());
+        std::fs::copy(file(&dir.path().join("edge.db")), file(&crashed)).unwrap();
+    }
+    let start = Instant::now();
+    let after_crash = open(&crashed);
+    let open_crashed = start.elapsed();
+    after_crash.close().await;
+    store.close().await;
+    let start = Instant::now();
+    open(&dir.path().join("edge.db")).close().await;
+    println!("open:   {open_crashed:?} after a crash, {:?} and closed again in order", start.elapsed());
     let per = |bytes: u64, objects: u64| bytes as f64 / 1024.0 / objects as f64;
     println!(
         "bulk:   {:.0} objects/s, {:.0} % of the bare loop ({:.0}/s)",

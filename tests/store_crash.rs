@@ -68,8 +68,8 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
         return Err(format!("{reset:?}"));
     }
     let totals = store.facts().totals;
-    let held = held(&store).await;
     let check = store.check().await.map_err(|error| error.to_string())?;
+    let held = held(&store).await;
     store.close().await;
     if check.renewed {
         return Err("the totals do not match the rows".into());

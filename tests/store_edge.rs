@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use edgesync::object::ResourceVersion;
 use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, ListCursor, Writing};
+use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry, ListCursor, Writing};
 use edgesync::sync::change::{Change, Put, RejectReason};
 use edgesync::sync::digest::{BucketSet, Digest};
+use store_support::vfs::Random;
 use store_support::*;
 
 #[tokio::test]
@@ -360,4 +361,77 @@ async fn a_store_that_is_dropped_lets_go_of_the_file() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), reopened).await.expect("still in use").unwrap();
+}
+
+/// All changes after a revision, in pages of the given size.
+async fn paged(store: &EdgeStore, after: u64, limit: usize) -> Vec<(u64, String, Option<String>)> {
+    let mut changes = Vec::new();
+    let mut from = after;
+    loop {
+        let page = store.changes(from, limit).await.unwrap();
+        assert!(page.entries.len() <= limit && page.from == from);
+        let brief =
+            |entry: Entry| (entry.revision, entry.uid.to_string(), entry.version.map(|v| v.to_string()));
+        changes.extend(page.entries.into_iter().map(brief));
+        if !page.more {
+            assert_eq!(page.to, store.facts().totals.revision);
+            return changes;
+        }
+        assert!(page.to > from, "a page must get on");
+        from = page.to;
+    }
+}
+
+#[tokio::test]
+async fn changes_are_the_same_wherever_they_stand_and_after_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    let mut random = Random(7);
+    let mut expected: Vec<(u64, String, Option<String>)> = Vec::new();
+    let mut confirmed = 0;
+    for round in 1..=60u64 {
+        // Long runs of single updates, batches, deletes.
+        let changes: Vec<Change> = match random.below(12) {
+            0 => batch((0..30).map(|_| random.below(40)), round),
+            1 => vec![delete(random.below(40))],
+            _ => batch((0..=random.below(3)).map(|_| random.below(40)), round),
+        };
+        let commit = store.apply(changes).await.unwrap();
+        let mut revision = commit.before;
+        // Each change of a row takes one revision, in the order of the observations.
+        for seen in &commit.applied.observed {
+            let version = seen.version.as_ref().map(ToString::to_string);
+            let same = |(_, uid, held): &&(u64, String, Option<String>)| **uid == *seen.uid && held.is_some();
+            let held = expected.iter().rev().find(same).and_then(|(_, _, held)| held.clone());
+            if held == version {
+                continue;
+            }
+            revision += 1;
+            expected.retain(|(_, uid, held)| *uid != *seen.uid || held.is_none());
+            expected.push((revision, seen.uid.to_string(), version));
+        }
+        assert_eq!(revision, commit.totals.revision);
+        if random.below(9) == 0 {
+            confirmed = commit.totals.revision.saturating_sub(20).max(confirmed);
+            store.confirm(confirmed);
+        }
+        for limit in [1, 7, 1000] {
+            let after: Vec<_> = expected.iter().filter(|(of, ..)| *of > confirmed).cloned().collect();
+            assert_eq!(paged(&store, confirmed, limit).await, after, "round {round}");
+        }
+        // What lies on the disk now is what a crash would leave.
+        let copy = dir.path().join(format!("copy-{round}.db"));
+        for suffix in ["", "-wal"] {
+            std::fs::copy(dir.path().join(format!("edge.db{suffix}")), format!("{}{suffix}", copy.display()))
+                .unwrap();
+        }
+        let crashed = open(&copy);
+        assert_eq!(crashed.facts().totals, store.facts().totals, "round {round}");
+        let after: Vec<_> = expected.iter().filter(|(of, ..)| *of > confirmed).cloned().collect();
+        assert_eq!(paged(&crashed, confirmed, 5).await, after, "round {round}");
+        assert!(!crashed.check().await.unwrap().renewed);
+        assert_consistent(&crashed).await;
+        crashed.close().await;
+    }
 }

@@ -22,14 +22,15 @@ CREATE TABLE objects (
   name        TEXT NOT NULL,
   version     TEXT NOT NULL,          -- resourceVersion, as received
   revision    INTEGER NOT NULL,       -- of the last change of this row
-  checksum    INTEGER NOT NULL,       -- over kind, namespace, name, uid, version and body
+  checksum    INTEGER NOT NULL,       -- over kind, namespace, name, uid, version, revision and body
+  totals      BLOB,                   -- count and digest after a change that stands in this row alone
   body        TEXT NOT NULL           -- JSON, as received
 ) STRICT;
 CREATE INDEX objects_by_uid ON objects (uid_key);
 CREATE UNIQUE INDEX objects_by_name ON objects (resource_id, namespace, name);
 
--- One row for each change that the cloud has not confirmed, and always the newest one: it carries the
--- totals after its transaction, so that rows, revision, count and digest are one commit and two pages.
+-- One row for each change that the cloud has not confirmed. The newest row carries the totals. A transaction
+-- that only updates a few rows in place writes none: its last row carries the totals until the next one.
 CREATE TABLE journal (
   revision    INTEGER PRIMARY KEY,
   object_id   INTEGER,                -- the row that was put; superseded if its revision is larger
@@ -38,7 +39,7 @@ CREATE TABLE journal (
   namespace   TEXT,
   name        TEXT,
   version     TEXT,
-  count       INTEGER,                -- only in the last row of a transaction:
+  count       INTEGER,                -- totals; valid in the newest row
   digest      BLOB,                   -- 16 bytes, little-endian
   confirmed   INTEGER                 -- the largest revision the cloud had confirmed
 ) STRICT;

@@ -6,6 +6,7 @@
 
 mod check;
 mod files;
+mod journal;
 mod read;
 mod rows;
 mod salvage;
@@ -272,7 +273,7 @@ impl EdgeStore {
             drop(suspect.post(check::confirm_damage));
         });
         let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
-        let checker = check::Checker::start(path, &options, writer.clone())?;
+        let checker = check::Checker::start(path, &options, writer.clone(), Arc::clone(&shared.recent))?;
         Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), writer, readers, shared, checker }) })
     }
 
@@ -328,7 +329,8 @@ impl EdgeStore {
     /// [`StoreError::Compacted`] if the journal does not reach back that far: confirmed changes are
     /// dropped from it.
     pub async fn changes(&self, after: u64, limit: usize) -> Result<Changes, StoreError> {
-        self.inner.readers.run(move |conn| read::changes(conn, after, limit)).await
+        let recent = self.recent();
+        self.inner.readers.run(move |conn| read::changes(conn, &recent, after, limit)).await
     }
 
     /// The digests of all buckets, and the totals of the same commit.
@@ -336,7 +338,8 @@ impl EdgeStore {
     /// # Errors
     /// The store's.
     pub async fn buckets(&self) -> Result<(Totals, Buckets), StoreError> {
-        self.inner.readers.run(read::buckets).await
+        let recent = self.recent();
+        self.inner.readers.run(move |conn| read::buckets(conn, &recent)).await
     }
 
     /// Up to `limit` entries of what is held in some buckets. Pages are of different commits if changes
@@ -350,7 +353,8 @@ impl EdgeStore {
         after: Option<InventoryCursor>,
         limit: usize,
     ) -> Result<Inventory, StoreError> {
-        self.inner.readers.run(move |conn| read::inventory(conn, buckets, after, limit)).await
+        let recent = self.recent();
+        self.inner.readers.run(move |conn| read::inventory(conn, &recent, buckets, after, limit)).await
     }
 
     /// The object of this name.
@@ -391,7 +395,9 @@ impl EdgeStore {
         after: Option<ListCursor>,
         limit: usize,
     ) -> Result<List, StoreError> {
-        let read = move |conn: &_| read::list(conn, &resource, namespace.as_deref(), after.as_ref(), limit);
+        let recent = self.recent();
+        let read =
+            move |conn: &_| read::list(conn, &recent, &resource, namespace.as_deref(), after.as_ref(), limit);
         let (list, damaged) = self.inner.readers.run(read).await?;
         self.report_damage(damaged);
         Ok(list)
@@ -433,6 +439,10 @@ impl EdgeStore {
         self.inner.checker.stop();
         self.inner.readers.close();
         self.inner.writer.close().await;
+    }
+
+    fn recent(&self) -> Arc<journal::Recent> {
+        Arc::clone(&self.inner.shared.recent)
     }
 
     fn report_damage(&self, damaged: Vec<i64>) {

@@ -89,6 +89,8 @@ pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, S
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = open(path, flags, options)?;
     conn.pragma_update(None, "query_only", true)?;
+    // The log is the writer's to tidy up, also if a reader is the last to go.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     Ok(conn)
 }

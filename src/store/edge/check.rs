@@ -2,15 +2,16 @@
 //! depends on them.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::EdgeOptions;
+use super::journal::{self, Recent};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
-use super::state::{self, State};
+use super::state::State;
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, open_reader};
 use crate::store::writer::Writer;
@@ -41,6 +42,7 @@ struct Thread {
     every: Duration,
     pause: Duration,
     writer: Writer<State>,
+    recent: Arc<Recent>,
     requests: mpsc::Receiver<Reply>,
 }
 
@@ -66,6 +68,7 @@ impl Checker {
         path: &Path,
         options: &EdgeOptions,
         writer: Writer<State>,
+        recent: Arc<Recent>,
     ) -> Result<Self, StoreError> {
         let (sender, requests) = mpsc::channel();
         let thread = Thread {
@@ -74,6 +77,7 @@ impl Checker {
             every: options.check_every,
             pause: options.check_pause,
             writer,
+            recent,
             requests,
         };
         std::thread::Builder::new().name("store-check".to_owned()).spawn(move || thread.run())?;
@@ -117,7 +121,7 @@ impl Thread {
         // Those who ask later than this get a pass of their own.
         let mut later = Vec::new();
         let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
-            scan(&conn, || match self.requests.recv_timeout(self.pause) {
+            scan(&conn, &self.recent, || match self.requests.recv_timeout(self.pause) {
                 Ok(reply) => {
                     later.push(reply);
                     true
@@ -163,9 +167,13 @@ impl Thread {
 }
 
 /// Reads all rows in one snapshot; `pause` is called between batches and says whether to go on.
-fn scan(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result<Option<Seen>, StoreError> {
+fn scan(
+    conn: &Connection,
+    recent: &Recent,
+    mut pause: impl FnMut() -> bool,
+) -> Result<Option<Seen>, StoreError> {
     let tx = conn.unchecked_transaction()?;
-    let (totals, _) = state::totals(&tx)?;
+    let (totals, _) = journal::totals(&tx, recent)?;
     let resources = Resources::load(&tx)?;
     let (mut rows_seen, mut digest, mut damaged) = (0, Digest::default(), Vec::new());
     let mut statement = tx.prepare(&format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id"))?;
@@ -194,8 +202,7 @@ pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(),
     if verdict != "ok" {
         return Err(StoreError::corrupt(verdict));
     }
-    state::totals(conn)?;
-    Resources::load(conn)?;
+    state.look_through(conn)?;
     state.reopen_readers();
     Ok(())
 }

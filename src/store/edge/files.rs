@@ -103,7 +103,7 @@ pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     sync_directory(path)?;
     fs::rename(&fresh, path)?;
     sync_directory(path)?;
-    prune(path, KEPT_ASIDE);
+    prune(path, KEPT_ASIDE - 1, Some(&aside));
     Ok(existed.then_some(aside))
 }
 
@@ -117,18 +117,20 @@ fn sync_directory(path: &Path) -> Result<(), StoreError> {
 
 const ASIDE: &str = ".corrupt-";
 
-/// A name that no file has: `<name>.corrupt-20261121T040000Z`, with a number if need be.
+/// A name that no file has: `<name>.corrupt-20261121T040000.123456Z`.
 fn free_name(path: &Path) -> PathBuf {
-    let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S.%6fZ").to_string();
     let name = with_suffix(path, &format!("{ASIDE}{time}"));
+    // A clock that stands still or is set back must not cost a file.
     let numbered = (2u32..).map(|number| with_suffix(&name, &format!("-{number}")));
     let free = |candidate: &PathBuf| !candidate.exists() && !wal_path(candidate).exists();
     std::iter::once(name.clone()).chain(numbered).take(1000).find(free).unwrap_or(name)
 }
 
-/// Removes the oldest of the files that were set aside, all but `keep`.
-pub(super) fn prune(path: &Path, keep: usize) {
+/// Removes the oldest of the files that were set aside, all but `keep`, not counting `newest`.
+pub(super) fn prune(path: &Path, keep: usize, newest: Option<&Path>) {
     let mut aside = set_aside(path);
+    aside.retain(|file| Some(file.as_path()) != newest);
     let surplus = aside.len().saturating_sub(keep);
     for old in aside.drain(..surplus) {
         if let Err(error) = remove(&old) {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
+use super::journal::{self, Recent};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, uid_key};
-use super::state::totals;
+
 use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
 use crate::object::{Resource, ResourceVersion};
 use crate::store::StoreError;
@@ -45,38 +46,70 @@ fn object_ref(
 }
 
 /// See [`super::EdgeStore::changes`].
-pub(super) fn changes(conn: &Connection, after: u64, limit: usize) -> Result<Changes, StoreError> {
-    let (totals, _) = totals(conn)?;
-    let oldest = oldest(conn)?;
-    if after < oldest {
-        return Err(StoreError::Compacted { after, oldest });
+pub(super) fn changes(
+    conn: &Connection,
+    recent: &Recent,
+    after: u64,
+    limit: usize,
+) -> Result<Changes, StoreError> {
+    let (totals, written) = journal::totals(conn, recent)?;
+    if after < written.confirmed {
+        return Err(StoreError::Compacted { after, oldest: written.confirmed });
     }
     let resources = Resources::load(conn)?;
+    let mut page = Changes { from: after, to: after, entries: Vec::new(), more: false };
+    let most = limit.max(1);
+    if !journaled(conn, &resources, &mut page, most)? {
+        page.more = page.to < totals.revision;
+        return Ok(page);
+    }
+    // The journal is read to its end; what follows stands in the rows alone.
+    let mut statement = conn.prepare_cached(
+        "SELECT revision, NULL, resource_id, namespace, name, uid, version FROM objects
+         WHERE id = ?1 AND revision = ?2",
+    )?;
+    let later = recent.after(after.max(written.revision));
+    for (revision, id) in later.into_iter().filter(|(revision, _)| *revision <= totals.revision) {
+        if page.entries.len() == most {
+            page.more = true;
+            return Ok(page);
+        }
+        let mut rows = statement.query((id, integer(revision)))?;
+        if let Some(row) = rows.next()? {
+            page.entries.extend(change(row, &resources)?);
+        }
+        page.to = revision;
+    }
+    page.to = totals.revision.max(after);
+    Ok(page)
+}
+
+/// Adds what the journal has to the page; whether its end was reached.
+fn journaled(
+    conn: &Connection,
+    resources: &Resources,
+    page: &mut Changes,
+    most: usize,
+) -> Result<bool, StoreError> {
     let mut statement = conn.prepare_cached(
         "SELECT j.revision, j.uid, coalesce(j.resource_id, o.resource_id), coalesce(j.namespace, o.namespace),
                 coalesce(j.name, o.name), o.uid, o.version
          FROM journal j LEFT JOIN objects o ON o.id = j.object_id AND o.revision = j.revision
          WHERE j.revision > ?1 ORDER BY j.revision",
     )?;
-    let mut rows = statement.query([integer(after)])?;
-    let mut page = Changes { from: after, to: after, entries: Vec::new(), more: false };
-    let most = limit.max(1);
+    let mut rows = statement.query([integer(page.from)])?;
     for _ in 0..most.saturating_mul(LOOKED_AT) {
-        let Some(row) = rows.next()? else {
-            page.to = totals.revision.max(after);
-            return Ok(page);
-        };
+        let Some(row) = rows.next()? else { return Ok(true) };
         page.to = unsigned(row.get(0)?);
-        page.entries.extend(change(row, &resources)?);
+        page.entries.extend(change(row, resources)?);
         if page.entries.len() == most {
-            break;
+            return Ok(false);
         }
     }
-    page.more = page.to < totals.revision;
-    Ok(page)
+    Ok(false)
 }
 
-/// The entry of a journal row; none if the row changed again later.
+/// The entry of a change; none if the row changed again later.
 fn change(row: &Row<'_>, resources: &Resources) -> Result<Option<Entry>, StoreError> {
     let removed: Option<&str> = row.get_ref(1)?.as_str_or_null().map_err(rusqlite::Error::from)?;
     let (uid, version) = match removed {
@@ -90,25 +123,9 @@ fn change(row: &Row<'_>, resources: &Resources) -> Result<Option<Entry>, StoreEr
     Ok(Some(Entry { revision: unsigned(row.get(0)?), uid: uid.into(), version, object }))
 }
 
-/// The oldest revision after which changes can be asked for.
-fn oldest(conn: &Connection) -> Result<u64, StoreError> {
-    let first: Option<(i64, bool)> = conn
-        .prepare_cached(
-            "SELECT revision, object_id IS NULL AND uid IS NULL FROM journal ORDER BY revision LIMIT 1",
-        )?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    // A row without a change is where the journal began: the changes before it are not told.
-    Ok(match first {
-        Some((revision, true)) => unsigned(revision),
-        Some((revision, false)) => unsigned(revision - 1),
-        None => 0,
-    })
-}
-
 /// See [`super::EdgeStore::buckets`].
-pub(super) fn buckets(conn: &Connection) -> Result<(Totals, Buckets), StoreError> {
-    let (totals, _) = totals(conn)?;
+pub(super) fn buckets(conn: &Connection, recent: &Recent) -> Result<(Totals, Buckets), StoreError> {
+    let (totals, _) = journal::totals(conn, recent)?;
     let mut buckets = Buckets::default();
     let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
     let mut rows = statement.query([])?;
@@ -121,11 +138,12 @@ pub(super) fn buckets(conn: &Connection) -> Result<(Totals, Buckets), StoreError
 /// See [`super::EdgeStore::inventory`].
 pub(super) fn inventory(
     conn: &Connection,
+    recent: &Recent,
     buckets: BucketSet,
     after: Option<InventoryCursor>,
     limit: usize,
 ) -> Result<Inventory, StoreError> {
-    let (totals, _) = totals(conn)?;
+    let (totals, _) = journal::totals(conn, recent)?;
     let resources = Resources::load(conn)?;
     let mut statement = conn.prepare_cached(
         "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects WHERE id > ?1 ORDER BY id",
@@ -206,12 +224,13 @@ pub(super) fn by_uid(conn: &Connection, uid: &Uid) -> Result<Found, StoreError> 
 /// See [`super::EdgeStore::list`].
 pub(super) fn list(
     conn: &Connection,
+    recent: &Recent,
     resource: &Resource,
     namespace: Option<&str>,
     after: Option<&ListCursor>,
     limit: usize,
 ) -> Result<(List, Vec<i64>), StoreError> {
-    let (totals, _) = totals(conn)?;
+    let (totals, _) = journal::totals(conn, recent)?;
     let mut list = List { revision: totals.revision, items: Vec::new(), next: None };
     let resources = Resources::load(conn)?;
     let Some(kind) = resources.find(resource) else { return Ok((list, Vec::new())) };

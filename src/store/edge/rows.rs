@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, Connection, Row};
+use rusqlite::{Connection, Row};
 
+use super::journal::{Noted, What};
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::store::StoreError;
 use crate::store::engine::{checksum64, integer};
-use crate::sync::change::{Change, Put, Uid};
-use crate::sync::digest::Digest;
-use crate::sync::replica::{Held, Rows, Totals};
+use crate::sync::change::{Change, Put};
+use crate::sync::replica::{Held, Rows};
 
 /// What a change weighs in the writer's queue, bytes.
 pub(super) fn weight(change: &Change) -> usize {
@@ -235,17 +235,6 @@ pub(super) struct RowRef {
     resource_id: i64,
 }
 
-/// A row of the journal that is still to be written.
-struct Noted {
-    revision: u64,
-    what: What,
-}
-
-enum What {
-    Put { object_id: i64 },
-    Removed { uid: Uid, resource_id: i64, key: ObjectKey, version: ResourceVersion },
-}
-
 /// The rows of an open transaction.
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
@@ -258,42 +247,9 @@ impl<'a> Tables<'a> {
         Self { conn, resources, noted: Vec::new() }
     }
 
-    /// Writes the journal of the batch; its last row carries the totals.
-    pub(super) fn finish(self, totals: &Totals, confirmed: u64) -> Result<(), StoreError> {
-        let mut insert = journal_insert(self.conn)?;
-        let last = self.noted.len().saturating_sub(1);
-        for (index, Noted { revision, what }) in self.noted.iter().enumerate() {
-            let sums = (index == last).then(|| Sums::of(totals, confirmed));
-            let (count, digest, confirmed) = Sums::columns(sums.as_ref());
-            let revision = integer(*revision);
-            match what {
-                What::Put { object_id } => insert.execute((
-                    revision,
-                    object_id,
-                    None::<&str>,
-                    None::<i64>,
-                    None::<&str>,
-                    None::<&str>,
-                    None::<&str>,
-                    count,
-                    digest,
-                    confirmed,
-                ))?,
-                What::Removed { uid, resource_id, key, version } => insert.execute((
-                    revision,
-                    None::<i64>,
-                    &**uid,
-                    resource_id,
-                    &*key.namespace,
-                    &*key.name,
-                    version.as_str(),
-                    count,
-                    digest,
-                    confirmed,
-                ))?,
-            };
-        }
-        Ok(())
+    /// What was changed.
+    pub(super) fn into_noted(self) -> Vec<Noted> {
+        self.noted
     }
 
     fn held(&self, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
@@ -311,46 +267,6 @@ impl<'a> Tables<'a> {
             key: kind.key(text(3)?, text(4)?),
         })
     }
-}
-
-/// The totals as columns of a journal row.
-struct Sums {
-    count: i64,
-    digest: [u8; 16],
-    confirmed: i64,
-}
-
-impl Sums {
-    fn of(totals: &Totals, confirmed: u64) -> Self {
-        let Digest(digest) = totals.digest;
-        Self { count: integer(totals.count), digest: digest.to_le_bytes(), confirmed: integer(confirmed) }
-    }
-
-    fn columns(sums: Option<&Self>) -> (Option<i64>, Option<&[u8]>, Option<i64>) {
-        match sums {
-            Some(sums) => (Some(sums.count), Some(&sums.digest), Some(sums.confirmed)),
-            None => (None, None, None),
-        }
-    }
-}
-
-fn journal_insert(conn: &Connection) -> Result<CachedStatement<'_>, StoreError> {
-    Ok(conn.prepare_cached(
-        "INSERT INTO journal
-           (revision, object_id, uid, resource_id, namespace, name, version, count, digest, confirmed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?)
-}
-
-/// Starts the journal anew: no change before this row can be asked for.
-pub(super) fn restart_journal(conn: &Connection, totals: &Totals) -> Result<(), StoreError> {
-    conn.execute("DELETE FROM journal", [])?;
-    let sums = Sums::of(totals, totals.revision);
-    conn.execute(
-        "INSERT INTO journal (revision, count, digest, confirmed) VALUES (?1, ?2, ?3, ?4)",
-        (integer(totals.revision), sums.count, sums.digest.as_slice(), sums.confirmed),
-    )?;
-    Ok(())
 }
 
 const HELD_BY_UID: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
@@ -394,14 +310,14 @@ impl Rows for Tables<'_> {
             body: put.body.get(),
         };
         row.checksum = row.expected_checksum(&kind);
-        let object_id = match replaced {
+        let what = match replaced {
             Some(held) => {
                 update(self.conn, &row, held)?;
-                held.id
+                What::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
             }
-            None => insert(self.conn, &row)?,
+            None => What::Put { object_id: insert(self.conn, &row)?, in_place: false },
         };
-        self.noted.push(Noted { revision, what: What::Put { object_id } });
+        self.noted.push(Noted { revision, what });
         Ok(())
     }
 
@@ -443,7 +359,7 @@ fn update(conn: &Connection, row: &ObjectRow<'_>, held: RowRef) -> Result<(), St
             .execute((row.id, row.resource_id))?;
     }
     conn.prepare_cached(
-        "UPDATE objects SET version = ?2, revision = ?3, checksum = ?4, body = ?5 WHERE id = ?1",
+        "UPDATE objects SET version = ?2, revision = ?3, checksum = ?4, totals = NULL, body = ?5 WHERE id = ?1",
     )?
     .execute((row.id, row.version, row.revision, row.checksum, row.body))?;
     Ok(())

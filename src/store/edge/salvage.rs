@@ -13,6 +13,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
 use super::files;
+use super::journal::{self, Recent};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
@@ -44,7 +45,7 @@ pub(super) fn rebuild(
         Err(StoreError::Full(_)) => {
             // Being able to go on is worth more than evidence, and even more than what could be saved:
             // the cloud has it.
-            files::prune(path, 0);
+            files::prune(path, 0, None);
             match attempt(path, options, open, floor) {
                 Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
                 other => other?,
@@ -172,13 +173,15 @@ const BATCH: u64 = 256;
 
 impl<'a> Copier<'a> {
     fn new(fresh: &'a Connection, source: Option<&Connection>, floor: &Floor) -> Self {
-        let stored = source.and_then(|source| state::totals(source).ok()).map(|(totals, _)| totals);
+        // Updates that the journal does not know yet change no count.
+        let totals = |source| journal::totals(source, &Recent::default()).ok();
+        let stored = source.and_then(totals).map(|(totals, _)| totals);
         let in_memory = floor.resources.iter().next().is_some();
         let known = match source {
             Some(source) if !in_memory => Resources::salvage(source),
             _ => floor.resources.clone(),
         };
-        let incarnation = source.and_then(|source| state::meta(source, "incarnation").ok().flatten());
+        let incarnation = source.and_then(|source| journal::meta(source, "incarnation").ok().flatten());
         Self {
             fresh,
             known,

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use tokio::sync::watch;
 
 use super::files::{self, Identity};
-use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables, restart_journal};
+use super::journal::{self, Recent, Written};
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
 use super::salvage::{self, Salvaged};
 use super::{Commit, EdgeOptions, Facts, Health, Reset, Writing};
 use crate::store::StoreError;
-use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, integer, open_writer};
+use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, open_writer};
 use crate::store::migrate;
 use crate::store::reader::Generation;
 use crate::store::writer::Steward;
@@ -41,6 +43,8 @@ pub(super) struct Shared {
     totals: watch::Sender<Totals>,
     incarnation: watch::Sender<Option<String>>,
     health: watch::Sender<Health>,
+    /// The last changes made in place.
+    pub(super) recent: Arc<Recent>,
 }
 
 impl Shared {
@@ -92,7 +96,7 @@ pub(super) struct State {
 #[derive(Debug)]
 struct Stored {
     totals: Totals,
-    confirmed: u64,
+    written: Written,
     incarnation: Option<String>,
     resources: Resources,
 }
@@ -112,22 +116,24 @@ impl State {
             files::remove(&left_over)?;
         }
         let mut reset = None;
-        let (conn, stored) = match open_sound(path, &options.engine) {
+        let recent = Arc::new(Recent::default());
+        let (conn, stored) = match open_sound(path, &options.engine, &recent) {
             Ok(opened) => opened,
             Err(error @ (StoreError::Corrupt(_) | StoreError::MigrationChanged { .. })) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
-                let opened = open_sound(path, &options.engine)?;
+                let opened = open_sound(path, &options.engine, &recent)?;
                 reset = Some(announce(1, cause, salvaged, &opened.1.totals));
                 opened
             }
             Err(error) => return Err(error),
         };
         let shared = Shared {
-            confirmed: AtomicU64::new(stored.confirmed),
+            confirmed: AtomicU64::new(stored.written.confirmed),
             totals: watch::Sender::new(stored.totals),
             incarnation: watch::Sender::new(stored.incarnation.clone()),
             health: watch::Sender::new(Health { writing: Writing::Works, reset }),
+            recent,
         };
         let state = Self {
             path: path.to_owned(),
@@ -152,6 +158,11 @@ impl State {
 
     pub(super) fn epoch(&self) -> Epoch {
         self.stored.totals.epoch
+    }
+
+    /// Reads the facts of the file as they are in it.
+    pub(super) fn look_through(&self, conn: &Connection) -> Result<(), StoreError> {
+        Stored::load(conn, &self.shared.recent).map(|_| ())
     }
 
     /// Makes the readers open the file anew.
@@ -181,10 +192,8 @@ impl State {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
         let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
-        tables.finish(&totals, confirmed)?;
-        if totals.revision != before {
-            self.stored.confirmed = confirmed;
-        }
+        let noted = tables.into_noted();
+        journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
     }
@@ -225,8 +234,7 @@ impl State {
             return Ok((0, false));
         }
         let cause = if lost > 0 { "damaged rows" } else { "count or digest did not match the rows" };
-        self.stored.totals = renew(conn, totals.revision)?;
-        self.stored.confirmed = self.stored.totals.revision;
+        (self.stored.totals, self.stored.written) = renew(conn, totals.revision)?;
         self.pending = Some((cause.to_owned(), Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
     }
@@ -244,7 +252,7 @@ impl State {
         let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
         let reset = announce(number, cause, salvaged, &self.stored.totals);
         // Whatever was confirmed belonged to the old epoch.
-        self.shared.confirmed.fetch_max(self.stored.confirmed, Ordering::AcqRel);
+        self.shared.confirmed.fetch_max(self.stored.written.confirmed, Ordering::AcqRel);
         self.publish();
         self.shared.health.send_modify(|health| health.reset = Some(reset));
     }
@@ -286,7 +294,7 @@ impl State {
             resources: self.stored.resources.clone(),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
-        let (fresh, stored) = open_sound(&self.path, &self.engine)?;
+        let (fresh, stored) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
         salvage::let_go(std::mem::replace(conn, fresh));
         self.stored = stored;
         self.stale = false;
@@ -307,23 +315,30 @@ impl State {
         }
     }
 
-    /// Writes what is confirmed, without waiting for a change to go along with.
+    /// Reads what mirrors the database anew, after a rollback.
+    fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        self.stored = Stored::load(conn, &self.shared.recent)?;
+        self.shared.recent.cut(self.stored.totals.revision);
+        self.stale = false;
+        Ok(())
+    }
+
+    /// Brings the journal up to date, and with it what is confirmed.
     fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let confirmed = self.shared.facts().confirmed;
-        if confirmed <= self.stored.confirmed {
+        let Stored { totals, written, .. } = &self.stored;
+        if confirmed <= written.confirmed && written.revision == totals.revision {
             return Ok(());
         }
         let tx = conn.unchecked_transaction()?;
-        let revision = integer(self.stored.totals.revision);
-        tx.execute("UPDATE journal SET confirmed = ?2 WHERE revision = ?1", (revision, integer(confirmed)))?;
-        trim(&tx, confirmed, self.stored.totals.revision)?;
+        let written = journal::flush(&tx, &self.shared.recent, *written, totals, confirmed)?;
         tx.commit()?;
-        self.stored.confirmed = confirmed;
+        self.stored.written = written;
         Ok(())
     }
 
     fn flush_if_due(&mut self, conn: &Connection) -> Duration {
-        if self.shared.facts().confirmed <= self.stored.confirmed {
+        if self.shared.facts().confirmed <= self.stored.written.confirmed {
             self.unwritten_since = None;
             return self.flush_after;
         }
@@ -345,19 +360,7 @@ impl Steward for State {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.look(conn)?;
         }
-        if self.stale {
-            self.stored = Stored::load(conn)?;
-            self.stale = false;
-        }
-        Ok(())
-    }
-
-    fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        let published = self.shared.totals.borrow().revision;
-        if self.stored.totals.revision == published {
-            return Ok(());
-        }
-        trim(conn, self.stored.confirmed, self.stored.totals.revision)
+        if self.stale { self.reload(conn) } else { Ok(()) }
     }
 
     fn committed(&mut self, _conn: &Connection) {
@@ -370,12 +373,9 @@ impl Steward for State {
 
     fn rolled_back(&mut self, conn: &Connection) {
         self.pending = None;
-        match Stored::load(conn) {
-            Ok(stored) => self.stored = stored,
-            Err(error) => {
-                tracing::error!(%error, "the state cannot be read after a rollback");
-                self.stale = true;
-            }
+        if let Err(error) = self.reload(conn) {
+            tracing::error!(%error, "the state cannot be read after a rollback");
+            self.stale = true;
         }
     }
 
@@ -400,7 +400,12 @@ impl Steward for State {
     }
 
     fn closing(&mut self, conn: &mut Connection) {
-        let done = self.flush(conn).and_then(|()| engine::checkpoint(conn, Checkpoint::Truncate).map(|_| ()));
+        // Only a journal that is up to date may do without the log: see `open_sound`.
+        let done = self.flush(conn).and_then(|()| {
+            engine::checkpoint(conn, Checkpoint::Truncate)?;
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+            Ok(())
+        });
         if let Err(error) = done {
             // The log keeps everything that was committed.
             tracing::warn!(%error, "the database could not be tidied up at its end");
@@ -422,61 +427,35 @@ pub(super) struct Floor {
 }
 
 impl Stored {
-    fn load(conn: &Connection) -> Result<Self, StoreError> {
-        let (totals, confirmed) = totals(conn)?;
-        let incarnation = meta(conn, "incarnation")?;
-        Ok(Self { totals, confirmed, incarnation, resources: Resources::load(conn)? })
+    fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
+        let (totals, written) = journal::totals(conn, recent)?;
+        let incarnation = journal::meta(conn, "incarnation")?;
+        Ok(Self { totals, written, incarnation, resources: Resources::load(conn)? })
     }
 }
 
-/// Reads a fact about the file.
-pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
-    let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
-    Ok(statement.query_row([key], |row| row.get(0)).optional()?)
-}
-
-/// The totals, and the confirmed revision, in the newest row of the journal.
-pub(super) fn totals(conn: &Connection) -> Result<(Totals, u64), StoreError> {
-    let epoch = meta(conn, "epoch")?.ok_or_else(|| StoreError::corrupt("no epoch in table meta"))?;
-    let epoch: Epoch = epoch.parse().map_err(|error| StoreError::corrupt(format!("epoch {error}")))?;
-    let row = conn
-        .prepare_cached(
-            "SELECT revision, count, digest, confirmed FROM journal ORDER BY revision DESC LIMIT 1",
-        )?
-        .query_row([], |row| {
-            Ok((
-                row.get::<_, i64>(0)?,
-                row.get::<_, i64>(1)?,
-                row.get::<_, [u8; 16]>(2)?,
-                row.get::<_, i64>(3)?,
-            ))
-        })
-        .optional()?;
-    let Some((revision, count, digest, confirmed)) = row else {
-        return Err(StoreError::corrupt("the journal has no totals"));
-    };
-    let whole = |value: i64| u64::try_from(value).map_err(|_| StoreError::corrupt("negative totals"));
-    let digest = Digest(u128::from_le_bytes(digest));
-    let totals = Totals { epoch, revision: whole(revision)?, count: whole(count)?, digest };
-    Ok((totals, whole(confirmed)?))
-}
-
-/// Drops the journal up to the confirmed revision, never its newest row.
-fn trim(conn: &Connection, confirmed: u64, newest: u64) -> Result<(), StoreError> {
-    conn.prepare_cached("DELETE FROM journal WHERE revision <= ?1 AND revision < ?2")?
-        .execute((integer(confirmed), integer(newest)))?;
-    Ok(())
-}
-
 /// Opens the database and reads its state; a new file gets its first epoch.
-fn open_sound(path: &Path, options: &EngineOptions) -> Result<(Connection, Stored), StoreError> {
+///
+/// A log that is not empty says that the file was not closed in order, so that the journal may lack
+/// changes. For that to hold no connection may tidy the log away on its own when it is closed.
+fn open_sound(
+    path: &Path,
+    options: &EngineOptions,
+    recent: &Recent,
+) -> Result<(Connection, Stored), StoreError> {
+    recent.cut(0);
+    let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
     let conn = open_writer(path, KIND, options)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
         start(&tx, &Floor::default())?;
         tx.commit()?;
     }
-    let stored = Stored::load(&conn)?;
+    if crashed {
+        journal::find_unwritten(&conn, recent)?;
+    }
+    let stored = Stored::load(&conn, recent)?;
     Ok((conn, stored))
 }
 
@@ -487,24 +466,25 @@ fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
 }
 
 /// Makes the facts of a new file; the rows, if there are any, are in it already.
-pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<Totals, StoreError> {
+pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> {
     set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
     if let Some(incarnation) = &floor.incarnation {
         set_meta(conn, "incarnation", incarnation)?;
     }
-    renew(conn, floor.revision)
+    renew(conn, floor.revision)?;
+    Ok(())
 }
 
 /// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.
-fn renew(conn: &Connection, revision: u64) -> Result<Totals, StoreError> {
+fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written), StoreError> {
     let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
     set_meta(conn, "epoch", &epoch.to_string())?;
     let (count, digest) = recount(conn, epoch)?;
     // A file that never held anything starts at zero.
     let revision = if revision == 0 && count == 0 { 0 } else { revision + 1 };
     let totals = Totals { epoch, revision, count, digest };
-    restart_journal(conn, &totals)?;
-    Ok(totals)
+    let written = journal::restart(conn, &totals)?;
+    Ok((totals, written))
 }
 
 /// Count and digest of the rows.
