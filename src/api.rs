@@ -16,8 +16,6 @@ mod response;
 mod server;
 mod stall;
 
-pub use hyper::Method;
-
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 pub use listen::{ListenError, Listener};

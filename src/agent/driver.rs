@@ -337,7 +337,8 @@ impl Driver {
             set_aside = ?reset.set_aside,
             "the database was damaged: what could be read is kept, the cloud is asked for the rest"
         );
-        self.machine.store_reset(self.now(), self.store.facts().totals, random());
+        let facts = self.store.facts();
+        self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());
     }
 
     fn reload(&mut self, service: &mut Service<Config>) {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::manifest::{self, Manifest};
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
-use crate::api::{Client, ClientError, Method, collection_path, object_path};
+use crate::api::{Client, ClientError, collection_path, object_path};
 use crate::object::status::Reason;
 use crate::object::{Resource, Scope, Status};
 

@@ -11,7 +11,7 @@ use super::args_cloud::{CloudArgs, CloudCommand, ServerArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::{Peer, apply, edge, get};
-use crate::api::{Client, Method, encode};
+use crate::api::{Client, encode};
 use crate::config::cloud::Config;
 use crate::memory;
 
@@ -82,7 +82,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }),
         CloudCommand::ConfirmDeletions { node, server } => program::ask(async |terminal| {
             let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
-            client(server).send::<Value>(Method::POST, &path, None).await?;
+            client(server).post::<Value>(&path, &Value::Null).await?;
             writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
             Ok(0)
         }),

@@ -296,11 +296,11 @@ impl EdgeMachine {
         self.phase = Phase::Down;
     }
 
-    /// The store was replaced (salvaged or recomputed): the node introduces itself anew.
-    pub fn store_reset(&mut self, now: Now, totals: Totals, random: u64) {
+    /// The store was replaced (salvaged or recomputed): the node introduces itself anew, once the
+    /// commits under way are answered.
+    pub fn store_reset(&mut self, now: Now, totals: Totals, confirmed: u64, random: u64) {
         self.totals = totals;
-        self.confirmed = totals.revision;
-        self.applying.clear();
+        self.confirmed = confirmed.min(totals.revision);
         if !matches!(self.phase, Phase::Down) {
             self.reconnect(now, random);
         }
@@ -538,7 +538,10 @@ impl EdgeMachine {
         let mut rejected = applying.rejected;
         let (from, mut applied) = match result {
             Ok(commit) => {
-                self.totals = commit.totals;
+                // One of another epoch is from before or after a reset that is told separately.
+                if commit.totals.epoch == self.totals.epoch {
+                    self.totals = commit.totals;
+                }
                 self.counters.applied += commit.totals.revision.saturating_sub(commit.before);
                 (commit.before, commit.applied)
             }
