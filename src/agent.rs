@@ -3,6 +3,7 @@
 //!
 //! Composes `sync`, `store`, `link` and `api`, which do not know one another.
 
+mod apply;
 mod driver;
 mod kinds;
 mod objects;

@@ -24,6 +24,7 @@ use crate::sync::frame::{Received, Up};
 use crate::sync::timing::Now;
 use crate::systemd::{self, Request, Signals};
 
+use super::apply::apply;
 use super::kinds::KnownKinds;
 use super::presence::CloudPresence;
 use super::status::{Question, seconds};
@@ -34,7 +35,7 @@ const MAX_REJECTED: usize = 64;
 /// Frames that are handled before other events get their turn.
 const BURST: usize = 16;
 
-type Applied = Result<edge::Commit, StoreError>;
+type Applied = Result<Commit, StoreError>;
 
 /// The answer to a read that the machine asked for.
 enum Page {
@@ -282,7 +283,7 @@ impl Driver {
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
         let Some((token, _)) = self.applying.pop_front() else { return };
         let result = match result {
-            Ok(Ok(edge::Commit { before, totals, applied })) => Ok(Commit { before, totals, applied }),
+            Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "changes could not be stored");
                 let full = matches!(error, StoreError::Full { .. });
@@ -369,7 +370,7 @@ impl Driver {
         match effect {
             EdgeEffect::Apply { token, changes } => {
                 // Spawned, so that it is queued at the writer at once: it joins the next group.
-                self.applying.push_back((token, tokio::spawn(async move { store.apply(changes).await })));
+                self.applying.push_back((token, tokio::spawn(apply(store, changes))));
             }
             EdgeEffect::ReadChanges { after, limit } => {
                 self.reading =

@@ -2,7 +2,7 @@
 //!
 //! Rows, revision, count and digest change in one transaction, by the rules of [`crate::sync::replica`].
 //! Losses never stop the store: a damaged or missing file is replaced by what can be saved of it, under a
-//! new epoch, and [`Health`] tells. `docs/decisions/0002-store-layout.md` has the reasons of the layout.
+//! new epoch, and [`Health`] tells. `docs/decisions/0004-store-layout.md` has the reasons of the layout.
 
 mod check;
 mod files;
@@ -301,8 +301,24 @@ impl EdgeStore {
     /// The store's; then nothing of the batch is in the database. Changes that the rules refuse are in
     /// [`Commit::applied`], not errors.
     pub async fn apply(&self, changes: Vec<Change>) -> Result<Commit, StoreError> {
-        let bytes = changes.iter().map(rows::weight).sum();
-        self.inner.writer.run(bytes, move |conn, state| state.apply(conn, &changes)).await
+        let whole = 0..changes.len();
+        self.apply_range(Arc::new(changes), whole).await
+    }
+
+    /// Applies some of the changes, as [`EdgeStore::apply`] does: for a second try with fewer of them.
+    ///
+    /// # Errors
+    /// See [`EdgeStore::apply`].
+    pub async fn apply_range(
+        &self,
+        changes: Arc<Vec<Change>>,
+        range: std::ops::Range<usize>,
+    ) -> Result<Commit, StoreError> {
+        let bytes = changes.get(range.clone()).unwrap_or_default().iter().map(rows::weight).sum();
+        self.inner
+            .writer
+            .run(bytes, move |conn, state| state.apply(conn, changes.get(range.clone()).unwrap_or_default()))
+            .await
     }
 
     /// Notes that the cloud has recorded everything up to `revision`. Written along with the next commit,
