@@ -26,7 +26,7 @@ use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
 use super::kinds::KnownKinds;
-use super::presence::CloudPresence;
+use super::presence::{CloudPresence, Presence};
 use super::status::{Question, seconds};
 use super::{VERSION, edge_config};
 
@@ -212,6 +212,7 @@ impl Driver {
                 (self.cloud_boot, self.cloud_online) = (None, None);
                 let limit = self.link.max_payload(&self.topics.up(&self.node));
                 tracing::info!(broker = self.broker, limit, "connected");
+                tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.machine.connected(self.now(), limit, random());
             }
             LinkEvent::Disconnected { cause, retry_in } => {
@@ -234,8 +235,14 @@ impl Driver {
                 tracing::warn!(topic, code, reason, "the broker did not take a message");
             }
             LinkEvent::Message { topic, payload, .. } => match self.topics.parse(&topic) {
-                Some(Topic::Cloud) => self.cloud_seen(&payload),
-                Some(Topic::Down(node)) if node == self.node => self.frame(&payload),
+                Some(Topic::Cloud) => {
+                    tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
+                    self.cloud_seen(&payload);
+                }
+                Some(Topic::Down(node)) if node == self.node => {
+                    tracing::debug!(topic = "down", bytes = payload.len(), "receives");
+                    self.frame(&payload);
+                }
                 _ => tracing::debug!(topic, "a message on a topic of nobody"),
             },
         }
