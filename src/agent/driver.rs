@@ -32,6 +32,8 @@ use super::{VERSION, edge_config};
 
 /// Rejected objects that the status remembers.
 const MAX_REJECTED: usize = 64;
+/// How long nothing must have been applied before memory is given back.
+const QUIET: Duration = Duration::from_secs(2);
 /// Frames that are handled before other events get their turn.
 const BURST: usize = 16;
 
@@ -82,6 +84,8 @@ pub(super) struct Driver {
     bad_frames: BTreeMap<&'static str, u64>,
     resets_seen: u64,
     status_line: String,
+    /// When the memory that a burst took is given back: once nothing has been applied for a while.
+    release_at: Option<Instant>,
 }
 
 /// A random number, good enough for session ids and jitter.
@@ -127,6 +131,7 @@ impl Driver {
             bad_frames: BTreeMap::new(),
             resets_seen: 0,
             status_line: String::new(),
+            release_at: None,
         }
     }
 
@@ -180,6 +185,9 @@ impl Driver {
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
+        }
+        if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
+            crate::memory::release();
         }
         let traffic = self.link.traffic();
         let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
@@ -289,6 +297,7 @@ impl Driver {
 
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
         let Some((token, _)) = self.applying.pop_front() else { return };
+        self.release_at = Some(Instant::now() + QUIET);
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {
