@@ -14,8 +14,8 @@ use crate::sync::timing::Now;
 
 use super::model::{CloudDb, EdgeDb, Random};
 
-const MAX_OBJECT: usize = 60_000;
-const LIMIT: usize = MIN_MAX_FRAME as usize;
+pub(super) const MAX_OBJECT: usize = 60_000;
+pub(super) const LIMIT: usize = MIN_MAX_FRAME as usize;
 /// Agents that share one node name; the second one comes up in some seeds only.
 const AGENTS: usize = 2;
 
@@ -33,7 +33,30 @@ pub(super) struct Chaos {
     twins: bool,
 }
 
+/// Frames that went one way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sent {
+    pub(super) frames: usize,
+    pub(super) bytes: usize,
+    pub(super) largest: usize,
+}
+
 impl Chaos {
+    /// A good link and healthy disks.
+    pub(super) fn none() -> Self {
+        Self {
+            steps: 0,
+            drop: 0,
+            duplicate: 0,
+            late: 0,
+            cut: 0,
+            crash: 0,
+            lose_database: 0,
+            restore: 0,
+            twins: false,
+        }
+    }
+
     pub(super) fn for_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
@@ -113,6 +136,8 @@ pub(super) struct World {
     last_arrival: [Now; 2],
     /// The earliest deadline that is in the event queue.
     next_wake: Option<Now>,
+    /// Frames up and down.
+    sent: [Sent; 2],
     violation: Option<String>,
 }
 
@@ -177,6 +202,7 @@ impl World {
             next_connection: 1,
             last_arrival: [Now::ZERO; 2],
             next_wake: None,
+            sent: [Sent::default(); 2],
             violation: None,
         };
         world.start_cloud();
@@ -202,7 +228,7 @@ impl World {
 
     // --- processes
 
-    fn start_cloud(&mut self) {
+    pub(super) fn start_cloud(&mut self) {
         self.cloud_life += 1;
         let base = 1_000_000 + u64::try_from(self.now.as_micros()).unwrap();
         self.cloud_db.open(base);
@@ -216,14 +242,14 @@ impl World {
         self.say(|| "cloud starts".into());
     }
 
-    fn stop_cloud(&mut self) {
+    pub(super) fn stop_cloud(&mut self) {
         self.cloud = None;
         self.cloud_life += 1;
         self.cut();
         self.say(|| "cloud crashes".into());
     }
 
-    fn start_agent(&mut self, agent: usize) {
+    pub(super) fn start_agent(&mut self, agent: usize) {
         let it = &mut self.agents[agent];
         it.life += 1;
         it.db.crash();
@@ -232,7 +258,7 @@ impl World {
         self.say(|| format!("agent {agent} starts with {totals:?}"));
     }
 
-    fn stop_agent(&mut self, agent: usize) {
+    pub(super) fn stop_agent(&mut self, agent: usize) {
         self.agents[agent].machine = None;
         self.agents[agent].life += 1;
         if self.link.is_some_and(|(_, at)| at == agent) {
@@ -241,7 +267,7 @@ impl World {
         self.say(|| format!("agent {agent} crashes"));
     }
 
-    fn cut(&mut self) {
+    pub(super) fn cut(&mut self) {
         let Some((_, agent)) = self.link.take() else { return };
         self.say(|| "link cut".into());
         if let Some(machine) = &mut self.agents[agent].machine {
@@ -252,7 +278,7 @@ impl World {
         }
     }
 
-    fn connect(&mut self, agent: usize) {
+    pub(super) fn connect(&mut self, agent: usize) {
         if self.agents[agent].machine.is_none() || self.cloud.is_none() {
             return;
         }
@@ -270,6 +296,10 @@ impl World {
     // --- the link
 
     fn transmit(&mut self, direction: usize, connection: u64, bytes: &[u8]) {
+        let sent = &mut self.sent[direction];
+        sent.frames += 1;
+        sent.bytes += bytes.len();
+        sent.largest = sent.largest.max(bytes.len());
         let copies = match () {
             () if self.random.percent(self.chaos.drop) => 0,
             () if self.random.percent(self.chaos.duplicate) => 2,
@@ -531,7 +561,7 @@ impl World {
     }
 
     /// Lets virtual time pass.
-    fn pass(&mut self, time: Duration) -> Result<(), String> {
+    pub(super) fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = self.now + time;
         self.drive();
         while self.events.peek().is_some_and(|Reverse(next)| next.0 <= end) {
@@ -638,18 +668,7 @@ impl World {
     }
 
     pub(super) fn run_to_convergence(&mut self) -> Result<(), String> {
-        let Chaos { steps, .. } = self.chaos;
-        self.chaos = Chaos {
-            steps,
-            drop: 0,
-            duplicate: 0,
-            late: 0,
-            cut: 0,
-            crash: 0,
-            lose_database: 0,
-            restore: 0,
-            twins: false,
-        };
+        self.chaos = Chaos::none();
         self.say(|| "--- the link heals".into());
         if self.cloud.is_none() {
             self.start_cloud();
@@ -748,5 +767,108 @@ impl World {
             ));
         }
         Ok(())
+    }
+}
+
+/// Handles for single scenarios.
+impl World {
+    pub(super) fn write(&mut self, name: &str, size: usize) {
+        let uid = self.cloud_db.write(name, size);
+        self.tell(uid);
+    }
+
+    pub(super) fn delete(&mut self, name: &str) {
+        if let Some(uid) = self.cloud_db.delete(name) {
+            self.tell(uid);
+        }
+    }
+
+    fn tell(&mut self, uid: Uid) {
+        let life = self.cloud_life;
+        self.after(1, Event::Desire { life, uid });
+    }
+
+    /// Lets time pass until both sides are equal and at rest.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..100 {
+            self.pass(Duration::from_millis(500)).unwrap();
+            if self.converged().is_ok() {
+                return;
+            }
+        }
+        self.converged().unwrap();
+    }
+
+    /// Steps until the condition holds, and says how long that took.
+    pub(super) fn pass_until(&mut self, mut condition: impl FnMut(&Self) -> bool) -> Duration {
+        let start = self.now;
+        self.drive();
+        while !condition(self) {
+            assert!(self.now - start < Duration::from_secs(600), "not within ten minutes");
+            self.step().unwrap();
+        }
+        self.now - start
+    }
+
+    pub(super) fn forget_traffic(&mut self) {
+        self.sent = [Sent::default(); 2];
+    }
+
+    pub(super) fn traffic(&self) -> (Sent, Sent) {
+        let [up, down] = self.sent;
+        (up, down)
+    }
+
+    pub(super) fn largest_frame(&self) -> usize {
+        self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
+    }
+
+    /// Objects and removals sent so far.
+    pub(super) fn sent(&self) -> (u64, u64) {
+        let counters = self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default();
+        (counters.sent, counters.removals_sent)
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.agents[0].db.held().len()
+    }
+
+    pub(super) fn held_back(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.held().count())
+    }
+
+    pub(super) fn refused(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.refused().count())
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.cloud.as_ref().map_or(0, CloudMachine::under_way)
+    }
+
+    pub(super) fn confirm_deletions(&mut self) {
+        let now = self.now;
+        if let Some(cloud) = &mut self.cloud {
+            cloud.confirm_deletions(now);
+        }
+    }
+
+    pub(super) fn edge_db(&self) -> EdgeDb {
+        self.agents[0].db.clone()
+    }
+
+    pub(super) fn replace_edge_db(&mut self, db: EdgeDb) {
+        self.agents[0].db = db;
+    }
+
+    pub(super) fn cloud_db(&self) -> CloudDb {
+        self.cloud_db.clone()
+    }
+
+    pub(super) fn fresh_cloud_db(&self) -> CloudDb {
+        CloudDb::new(&mut self.random.clone())
+    }
+
+    pub(super) fn replace_cloud_db(&mut self, db: CloudDb) {
+        self.cloud_db = db;
     }
 }
