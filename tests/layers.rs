@@ -26,7 +26,7 @@ const RULES: &[Rule] = &[
             "rusqlite",
             "rumqttc",
             "hyper",
-            "backoff",
+            "backoff::",
             "toml",
             "clap",
             "uuid",
