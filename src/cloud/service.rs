@@ -44,7 +44,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
-    let mut fleet = Fleet::start(&config, store.clone(), downlink.clone()).await?;
+    let mut fleet =
+        Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let server = Server::new(objects, Admin::new(requests), limits);
