@@ -54,6 +54,7 @@ impl Presence {
     }
 }
 
+#[cfg(feature = "cloud")]
 impl CloudPresence {
     /// The message as JSON.
     #[must_use]
@@ -62,7 +63,7 @@ impl CloudPresence {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests {
     use super::*;
 
