@@ -6,6 +6,7 @@
 
 mod apply;
 mod compare;
+mod files;
 mod objects;
 mod processes;
 mod proxy;
@@ -13,6 +14,7 @@ mod report;
 mod screen;
 mod stage;
 mod story;
+mod verdict;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -24,9 +26,10 @@ use crate::api::ClientError;
 use crate::cli::{CliError, EXIT_FAILED};
 
 use processes::{Workspace, last_lines};
-use report::{Check, Outcome, seconds};
+use report::{Outcome, seconds};
 use screen::Screen;
 use stage::{NODE, Stage};
+use verdict::Check;
 
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells show it.
 const EXIT_INTERRUPTED: u8 = 130;

@@ -8,7 +8,7 @@ use super::apply::{Applying, change, create, delete};
 use super::compare::{Side, compare};
 use super::report::{CHANGED, DELETED, Mark, Outcome, Phase, RECREATED, seconds};
 use super::screen::Screen;
-use super::stage::{NODE, NodeView, Stage};
+use super::stage::{InSync, NODE, NodeView, Stage};
 use super::{DemoError, count};
 
 /// Everything that is told to the cloud while the link is cut.
@@ -93,7 +93,9 @@ async fn restart(
 ) -> Result<Mark, DemoError> {
     screen.print("2  Start the agent again.");
     stage.start_agent().await?;
-    let (view, time) = stage.until_in_sync(outcome.objects.into(), &killed.view, screen).await?;
+    let InSync { view, applied, time } =
+        stage.until_in_sync(outcome.objects.into(), &killed.view, screen).await?;
+    outcome.new_to_node = applied;
     let restarted = mark(stage, view);
     outcome.restart = Phase::between("2 restart", 0, (killed, &restarted), time);
     let held = outcome.restart.skipped.unwrap_or_default();
@@ -185,6 +187,6 @@ async fn mend(
     screen: &mut Screen<'_>,
 ) -> Result<(Mark, Duration), DemoError> {
     stage.link().mend();
-    let (view, time) = stage.until_in_sync(objects, &before.view, screen).await?;
+    let InSync { view, time, .. } = stage.until_in_sync(objects, &before.view, screen).await?;
     Ok((mark(stage, view), time))
 }
