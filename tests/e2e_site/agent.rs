@@ -1,0 +1,111 @@
+//! An agent: its process, its local API, its database file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use edgesync::api::{Address, Client};
+use serde_json::Value;
+
+use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
+
+/// An agent of a test.
+pub(crate) struct Agent {
+    pub(crate) process: Process,
+    pub(crate) settings: Settings,
+    /// The name of the node.
+    pub(crate) node: String,
+    /// The database file.
+    pub(crate) database: PathBuf,
+    /// The socket of the local API.
+    pub(crate) socket: PathBuf,
+    config: PathBuf,
+}
+
+impl Agent {
+    /// An agent of a node with a broker, started.
+    pub(crate) async fn start(site: &Site, node: &str, broker: SocketAddr) -> Self {
+        Self::start_with(site, node, broker, |_| {}).await
+    }
+
+    /// The same with a changed configuration.
+    pub(crate) async fn start_with(
+        site: &Site,
+        node: &str,
+        broker: SocketAddr,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut agent = Self::new(site, node, broker);
+        change(&mut agent.settings);
+        agent.run().await;
+        agent
+    }
+
+    /// An agent that is not started yet.
+    pub(crate) fn new(site: &Site, node: &str, broker: SocketAddr) -> Self {
+        let config = site.path(&format!("{node}.toml"));
+        let socket = site.path(&format!("{node}.sock"));
+        let database = site.path(node).join("edgesync.db");
+        let mut settings = Settings::default();
+        settings.text("node.name", node).text("link.broker", format!("mqtt://{broker}"));
+        settings.text("store.path", database.display()).text("api.socket", socket.display());
+        settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
+        settings.text("sync.hello_timeout", "2s").text("sync.report_timeout", "2s");
+        settings.text("log.format", "text");
+        let process = Process::new(&format!("the agent of {node}"), env!("CARGO_BIN_EXE_edgesync"), &config);
+        Self { process, settings, node: node.to_owned(), database, socket, config }
+    }
+
+    /// Writes the configuration file, for a reload for instance.
+    pub(crate) fn write_config(&self) {
+        self.settings.write(&self.config);
+    }
+
+    /// Starts it and waits until its local API answers.
+    pub(crate) async fn run(&mut self) {
+        self.write_config();
+        self.process.start();
+        let client = self.client();
+        let process = &mut self.process;
+        eventually("the agent's API answers", PATIENCE, async || {
+            assert!(process.runs(), "the agent ended: {:?}", process.log().last());
+            client.get::<Value>("/version").await.ok()
+        })
+        .await;
+    }
+
+    /// Stops it in order.
+    pub(crate) async fn stop(&mut self) {
+        let status = self.process.terminate(PATIENCE).await;
+        assert!(status.success(), "the agent ended with {status}");
+    }
+
+    /// Kills it with SIGKILL and starts it again.
+    pub(crate) async fn crash(&mut self) {
+        self.process.kill();
+        self.run().await;
+    }
+
+    /// A client with a connection of its own.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Address::Unix(self.socket.clone()))
+    }
+
+    /// What the agent says of itself.
+    pub(crate) async fn status(&self) -> Value {
+        self.client().get("/edgesync/v1/status").await.unwrap()
+    }
+
+    /// An object as the node holds it.
+    pub(crate) async fn get(&self, object: &Value) -> Option<Value> {
+        self.client().get(&path_of(object)).await.ok()
+    }
+
+    /// Waits until the status fits.
+    pub(crate) async fn until(&self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Value {
+        eventually(&format!("{}: {what}", self.node), PATIENCE, async || {
+            let status = self.status().await;
+            fits(&status).then_some(status)
+        })
+        .await
+    }
+}

@@ -1,0 +1,54 @@
+//! End to end: `edgesync-cloud run` and `edgesync run` as processes of their own, in a directory of their
+//! own, at addresses of their own; what both sides hold is compared through their APIs.
+//!
+//! ```text
+//! let site = Site::new();
+//! let cloud = Cloud::start(&site).await;
+//! let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
+//! cloud.apply(objects(0..100)).await;
+//! same_on_both_sides(&cloud, &agent).await;
+//! ```
+
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod agent;
+mod cloud;
+mod compare;
+mod database;
+mod objects;
+mod process;
+mod site;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub(crate) use agent::Agent;
+pub(crate) use cloud::{Cloud, Counters, apply, path_of};
+pub(crate) use compare::{differences, held, same_on_both_sides, same_within};
+pub(crate) use database::{Snapshot, edge_rows, recorded};
+pub(crate) use objects::{Random, changed, config_map, object, objects, secret, sized};
+pub(crate) use process::Process;
+pub(crate) use site::{Settings, Site};
+
+/// No test waits longer than this for anything that takes no work to speak of.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until `condition` gives something, and fails with `what` did not happen.
+pub(crate) async fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "within {limit:?} this did not happen: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,135 @@
+//! A program that a test starts, stops, kills and starts again; its log is printed when the test fails.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::eventually;
+
+/// Log lines that are kept.
+const KEPT_LINES: usize = 20_000;
+/// Log lines that are shown when the test fails.
+const SHOWN_LINES: usize = 60;
+
+/// A program with its arguments, running or not.
+pub(crate) struct Process {
+    name: String,
+    program: &'static str,
+    config: std::path::PathBuf,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+    log: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Process {
+    /// `<program> run --config <config>`, not yet started.
+    pub(crate) fn new(name: &str, program: &'static str, config: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            program,
+            config: config.to_owned(),
+            environment: Vec::new(),
+            child: None,
+            log: Arc::default(),
+        }
+    }
+
+    /// Sets a variable for the starts from now on.
+    pub(crate) fn env(&mut self, name: &str, value: impl Display) {
+        self.environment.push((name.to_owned(), value.to_string()));
+    }
+
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let mut command = Command::new(self.program);
+        command.arg("run").arg("--config").arg(&self.config).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        // What runs the tests may itself be a service.
+        command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let mut child = command.spawn().unwrap();
+        self.keep(format!("--- started, process {}", child.id()));
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let log = Arc::clone(&self.log);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| keep(&log, line)));
+        self.child = Some(child);
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().expect("a running process").id()
+    }
+
+    /// Whether it has been started and has not ended by itself.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Ends it with SIGKILL and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+            self.keep("--- killed".to_owned());
+        }
+    }
+
+    /// Sends a signal by its name without SIG: TERM, HUP, STOP, CONT.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.id().to_string();
+        let sent = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", name, &id]).status();
+        assert!(sent.unwrap().success(), "SIG{name} to {} could not be sent", self.name);
+        self.keep(format!("--- SIG{name}"));
+    }
+
+    /// Asks it to end with SIGTERM, and gives how it did.
+    pub(crate) async fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        self.signal("TERM");
+        let mut child = self.child.take().unwrap();
+        let what = format!("{} ends after SIGTERM", self.name);
+        eventually(&what, limit, async || child.try_wait().unwrap()).await
+    }
+
+    /// Its log of all starts.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// Waits for a line of the log that contains a text, from line number `after` on.
+    pub(crate) async fn logged(&self, text: &str, after: usize) -> String {
+        let what = format!("{} logs {text:?}", self.name);
+        eventually(&what, super::PATIENCE, async || {
+            let log = self.log.lock().unwrap();
+            log.iter().skip(after).find(|line| line.contains(text)).cloned()
+        })
+        .await
+    }
+
+    fn keep(&self, line: String) {
+        keep(&self.log, line);
+    }
+}
+
+fn keep(log: &Mutex<VecDeque<String>>, line: String) {
+    let mut log = log.lock().unwrap();
+    if log.len() == KEPT_LINES {
+        log.pop_front();
+    }
+    log.push_back(line);
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            eprintln!("=== the last lines of {}", self.name);
+            for line in log.iter().skip(log.len().saturating_sub(SHOWN_LINES)) {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
