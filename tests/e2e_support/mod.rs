@@ -7,6 +7,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod cloud;
+pub(crate) mod forger;
 pub(crate) mod process;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) use agent::Agent;
 pub(crate) use cloud::Cloud;
+pub(crate) use forger::Forger;
 
 /// How long the processes have for anything that is not timed by their configuration.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
