@@ -26,12 +26,14 @@ use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
 use super::kinds::KnownKinds;
-use super::presence::CloudPresence;
+use super::presence::{CloudPresence, Presence};
 use super::status::{Question, seconds};
 use super::{VERSION, edge_config};
 
 /// Rejected objects that the status remembers.
 const MAX_REJECTED: usize = 64;
+/// How long nothing must have been applied before memory is given back.
+const QUIET: Duration = Duration::from_secs(2);
 /// Frames that are handled before other events get their turn.
 const BURST: usize = 16;
 
@@ -82,6 +84,8 @@ pub(super) struct Driver {
     bad_frames: BTreeMap<&'static str, u64>,
     resets_seen: u64,
     status_line: String,
+    /// When the memory that a burst took is given back: once nothing has been applied for a while.
+    release_at: Option<Instant>,
 }
 
 /// A random number, good enough for session ids and jitter.
@@ -127,6 +131,7 @@ impl Driver {
             bad_frames: BTreeMap::new(),
             resets_seen: 0,
             status_line: String::new(),
+            release_at: None,
         }
     }
 
@@ -181,6 +186,9 @@ impl Driver {
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
         }
+        if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
+            crate::memory::release();
+        }
         let traffic = self.link.traffic();
         let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
         if acked != self.acked {
@@ -212,6 +220,7 @@ impl Driver {
                 (self.cloud_boot, self.cloud_online) = (None, None);
                 let limit = self.link.max_payload(&self.topics.up(&self.node));
                 tracing::info!(broker = self.broker, limit, "connected");
+                tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.machine.connected(self.now(), limit, random());
             }
             LinkEvent::Disconnected { cause, retry_in } => {
@@ -234,8 +243,14 @@ impl Driver {
                 tracing::warn!(topic, code, reason, "the broker did not take a message");
             }
             LinkEvent::Message { topic, payload, .. } => match self.topics.parse(&topic) {
-                Some(Topic::Cloud) => self.cloud_seen(&payload),
-                Some(Topic::Down(node)) if node == self.node => self.frame(&payload),
+                Some(Topic::Cloud) => {
+                    tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
+                    self.cloud_seen(&payload);
+                }
+                Some(Topic::Down(node)) if node == self.node => {
+                    tracing::debug!(topic = "down", bytes = payload.len(), "receives");
+                    self.frame(&payload);
+                }
                 _ => tracing::debug!(topic, "a message on a topic of nobody"),
             },
         }
@@ -282,6 +297,7 @@ impl Driver {
 
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
         let Some((token, _)) = self.applying.pop_front() else { return };
+        self.release_at = Some(Instant::now() + QUIET);
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {

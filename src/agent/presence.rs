@@ -27,6 +27,9 @@ pub(crate) struct CloudPresence {
 }
 
 impl Presence {
+    /// The length of the greeting in bytes.
+    pub(super) const ONLINE_BYTES: usize = r#"{"connection":"01234567","online":true}"#.len();
+
     /// Greeting and will of a node, for each connection anew.
     pub(super) fn introduce(topics: Topics, node: String) -> Introduce {
         Arc::new(move |connection| {

@@ -29,6 +29,9 @@ use crate::sync::replica::{Applied, Totals};
 
 pub use check::CheckReport;
 
+/// The largest page cache of a reading connection, KiB.
+const READER_CACHE_KIB: u32 = 128;
+
 /// How the store is opened.
 #[derive(Clone, Debug)]
 pub struct EdgeOptions {
@@ -272,7 +275,10 @@ impl EdgeStore {
             tracing::warn!(%error, "a read found damage");
             drop(suspect.post(check::confirm_damage));
         });
-        let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
+        // Readers go through rows once, in order: a large cache would only stay filled.
+        let cache_kib = options.engine.cache_kib.min(READER_CACHE_KIB);
+        let engine = EngineOptions { cache_kib, ..options.engine.clone() };
+        let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
         let checker = check::Checker::start(path, &options, writer.clone(), Arc::clone(&shared.recent))?;
         Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), writer, readers, shared, checker }) })
     }

@@ -1,115 +1,111 @@
-//! `edgesync run`, and somebody on the device who asks it.
+//! An agent: its process, its local API, its database file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
-use edgesync::api::Address;
+use edgesync::api::{Address, Client};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use super::process::Process;
-use super::{PATIENCE, eventually, get, text};
+use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_edgesync");
-
-/// An agent: a process that may be killed and started again over the same database.
+/// An agent of a test.
 pub(crate) struct Agent {
-    node: String,
-    directory: TempDir,
-    process: Option<Process>,
+    pub(crate) process: Process,
+    pub(crate) settings: Settings,
+    /// The name of the node.
+    pub(crate) node: String,
+    /// The database file.
+    pub(crate) database: PathBuf,
+    /// The socket of the local API.
+    pub(crate) socket: PathBuf,
+    config: PathBuf,
 }
 
 impl Agent {
-    /// Starts one that connects to `broker`, with more lines for `[link]`.
-    pub(crate) fn start(node: &str, broker: SocketAddr, link: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (store, socket) = (directory.path().join("edge.db"), directory.path().join("api.sock"));
-        let config = format!(
-            "[node]\nname = \"{node}\"\n\
-             [store]\npath = {store:?}\n\
-             [link]\nbroker = \"mqtt://{broker}\"\nconnect_timeout = \"3s\"\n\
-             backoff_min = \"50ms\"\nbackoff_max = \"500ms\"\n{link}\n\
-             [sync]\nhello_timeout = \"2s\"\nreport_timeout = \"2s\"\nmax_object = \"1MiB\"\n\
-             [api]\nsocket = {socket:?}\n"
-        );
-        std::fs::write(directory.path().join("edge.toml"), config).unwrap();
-        let mut agent = Self { node: node.to_owned(), directory, process: None };
-        agent.restart();
+    /// An agent of a node with a broker, started.
+    pub(crate) async fn start(site: &Site, node: &str, broker: SocketAddr) -> Self {
+        Self::start_with(site, node, broker, |_| {}).await
+    }
+
+    /// The same with a changed configuration.
+    pub(crate) async fn start_with(
+        site: &Site,
+        node: &str,
+        broker: SocketAddr,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut agent = Self::new(site, node, broker);
+        change(&mut agent.settings);
+        agent.run().await;
         agent
     }
 
-    /// Its node's name.
-    pub(crate) fn node(&self) -> &str {
-        &self.node
+    /// An agent that is not started yet.
+    pub(crate) fn new(site: &Site, node: &str, broker: SocketAddr) -> Self {
+        let config = site.path(&format!("{node}.toml"));
+        let socket = site.path(&format!("{node}.sock"));
+        let database = site.path(node).join("edgesync.db");
+        let mut settings = Settings::default();
+        settings.text("node.name", node).text("link.broker", format!("mqtt://{broker}"));
+        settings.text("store.path", database.display()).text("api.socket", socket.display());
+        settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
+        settings.text("sync.hello_timeout", "2s").text("sync.report_timeout", "2s");
+        settings.text("log.format", "text");
+        let process = Process::new(&format!("the agent of {node}"), env!("CARGO_BIN_EXE_edgesync"), &config);
+        Self { process, settings, node: node.to_owned(), database, socket, config }
     }
 
-    fn socket(&self) -> PathBuf {
-        self.directory.path().join("api.sock")
+    /// Writes the configuration file, for a reload for instance.
+    pub(crate) fn write_config(&self) {
+        self.settings.write(&self.config);
     }
 
-    /// Where its API is.
-    pub(crate) fn api(&self) -> Address {
-        Address::Unix(self.socket())
+    /// Starts it and waits until its local API answers.
+    pub(crate) async fn run(&mut self) {
+        self.write_config();
+        self.process.start();
+        let client = self.client();
+        let process = &mut self.process;
+        eventually("the agent's API answers", PATIENCE, async || {
+            assert!(process.runs(), "the agent ended: {:?}", process.log().last());
+            client.get::<Value>("/version").await.ok()
+        })
+        .await;
     }
 
-    /// The process.
-    pub(crate) fn process(&mut self) -> &mut Process {
-        self.process.as_mut().expect("the agent does not run")
+    /// Stops it in order.
+    pub(crate) async fn stop(&mut self) {
+        let status = self.process.terminate(PATIENCE).await;
+        assert!(status.success(), "the agent ended with {status}");
     }
 
-    /// Ends it with SIGKILL.
-    pub(crate) fn kill(&mut self) {
-        self.process = None;
+    /// Kills it with SIGKILL and starts it again.
+    pub(crate) async fn crash(&mut self) {
+        self.process.kill();
+        self.run().await;
     }
 
-    /// Starts it again over the same database, and waits for its API.
-    pub(crate) fn restart(&mut self) {
-        self.kill();
-        let config = self.directory.path().join("edge.toml");
-        let mut command = Command::new(PROGRAM);
-        command.arg("run").arg("--config").arg(config);
-        self.process = Some(Process::start(&format!("edgesync, {}", self.node), &mut command));
-        let api = self.api();
-        let process = self.process.as_mut().unwrap();
-        eventually("the agent's API answers", PATIENCE, || {
-            assert!(process.is_alive(), "the agent has ended");
-            get(&api, "/edgesync/v1/status").is_some()
-        });
+    /// A client with a connection of its own.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Address::Unix(self.socket.clone()))
     }
 
-    /// Its status; `None` when it does not answer.
-    pub(crate) fn try_status(&self) -> Option<Value> {
-        get(&self.api(), "/edgesync/v1/status")
+    /// What the agent says of itself.
+    pub(crate) async fn status(&self) -> Value {
+        self.client().get("/edgesync/v1/status").await.unwrap()
     }
 
-    /// Its status.
-    #[track_caller]
-    pub(crate) fn status(&self) -> Value {
-        self.try_status().expect("the agent answers")
+    /// An object as the node holds it.
+    pub(crate) async fn get(&self, object: &Value) -> Option<Value> {
+        self.client().get(&path_of(object)).await.ok()
     }
 
-    /// A text in its status.
-    #[track_caller]
-    pub(crate) fn says(&self, pointer: &str) -> String {
-        text(&self.status(), pointer)
-    }
-
-    /// A number in its status; 0 where there is none.
-    #[track_caller]
-    pub(crate) fn counts(&self, pointer: &str) -> u64 {
-        self.status().pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
-    }
-
-    /// Whether it says that it is in sync.
-    pub(crate) fn is_in_sync(&self) -> bool {
-        self.try_status().is_some_and(|status| status["sync"]["inSync"] == Value::Bool(true))
-    }
-
-    /// What `edgesync status` prints.
-    pub(crate) fn status_text(&self) -> String {
-        let mut command = Command::new(PROGRAM);
-        command.arg("status").arg("--socket").arg(self.socket()).stdin(Stdio::null());
-        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    /// Waits until the status fits.
+    pub(crate) async fn until(&self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Value {
+        eventually(&format!("{}: {what}", self.node), PATIENCE, async || {
+            let status = self.status().await;
+            fits(&status).then_some(status)
+        })
+        .await
     }
 }

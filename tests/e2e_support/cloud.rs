@@ -1,174 +1,178 @@
-//! `edgesync-cloud run`, and an operator who uses its API.
+//! A cloud side: its process, its API, its counters of a node.
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use edgesync::api::{Address, Client};
-use serde_json::Value;
-use tempfile::TempDir;
-use tokio::task::JoinSet;
+use edgesync::api::{Address, Client, ClientError, object_path};
+use edgesync::object::kinds;
+use edgesync::object::status::Reason;
+use serde_json::{Value, json};
 
-use super::process::Process;
-use super::{PATIENCE, block_on, eventually, get, number, text};
-use crate::support::mosquitto::free_address;
+use super::{PATIENCE, Process, Settings, Site, eventually};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_edgesync-cloud");
-/// Requests under way at a time.
-const CLIENTS: usize = 8;
-/// Where the objects of the tests are.
-const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// Connections over which many objects are applied.
+const CONNECTIONS: usize = 8;
+/// Everything with such a kind belongs on every node.
+const PLACEMENT: &str = r#"
+[[placement]]
+nodes = { names = ["*"] }
+objects = { kinds = ["configmaps", "secrets", "pods"] }
+"#;
 
-/// The cloud side: a process that may be killed and started again over the same store.
+/// The cloud side of a test.
 pub(crate) struct Cloud {
-    directory: TempDir,
-    api: Address,
-    broker: SocketAddr,
-    process: Option<Process>,
+    pub(crate) process: Process,
+    pub(crate) settings: Settings,
+    /// Where the API listens.
+    pub(crate) api: SocketAddr,
+    /// Where the embedded endpoint listens.
+    pub(crate) mqtt: SocketAddr,
+    /// The database file.
+    pub(crate) database: PathBuf,
+    config: PathBuf,
+}
+
+/// What the cloud has counted for a node since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) hellos: u64,
+    pub(crate) sent: u64,
+    pub(crate) removals: u64,
+    pub(crate) resent: u64,
+    pub(crate) rejected: u64,
+    pub(crate) inventories: u64,
 }
 
 impl Cloud {
-    /// Starts one with its embedded endpoint.
-    pub(crate) fn embedded(sync: &str) -> Self {
-        let broker = free_address();
-        Self::start(broker, &format!("mode = \"embedded\"\nlisten = \"{broker}\""), "", sync)
+    /// A cloud side with its embedded endpoint, started and ready.
+    pub(crate) async fn start(site: &Site) -> Self {
+        Self::start_with(site, |_| {}).await
     }
 
-    /// Starts one that uses a broker elsewhere.
-    pub(crate) fn external(broker: SocketAddr, sync: &str) -> Self {
-        let link = format!("broker = \"mqtt://{broker}\"");
-        Self::start(broker, "mode = \"external\"", &link, sync)
-    }
-
-    fn start(broker: SocketAddr, mode: &str, link: &str, sync: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let api = free_address();
-        let store = directory.path().join("cloud.db");
-        let config = format!(
-            "[[placement]]\n\
-             nodes = {{ names = [\"edge-*\"] }}\n\
-             objects = {{ kinds = [\"configmaps\"] }}\n\
-             [store]\npath = {store:?}\n\
-             [broker]\n{mode}\n\
-             [link]\n{link}\nkeepalive = \"4s\"\nconnect_timeout = \"3s\"\n\
-             backoff_min = \"50ms\"\nbackoff_max = \"500ms\"\ntaken_over_backoff = \"2s\"\n\
-             [sync]\n{sync}\n\
-             [api]\nlisten = \"{api}\"\n"
-        );
-        std::fs::write(directory.path().join("cloud.toml"), config).unwrap();
-        let mut cloud = Self { directory, api: Address::Tcp(api), broker, process: None };
-        cloud.restart();
+    /// The same with a changed configuration.
+    pub(crate) async fn start_with(site: &Site, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut cloud = Self::new(site);
+        change(&mut cloud.settings);
+        cloud.run().await;
         cloud
     }
 
-    /// Where nodes connect to.
-    pub(crate) fn broker(&self) -> SocketAddr {
-        self.broker
+    /// A cloud side that is not started yet.
+    pub(crate) fn new(site: &Site) -> Self {
+        let (config, database) = (site.path("cloud.toml"), site.path("cloud.db"));
+        let (api, mqtt) = (Site::address(), Site::address());
+        let mut settings = Settings::default();
+        settings.text("store.path", database.display()).text("broker.listen", mqtt);
+        settings.text("api.listen", api).text("log.format", "text").tables(PLACEMENT);
+        settings.text("sync.resend_min", "2s").text("sync.resend_max", "5s");
+        let process = Process::new("the cloud side", env!("CARGO_BIN_EXE_edgesync-cloud"), &config);
+        Self { process, settings, api, mqtt, database, config }
     }
 
-    /// Where its API is.
-    pub(crate) fn api(&self) -> &Address {
-        &self.api
+    /// Starts it and waits until its API answers.
+    pub(crate) async fn run(&mut self) {
+        self.settings.write(&self.config);
+        self.process.start();
+        let client = self.client();
+        let process = &mut self.process;
+        eventually("the API of the cloud side answers", PATIENCE, async || {
+            assert!(process.runs(), "the cloud side ended: {:?}", process.log().last());
+            client.get::<Value>("/version").await.ok()
+        })
+        .await;
     }
 
-    /// The process.
-    pub(crate) fn process(&mut self) -> &mut Process {
-        self.process.as_mut().expect("the cloud does not run")
+    /// Kills it with SIGKILL and starts it again.
+    pub(crate) async fn crash(&mut self) {
+        self.process.kill();
+        self.run().await;
     }
 
-    /// Ends it with SIGKILL.
-    pub(crate) fn kill(&mut self) {
-        self.process = None;
+    /// A client with a connection of its own.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Address::Tcp(self.api))
     }
 
-    /// Starts it again over the same store, and waits for its API.
-    pub(crate) fn restart(&mut self) {
-        self.kill();
-        let config = self.directory.path().join("cloud.toml");
-        let mut command = Command::new(PROGRAM);
-        command.arg("run").arg("--config").arg(config);
-        self.process = Some(Process::start("edgesync-cloud", &mut command));
-        let api = self.api.clone();
-        let process = self.process.as_mut().unwrap();
-        eventually("the cloud's API answers", PATIENCE, || {
-            assert!(process.is_alive(), "the cloud has ended");
-            get(&api, "/edgesync/v1/nodes").is_some()
+    /// Creates objects, or replaces those that exist, over a few connections at once.
+    pub(crate) async fn apply(&self, objects: impl IntoIterator<Item = Value>) {
+        let objects: Arc<Vec<Value>> = Arc::new(objects.into_iter().collect());
+        let next = Arc::new(AtomicUsize::new(0));
+        let workers = (0..CONNECTIONS.min(objects.len())).map(|_| {
+            let (client, objects, next) = (self.client(), Arc::clone(&objects), Arc::clone(&next));
+            tokio::spawn(async move {
+                while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    apply(&client, object).await.unwrap();
+                }
+            })
         });
-    }
-
-    /// What it knows of a node.
-    pub(crate) fn node(&self, node: &str) -> Option<Value> {
-        get(&self.api, &format!("/edgesync/v1/nodes/{node}"))
-    }
-
-    /// The state of a node in a word.
-    pub(crate) fn state(&self, node: &str) -> String {
-        self.node(node).map(|shown| text(&shown, "/state")).unwrap_or_default()
-    }
-
-    /// One of the counters of a node.
-    #[track_caller]
-    pub(crate) fn counter(&self, node: &str, name: &str) -> u64 {
-        number(&self.node(node).expect("the cloud knows the node"), &format!("/counters/{name}"))
-    }
-
-    /// Frames that it refused, by reason.
-    pub(crate) fn bad_frames(&self) -> Value {
-        get(&self.api, "/edgesync/v1/nodes").map(|nodes| nodes["badFrames"].clone()).unwrap_or_default()
-    }
-
-    /// What `edgesync-cloud nodes` prints.
-    pub(crate) fn nodes_table(&self) -> String {
-        let mut command = Command::new(PROGRAM);
-        command.args(["nodes", "--server", &self.api.to_string()]).stdin(Stdio::null());
-        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
-    }
-
-    /// Creates objects.
-    pub(crate) fn create(&self, objects: Vec<Value>) {
-        self.each(objects, |client, object| async move {
-            client.post::<Value>(CONFIG_MAPS, &object).await.map(drop).map_err(|e| format!("{e:?}"))
-        });
-    }
-
-    /// Replaces objects.
-    pub(crate) fn replace(&self, objects: Vec<Value>) {
-        self.each(objects, |client, object| async move {
-            let path = format!("{CONFIG_MAPS}/{}", text(&object, "/metadata/name"));
-            client.put::<Value>(&path, &object).await.map(drop).map_err(|e| format!("{e:?}"))
-        });
-    }
-
-    /// Deletes objects by name.
-    pub(crate) fn delete(&self, names: Vec<String>) {
-        let names = names.into_iter().map(Value::String).collect();
-        self.each(names, |client, name| async move {
-            let path = format!("{CONFIG_MAPS}/{}", name.as_str().unwrap_or_default());
-            client.delete::<Value>(&path, None).await.map(drop).map_err(|e| format!("{e:?}"))
-        });
-    }
-
-    fn each<F>(&self, items: Vec<Value>, request: impl Fn(Arc<Client>, Value) -> F + Copy + Send + 'static)
-    where
-        F: Future<Output = Result<(), String>> + Send,
-    {
-        let mut shares: Vec<Vec<Value>> = vec![Vec::new(); CLIENTS];
-        for (at, item) in items.into_iter().enumerate() {
-            shares[at % CLIENTS].push(item);
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
         }
-        block_on(async {
-            let mut tasks = JoinSet::new();
-            for share in shares {
-                let client = Arc::new(Client::new(self.api.clone()));
-                tasks.spawn(async move {
-                    for item in share {
-                        request(client.clone(), item).await.unwrap();
-                    }
-                });
-            }
-            while let Some(done) = tasks.join_next().await {
-                done.unwrap();
-            }
-        });
     }
+
+    /// Deletes an object.
+    pub(crate) async fn delete(&self, object: &Value) {
+        self.client().delete::<Value>(&path_of(object), None).await.unwrap();
+    }
+
+    /// An object as the cloud holds it.
+    pub(crate) async fn get(&self, object: &Value) -> Value {
+        self.client().get(&path_of(object)).await.unwrap()
+    }
+
+    /// What the cloud says of a node; null before the node has said Hello.
+    pub(crate) async fn node(&self, name: &str) -> Value {
+        match self.client().get(&format!("/edgesync/v1/nodes/{name}")).await {
+            Ok(node) => node,
+            Err(error) if error.status().is_some_and(|status| status.code == 404) => Value::Null,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What the cloud has counted for a node.
+    pub(crate) async fn counters(&self, name: &str) -> Counters {
+        let node = self.node(name).await;
+        let count = |field: &str| node["counters"][field].as_u64().unwrap_or(0);
+        Counters {
+            hellos: count("hellos"),
+            sent: count("objectsSent"),
+            removals: count("removalsSent"),
+            resent: count("objectsResent"),
+            rejected: count("objectsRejected"),
+            inventories: count("inventories"),
+        }
+    }
+
+    /// Waits until the cloud counts a node as in sync with so many objects.
+    pub(crate) async fn in_sync(&self, name: &str, objects: u64) {
+        let what = format!("{name} is in sync with {objects} objects");
+        eventually(&what, PATIENCE, async || {
+            let node = self.node(name).await;
+            (node["state"] == "in sync" && node["objects"] == objects).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Creates an object, or replaces it.
+pub(crate) async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
+    let path = path_of(object);
+    let (collection, _) = path.rsplit_once('/').unwrap();
+    match client.post(collection, object).await {
+        Err(ClientError::Api(status)) if status.reason == Some(Reason::AlreadyExists) => {
+            client.put(&path, object).await
+        }
+        other => other,
+    }
+}
+
+/// The path of an object in either API.
+pub(crate) fn path_of(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = text(&object["kind"]);
+    let known = kinds::by_word(&kind).unwrap_or_else(|| panic!("no kind {kind}"));
+    let metadata = &object["metadata"];
+    object_path(&known.resource(), &text(&metadata["namespace"]), &text(&metadata["name"]))
 }

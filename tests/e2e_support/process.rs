@@ -1,80 +1,135 @@
-//! A child process: its log, its memory, its signals, its end.
+//! A program that a test starts, stops, kills and starts again; its log is printed when the test fails.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-/// Log lines that are kept and printed when a test fails.
-const LOG_LINES: usize = 400;
+use super::eventually;
 
-/// A running child, killed when dropped.
+/// Log lines that are kept.
+const KEPT_LINES: usize = 20_000;
+/// Log lines that are shown when the test fails.
+const SHOWN_LINES: usize = 60;
+
+/// A program with its arguments, running or not.
 pub(crate) struct Process {
     name: String,
-    child: Child,
+    program: &'static str,
+    config: std::path::PathBuf,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
     log: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Process {
-    /// Starts it, and keeps what it writes to standard error.
-    pub(crate) fn start(name: &str, command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        let log: Arc<Mutex<VecDeque<String>>> = Arc::default();
-        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let mut log = kept.lock().unwrap();
-                if log.len() == LOG_LINES {
-                    log.pop_front();
-                }
-                log.push_back(line);
-            }
-        });
-        Self { name: name.to_owned(), child, log }
+    /// `<program> run --config <config>`, not yet started.
+    pub(crate) fn new(name: &str, program: &'static str, config: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            program,
+            config: config.to_owned(),
+            environment: Vec::new(),
+            child: None,
+            log: Arc::default(),
+        }
     }
 
-    /// Its last log lines.
-    pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
+    /// Sets a variable for the starts from now on.
+    pub(crate) fn env(&mut self, name: &str, value: impl Display) {
+        self.environment.push((name.to_owned(), value.to_string()));
     }
 
-    /// Whether it has not ended.
-    pub(crate) fn is_alive(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let mut command = Command::new(self.program);
+        command.arg("run").arg("--config").arg(&self.config).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        // What runs the tests may itself be a service.
+        command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let mut child = command.spawn().unwrap();
+        self.keep(format!("--- started, process {}", child.id()));
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let log = Arc::clone(&self.log);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| keep(&log, line)));
+        self.child = Some(child);
     }
 
-    /// Sends a signal, `STOP` for instance.
-    pub(crate) fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success(), "cannot send SIG{signal} to {}", self.name);
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().expect("a running process").id()
     }
 
-    /// Asks it to end and waits for that.
-    pub(crate) fn terminate(&mut self) -> ExitStatus {
+    /// Whether it has been started and has not ended by itself.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Ends it with SIGKILL and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+            self.keep("--- killed".to_owned());
+        }
+    }
+
+    /// Sends a signal by its name without SIG: TERM, HUP, STOP, CONT.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.id().to_string();
+        let sent = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", name, &id]).status();
+        assert!(sent.unwrap().success(), "SIG{name} to {} could not be sent", self.name);
+        self.keep(format!("--- SIG{name}"));
+    }
+
+    /// Asks it to end with SIGTERM, and gives how it did.
+    pub(crate) async fn terminate(&mut self, limit: Duration) -> ExitStatus {
         self.signal("TERM");
-        self.child.wait().unwrap()
+        let mut child = self.child.take().unwrap();
+        let what = format!("{} ends after SIGTERM", self.name);
+        eventually(&what, limit, async || child.try_wait().unwrap()).await
     }
 
-    /// Its resident memory in KiB.
-    pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+    /// Its log of all starts.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().iter().cloned().collect()
     }
+
+    /// Waits for a line of the log that contains a text, from line number `after` on.
+    pub(crate) async fn logged(&self, text: &str, after: usize) -> String {
+        let what = format!("{} logs {text:?}", self.name);
+        eventually(&what, super::PATIENCE, async || {
+            let log = self.log.lock().unwrap();
+            log.iter().skip(after).find(|line| line.contains(text)).cloned()
+        })
+        .await
+    }
+
+    fn keep(&self, line: String) {
+        keep(&self.log, line);
+    }
+}
+
+fn keep(log: &Mutex<VecDeque<String>>, line: String) {
+    let mut log = log.lock().unwrap();
+    if log.len() == KEPT_LINES {
+        log.pop_front();
+    }
+    log.push_back(line);
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL also ends a process that is stopped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if std::thread::panicking() {
-            eprintln!("--- log of {} ---\n{}---", self.name, self.log());
+            let log = self.log();
+            eprintln!("=== the last lines of {}", self.name);
+            for line in log.iter().skip(log.len().saturating_sub(SHOWN_LINES)) {
+                eprintln!("{line}");
+            }
         }
     }
 }

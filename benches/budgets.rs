@@ -1,0 +1,43 @@
+//! Measures what the project promises and prints each figure beside its budget.
+//!
+//! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. Not a test: it
+//! does not fail when a budget is missed, it says so. Needs mosquitto on the PATH.
+
+#[path = "budgets/fleet.rs"]
+mod fleet;
+#[path = "budgets/ingest.rs"]
+mod ingest;
+#[path = "budgets/objects.rs"]
+mod objects;
+#[path = "budgets/processes.rs"]
+mod processes;
+#[path = "budgets/table.rs"]
+mod table;
+
+use table::Table;
+
+type Section = (&'static str, fn(&mut Table) -> anyhow::Result<()>);
+
+const SECTIONS: &[Section] = &[
+    ("size", processes::binary_size),
+    ("ingest", ingest::durable),
+    ("bulk", processes::bulk_through_mosquitto),
+    ("updates", processes::single_updates),
+    ("reconnect", processes::reconnect),
+    ("latency", processes::latency),
+    ("start", processes::start),
+    ("fleet", fleet::reconnect_storm),
+];
+
+fn main() -> anyhow::Result<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let mut table = Table::default();
+    for (name, section) in SECTIONS {
+        if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
+            eprintln!("… {name}");
+            section(&mut table)?;
+        }
+    }
+    table.print();
+    Ok(())
+}

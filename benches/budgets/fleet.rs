@@ -1,0 +1,261 @@
+//! 10,000 nodes that come back at once: real machines and real MQTT over TCP, rows in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use edgesync::object::ObjectKey;
+use edgesync::sync::change::{Put, Uid};
+use edgesync::sync::digest::Epoch;
+use edgesync::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
+use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
+use edgesync::sync::replica::{self, Applied, Held, Rows, Totals};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::objects::object;
+use crate::processes::FleetSite;
+use crate::table::Table;
+
+const NODES: usize = 10_000;
+const OBJECTS: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What one simulated node holds: it outlives its connection.
+#[derive(Default)]
+struct Memory {
+    rows: HashMap<Uid, (edgesync::object::ResourceVersion, ObjectKey)>,
+    totals: Totals,
+    confirmed: u64,
+    incarnation: Option<String>,
+}
+
+impl Rows for Memory {
+    type Row = Uid;
+    type Error = std::convert::Infallible;
+
+    fn by_uid(&mut self, uid: &str) -> Result<Option<Held<Uid>>, Self::Error> {
+        Ok(self.rows.get_key_value(uid).map(|(uid, (version, key))| Held {
+            row: uid.clone(),
+            uid: uid.clone(),
+            version: version.clone(),
+            key: key.clone(),
+        }))
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Uid>>, Self::Error> {
+        let uid = self.rows.iter().find(|(_, (_, held))| held == key).map(|(uid, _)| uid.clone());
+        uid.map_or(Ok(None), |uid| self.by_uid(&uid))
+    }
+
+    fn put(&mut self, _: u64, put: &Put, _: Option<Uid>) -> Result<(), Self::Error> {
+        self.rows.insert(put.uid.clone(), (put.version.clone(), put.key()));
+        Ok(())
+    }
+
+    fn remove(&mut self, _: u64, held: Held<Uid>) -> Result<(), Self::Error> {
+        self.rows.remove(&held.uid);
+        Ok(())
+    }
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    out.extend(u16::try_from(text.len()).unwrap_or(0).to_be_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// An MQTT packet: type and flags, the length as a variable byte integer, the rest.
+fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![first];
+    let mut length = body.len();
+    loop {
+        let more = length >= 128;
+        out.push((length % 128) as u8 | if more { 0x80 } else { 0 });
+        length /= 128;
+        if !more {
+            break;
+        }
+    }
+    out.extend(body);
+    out
+}
+
+fn connect(node: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    string(&mut body, "MQTT");
+    // Version 5, clean start, 600 s keep-alive, no properties.
+    body.extend([5, 0x02, 0x02, 0x58, 0]);
+    string(&mut body, node);
+    packet(0x10, &body)
+}
+
+fn subscribe(topic: &str) -> Vec<u8> {
+    let mut body = vec![0, 1, 0];
+    string(&mut body, topic);
+    body.push(1);
+    packet(0x82, &body)
+}
+
+fn publish(topic: &str, id: u16, payload: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    string(&mut body, topic);
+    body.extend(id.max(1).to_be_bytes());
+    body.push(0);
+    body.extend(payload);
+    packet(0x32, &body)
+}
+
+async fn read_packet(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
+    let first = stream.read_u8().await?;
+    let (mut length, mut shift) = (0usize, 0);
+    loop {
+        let byte = stream.read_u8().await?;
+        length |= usize::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    Ok((first, body))
+}
+
+/// One connection of a node: until it is told to go.
+async fn session(
+    node: &str,
+    port: u16,
+    memory: &mut Memory,
+    in_sync: &AtomicUsize,
+    mut go: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(&connect(node)).await?;
+    read_packet(&mut stream).await?;
+    stream.write_all(&subscribe(&format!("edgesync/v1/nodes/{node}/down"))).await?;
+    read_packet(&mut stream).await?;
+    let origin = Instant::now();
+    let random = || uuid::Uuid::new_v4().as_u64_pair().0;
+    let config = EdgeConfig {
+        node: node.into(),
+        agent: "bench".into(),
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+        hello_timeout: Duration::from_secs(60),
+        report_timeout: Duration::from_secs(60),
+        retry_max: Duration::from_secs(60),
+        report_attempts: 5,
+        max_applying: 8,
+    };
+    let mut machine = EdgeMachine::new(config, memory.totals, memory.confirmed, memory.incarnation.clone());
+    machine.connected(Duration::ZERO, usize::MAX, random());
+    let up = format!("edgesync/v1/nodes/{node}/up");
+    let (mut next_id, mut counted) = (0u16, false);
+    loop {
+        loop {
+            if let Some(effect) = machine.poll_effect() {
+                match effect {
+                    EdgeEffect::Apply { token, changes } => {
+                        let (mut totals, mut applied) = (memory.totals, Applied::default());
+                        for change in &changes {
+                            replica::apply(memory, &mut totals, change, &mut applied)?;
+                        }
+                        let before = std::mem::replace(&mut memory.totals, totals).revision;
+                        machine.applied(
+                            origin.elapsed(),
+                            token,
+                            Ok(Commit { before, totals, applied }),
+                            random(),
+                        );
+                    }
+                    EdgeEffect::Confirm(revision) => memory.confirmed = revision,
+                    EdgeEffect::SetIncarnation(incarnation) => memory.incarnation = Some(incarnation),
+                    _ => {}
+                }
+            } else if let Some(frame) = machine.poll_frame() {
+                next_id = next_id.wrapping_add(1);
+                stream.write_all(&publish(&up, next_id, &frame.encode(1024)?)).await?;
+            } else {
+                break;
+            }
+        }
+        if !counted && machine.in_sync() && memory.totals.count == OBJECTS as u64 {
+            counted = true;
+            in_sync.fetch_add(1, Ordering::Relaxed);
+        }
+        let (first, body) = tokio::select! {
+            packet = read_packet(&mut stream) => packet?,
+            _ = go.wait_for(|go| *go) => return Ok(()),
+        };
+        if first >> 4 == 3 {
+            let topic = usize::from(u16::from_be_bytes([body[0], body[1]])) + 2;
+            let has_id = first & 0x06 != 0;
+            let properties = topic + if has_id { 2 } else { 0 };
+            let payload = properties + 1 + usize::from(body[properties]);
+            if has_id {
+                stream.write_all(&packet(0x40, &body[topic..topic + 2])).await?;
+            }
+            let frame = Received::decode(&body[payload..], 1 << 20, 1 << 23)?;
+            machine.received(origin.elapsed(), frame, random());
+        }
+    }
+}
+
+/// Connects all nodes at once; the time until the last one is in sync.
+async fn storm(port: u16, memories: &mut Vec<Memory>) -> anyhow::Result<Duration> {
+    let in_sync = Arc::new(AtomicUsize::new(0));
+    let (go, gone) = watch::channel(false);
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for (n, mut memory) in memories.drain(..).enumerate() {
+        let (in_sync, gone) = (in_sync.clone(), gone.clone());
+        tasks.spawn(async move {
+            let node = format!("node-{n:05}");
+            let result = session(&node, port, &mut memory, &in_sync, gone).await;
+            (memory, result.with_context(|| node))
+        });
+    }
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    while in_sync.load(Ordering::Relaxed) < NODES && start.elapsed() < PATIENCE {
+        ticks.tick().await;
+    }
+    let time = start.elapsed();
+    let reached = in_sync.load(Ordering::Relaxed);
+    go.send_replace(true);
+    while let Some(done) = tasks.join_next().await {
+        let (memory, result) = done?;
+        if reached < NODES {
+            result?;
+        }
+        memories.push(memory);
+    }
+    anyhow::ensure!(reached == NODES, "only {reached} of {NODES} nodes are in sync after {time:?}");
+    Ok(time)
+}
+
+pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
+    let site = FleetSite::new()?;
+    for n in 0..OBJECTS {
+        site.create(&object(n, 0))?;
+    }
+    let epoch = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
+    let mut memories: Vec<Memory> =
+        (0..NODES).map(|n| Memory { totals: epoch(n), ..Memory::default() }).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let first = runtime.block_on(storm(site.broker, &mut memories))?;
+    table
+        .figure("10,000 new nodes with 5 objects each, all in sync", format!("{:.1} s", first.as_secs_f64()));
+    // Memories come back in the order in which their nodes ended; names must fit epochs again.
+    memories.sort_by_key(|memory| memory.totals.epoch.0);
+    let again = runtime.block_on(storm(site.broker, &mut memories))?;
+    let memory = site.cloud_rss_peak();
+    let what = "10,000 nodes in sync reconnecting at once";
+    table.budget(what, format!("{:.1} s", again.as_secs_f64()), "all in sync", true);
+    let megabytes = memory as f64 / 1e6;
+    table.budget("  cloud memory, peak", format!("{megabytes:.0} MB"), "≤ 300 MB", megabytes <= 300.0);
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Whether both sides hold the same: every object, every field.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use edgesync::api::Client;
+use serde_json::Value;
+
+use super::{Agent, Cloud, PATIENCE, eventually};
+
+/// The collections that hold what belongs on the nodes.
+const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v1/pods"];
+/// Objects of a page.
+const PAGE: usize = 500;
+
+/// Waits until cloud and node hold the same objects, and gives how many.
+pub(crate) async fn same_on_both_sides(cloud: &Cloud, agent: &Agent) -> usize {
+    same_within(PATIENCE, cloud, agent).await
+}
+
+/// The same with another limit.
+pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize {
+    let mut last = String::new();
+    let start = tokio::time::Instant::now();
+    loop {
+        // A comparison reads everything: it waits until both sides believe that it will hold.
+        let believed = eventually("both sides are in sync", PATIENCE, async || {
+            let node = cloud.node(&agent.node).await;
+            let status = agent.status().await;
+            let fits = node["state"] == "in sync" && status["sync"]["inSync"] == true;
+            (fits || start.elapsed() > limit).then_some((fits, node, status))
+        });
+        let (fits, node, status) = believed.await;
+        if fits {
+            let (wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
+            let differences = differences(&wanted, &found);
+            if differences.is_empty() {
+                return wanted.len();
+            }
+            last = format!("{} differences, for instance {:?}", differences.len(), &differences[0]);
+        }
+        assert!(
+            start.elapsed() < limit,
+            "within {limit:?} {} did not get equal to the cloud: {last}\n{node:#}\n{status:#}",
+            agent.node
+        );
+    }
+}
+
+/// Everything that a side holds, by UID.
+pub(crate) async fn held(client: &Client) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for collection in COLLECTIONS {
+        let mut next = String::new();
+        loop {
+            let list: Value =
+                client.get(&format!("{collection}?limit={PAGE}&continue={next}")).await.unwrap();
+            let Value::Object(mut list) = list else { panic!("no list: {list}") };
+            let Some(Value::Array(items)) = list.remove("items") else { panic!("no items: {list:?}") };
+            for mut item in items {
+                // Not sent to nodes.
+                item["metadata"].as_object_mut().unwrap().remove("managedFields");
+                let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
+                let twice = all.insert(uid, item);
+                assert!(twice.is_none(), "listed twice: {twice:?}");
+            }
+            match list["metadata"]["continue"].as_str() {
+                Some(token) if !token.is_empty() => next = token.to_owned(),
+                _ => break,
+            }
+        }
+    }
+    all
+}
+
+/// What is to be held and is not, in words.
+pub(crate) fn differences(wanted: &BTreeMap<String, Value>, found: &BTreeMap<String, Value>) -> Vec<String> {
+    let name = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+    let missing = wanted.iter().filter_map(|(uid, object)| match found.get(uid) {
+        None => Some(format!("{} ({uid}) is missing", name(object))),
+        Some(other) if other != object => Some(format!("{} differs:\n{object}\n{other}", name(object))),
+        Some(_) => None,
+    });
+    let surplus = found.iter().filter(|(uid, _)| !wanted.contains_key(*uid));
+    let surplus = surplus.map(|(uid, object)| format!("{} ({uid}) should not be there", name(object)));
+    missing.chain(surplus).collect()
+}
