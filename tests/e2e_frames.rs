@@ -10,15 +10,15 @@ mod support {
 
 use std::collections::BTreeMap;
 
-use e2e_support::{Agent, Cloud, Forger, PATIENCE, config_map, eventually, text, wait_equal};
+use e2e_support::{
+    Agent, Cloud, Forger, PATIENCE, Settings, Site, changed, eventually, objects, same_on_both_sides,
+};
 use edgesync::sync::frame::{Hello, Report, Up};
 use serde_json::{Value, json};
 use support::mosquitto::Mosquitto;
 
 const NODE: &str = "edge-1";
 const ROGUE: &str = "edge-rogue";
-const LINK: &str = "";
-const SYNC: &str = "resend_min = \"500ms\"\nresend_max = \"2s\"";
 /// The limit for frames on both sides.
 const MAX_FRAME: usize = 256 << 10;
 /// What a process may grow by while it refuses things, in KiB: some frames of the largest size, decoded.
@@ -32,9 +32,15 @@ fn down(node: &str) -> String {
     format!("edgesync/v1/nodes/{node}/down")
 }
 
-fn objects(range: std::ops::Range<usize>, note: &str) -> Vec<Value> {
-    range.map(|number| config_map(&format!("settings-{number}"), note, 300)).collect()
+/// An agent whose objects are small, so that little memory is much.
+async fn agent(site: &Site, cloud: &Cloud) -> Agent {
+    Agent::start_with(site, NODE, cloud.mqtt, |settings| {
+        settings.text("sync.max_object", "1MiB");
+    })
+    .await
 }
+
+fn unchanged(_: &mut Settings) {}
 
 fn frame(r#type: &str, body: Value) -> Vec<u8> {
     let mut frame = json!({ "type": r#type, "protocol": 1 });
@@ -97,45 +103,49 @@ fn tally(frames: &[(&'static str, Vec<u8>)]) -> BTreeMap<&'static str, u64> {
     counted
 }
 
-#[test]
-fn the_cloud_refuses_bad_frames_through_mosquitto() {
+#[tokio::test]
+async fn the_cloud_refuses_bad_frames_through_mosquitto() {
     let broker = Mosquitto::start();
-    let mut cloud = Cloud::external(broker.address(), SYNC);
-    let forger = Forger::at(broker.address(), &down(ROGUE));
-    the_cloud_refuses_bad_frames(&mut cloud, forger);
+    let site = Site::new();
+    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
+    the_cloud_refuses_bad_frames(&site, cloud).await;
 }
 
-#[test]
-fn the_cloud_refuses_bad_frames_at_its_own_endpoint() {
-    let mut cloud = Cloud::embedded(SYNC);
-    let forger = Forger::named(ROGUE, cloud.broker(), &down(ROGUE));
-    the_cloud_refuses_bad_frames(&mut cloud, forger);
+#[tokio::test]
+async fn the_cloud_refuses_bad_frames_at_its_own_endpoint() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    the_cloud_refuses_bad_frames(&site, cloud).await;
 }
 
-fn the_cloud_refuses_bad_frames(cloud: &mut Cloud, mut forger: Forger) {
-    let agent = Agent::start(NODE, cloud.broker(), LINK);
-    cloud.create(objects(0..300, "first"));
-    wait_equal(cloud, &agent);
-    let before = cloud.process().resident();
+async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
+    let agent = agent(site, &cloud).await;
+    let mut forger = Forger::start(ROGUE, cloud.mqtt, &down(ROGUE)).await;
+    cloud.apply(objects(0..300)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    let before = cloud.process.resident();
 
     let mut bad = malformed("Report");
     bad.push(("node", Up::Hello(hello(NODE, "5e551000", 0)).encode(1024).unwrap()));
     bad.push(("json", frame("Report", json!({ "session": "s", "from": 0, "to": 0, "objects": 1 }))));
     for (_, payload) in &bad {
-        forger.say(&up(ROGUE), payload);
+        forger.say(&up(ROGUE), payload).await;
     }
     let expected = json!(tally(&bad));
-    eventually("every bad frame is counted", PATIENCE, || cloud.bad_frames() == expected);
-    assert!(cloud.process().log().contains("a frame that cannot be read"));
+    eventually("every bad frame is counted", PATIENCE, async || {
+        (cloud.bad_frames().await == expected).then_some(())
+    })
+    .await;
+    cloud.process.logged("a frame that cannot be read", 0).await;
 
-    strange_but_readable(cloud, &mut forger);
-    let grown = cloud.process().resident().saturating_sub(before);
+    strange_but_readable(&cloud, &mut forger).await;
+    let grown = cloud.process.resident().saturating_sub(before);
     assert!(grown < GROWTH, "the cloud has grown by {grown} KiB");
-    assert_eq!(cloud.bad_frames(), expected, "what was readable was read");
-    cloud.replace(objects(0..50, "second"));
-    wait_equal(cloud, &agent);
-    assert!(cloud.process().is_alive());
-    assert_eq!(cloud.counter(NODE, "hellos"), 1, "the good node noticed nothing");
+    assert_eq!(cloud.bad_frames().await, expected, "what was readable was read");
+    cloud.apply(objects(0..50).map(|object| changed(object, "second"))).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    assert!(cloud.process.runs());
+    assert_eq!(cloud.counters(NODE).await.hellos, 1, "the good node noticed nothing");
 }
 
 fn hello(node: &str, session: &str, count: u64) -> Hello {
@@ -152,35 +162,39 @@ fn hello(node: &str, session: &str, count: u64) -> Hello {
 }
 
 /// Frames of the right form that make no sense.
-fn strange_but_readable(cloud: &Cloud, forger: &mut Forger) {
-    let say = |forger: &Forger, payload: Vec<u8>| forger.say(&up(ROGUE), &payload);
+async fn strange_but_readable(cloud: &Cloud, forger: &mut Forger) {
+    let topic = up(ROGUE);
     // Of no session, with absurd numbers.
     let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["../..", ""] });
-    say(forger, frame("Report", absurd));
-    assert!(heard_type(forger) == "HelloRequest");
+    forger.say(&topic, &frame("Report", absurd)).await;
+    assert_eq!(heard_type(forger).await, "HelloRequest");
     // A limit that nothing fits into.
     let tiny = Hello { max_frame: 1, ..hello(ROGUE, "5e551001", 0) };
-    say(forger, Up::Hello(tiny).encode(1024).unwrap());
-    assert!(heard_type(forger) == "HelloRequest");
+    forger.say(&topic, &Up::Hello(tiny).encode(1024).unwrap()).await;
+    assert_eq!(heard_type(forger).await, "HelloRequest");
     // An inventory that nobody asked for, with 100,000 objects.
     for page in 0..40 {
-        say(forger, inventory("5e551002", page, page * 2500));
+        forger.say(&topic, &inventory("5e551002", page, page * 2500)).await;
     }
-    assert!(heard_type(forger) == "HelloRequest");
+    assert_eq!(heard_type(forger).await, "HelloRequest");
     // One that was asked for, larger than what the node said it holds, and never finished.
-    say(forger, Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap());
+    forger.say(&topic, &Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap()).await;
     loop {
-        match heard_type(forger).as_str() {
+        match heard_type(forger).await.as_str() {
             "InventoryRequest" => break,
             "HelloRequest" => {}
             other => panic!("{other} instead of InventoryRequest"),
         }
     }
     for page in 0..40 {
-        say(forger, inventory("5e551003", page, page * 2500));
+        forger.say(&topic, &inventory("5e551003", page, page * 2500)).await;
     }
-    eventually("the cloud has taken them", PATIENCE, || cloud.counter(ROGUE, "foreignSession") >= 20);
-    assert_eq!(cloud.state(ROGUE), "repairing");
+    eventually("the cloud has taken them", PATIENCE, async || {
+        let refused = cloud.node(ROGUE).await["counters"]["foreignSession"].as_u64();
+        (refused >= Some(20)).then_some(())
+    })
+    .await;
+    assert_eq!(cloud.state(ROGUE).await, "repairing");
 }
 
 fn inventory(session: &str, page: u64, first: u64) -> Vec<u8> {
@@ -198,58 +212,55 @@ fn inventory(session: &str, page: u64, first: u64) -> Vec<u8> {
     compressed(&frame("Inventory", body))
 }
 
-fn heard_type(forger: &mut Forger) -> String {
-    text(&heard(forger), "/type")
-}
-
-fn heard(forger: &mut Forger) -> Value {
-    let payload = forger.hears();
-    let payload = match payload.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        Some(_) => zstd::bulk::decompress(&payload, MAX_FRAME).unwrap(),
-        None => payload,
+async fn heard_type(forger: &mut Forger) -> String {
+    let payload = forger.hears().await;
+    let payload = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        zstd::bulk::decompress(&payload, MAX_FRAME).unwrap()
+    } else {
+        payload
     };
-    serde_json::from_slice(&payload).unwrap()
+    let frame: Value = serde_json::from_slice(&payload).unwrap();
+    frame["type"].as_str().unwrap().to_owned()
 }
 
-#[test]
-fn an_agent_refuses_bad_frames_and_stays_in_sync() {
+#[tokio::test]
+async fn an_agent_refuses_bad_frames_and_stays_in_sync() {
     let broker = Mosquitto::start();
-    let cloud = Cloud::external(broker.address(), SYNC);
-    let mut agent = Agent::start(NODE, broker.address(), LINK);
-    let forger = Forger::at(broker.address(), "nobody/talks/here");
-    cloud.create(objects(0..300, "first"));
-    wait_equal(&cloud, &agent);
-    let before = agent.process().resident();
+    let site = Site::new();
+    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
+    let mut agent = agent(&site, &cloud).await;
+    let forger = Forger::start("forger", broker.address(), "nobody/talks/here").await;
+    cloud.apply(objects(0..300)).await;
+    same_on_both_sides(&cloud, &agent).await;
+    let before = agent.process.resident();
 
     let mut bad = malformed("Objects");
-    let session = agent.says("/cloud/session");
+    let session = agent.says("/cloud/session").await;
     let buckets = json!({ "session": &session, "buckets": "AAAA" });
     bad.push(("json", frame("InventoryRequest", buckets)));
     bad.push(("json", frame("Objects", json!({ "session": &session, "objects": [{ "route": 1 }] }))));
     bad.push(("type", frame("Hello", json!({ "session": &session }))));
     for (_, payload) in &bad {
-        forger.say(&down(NODE), payload);
+        forger.say(&down(NODE), payload).await;
     }
     // mosquitto keeps what is larger than the agent takes.
-    forger.say(&down(NODE), &[b' '; 600_000]);
+    forger.say(&down(NODE), &[b' '; 600_000]).await;
     let expected = json!(tally(&bad));
-    eventually("every bad frame is counted", PATIENCE, || {
-        agent.status()["counters"]["badFrames"] == expected
-    });
-    assert!(agent.process().log().contains("a frame that cannot be read"));
-    assert!(agent.is_in_sync());
+    agent.until("every bad frame is counted", |status| status["counters"]["badFrames"] == expected).await;
+    agent.process.logged("a frame that cannot be read", 0).await;
+    assert!(agent.is_in_sync().await);
 
     for payload in misleading(&session) {
-        forger.say(&down(NODE), &payload);
+        forger.say(&down(NODE), &payload).await;
     }
-    eventually("what was readable was rejected", PATIENCE, || agent.counts("/counters/rejected") >= 2006);
-    let grown = agent.process().resident().saturating_sub(before);
+    let rejected = |status: &Value| status["counters"]["rejected"].as_u64() >= Some(2005);
+    agent.until("what was readable is rejected", rejected).await;
+    let grown = agent.process.resident().saturating_sub(before);
     assert!(grown < GROWTH, "the agent has grown by {grown} KiB");
-    cloud.replace(objects(0..50, "second"));
-    wait_equal(&cloud, &agent);
-    assert!(agent.process().is_alive());
-    assert_eq!(agent.status()["counters"]["badFrames"], expected, "what was readable was read");
-    assert_eq!(agent.counts("/objects/total"), 300);
+    cloud.apply(objects(0..50).map(|object| changed(object, "second"))).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    assert!(agent.process.runs());
+    assert_eq!(agent.status().await["counters"]["badFrames"], expected, "what was readable was read");
 }
 
 /// Frames of the right form and session that ask for what cannot be.
@@ -305,19 +316,20 @@ fn message(name: &str, uid: &str) -> Value {
     })
 }
 
-#[test]
-fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected() {
+#[tokio::test]
+async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected() {
     let broker = Mosquitto::start();
-    let mut cloud = Forger::at(broker.address(), &up(NODE));
-    let agent = Agent::start(NODE, broker.address(), LINK);
-    let Up::Hello(hello) = reported(&mut cloud) else { panic!("no Hello") };
+    let site = Site::new();
+    let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
+    let agent = Agent::start(&site, NODE, broker.address()).await;
+    let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
     let session = hello.session;
     let welcome = json!({ "session": &session, "incarnation": "scripted", "confirmed": 0, "pending": 4 });
-    cloud.say(&down(NODE), &frame("Welcome", welcome));
+    cloud.say(&down(NODE), &frame("Welcome", welcome)).await;
     let objects = [message("one", "uid-1"), message("..", "uid-2"), message("a/../b", "uid-3"), message("two", "uid-4")];
-    cloud.say(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects })));
+    cloud.say(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects }))).await;
     let mut rejected = BTreeMap::new();
-    let Report { objects, rejected: refused, .. } = next_report(&mut cloud);
+    let Report { objects, rejected: refused, .. } = next_report(&mut cloud).await;
     let held: Vec<String> = objects.iter().map(|item| item.uid.to_string()).collect();
     assert_eq!(held, ["uid-1", "uid-4"]);
     rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
@@ -326,26 +338,27 @@ fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected
         "session": &session, "uid": "uid-5", "resourceVersion": "8", "offset": 0, "total": 20 << 20,
         "data": "x".repeat(100_000),
     });
-    cloud.say(&down(NODE), &compressed(&frame("Part", big)));
-    let Report { rejected: refused, .. } = next_report(&mut cloud);
+    cloud.say(&down(NODE), &compressed(&frame("Part", big))).await;
+    let Report { rejected: refused, .. } = next_report(&mut cloud).await;
     rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
     assert_eq!(
         json!(rejected),
         json!({ "uid-2": "Invalid", "uid-3": "Invalid", "uid-5": "TooLarge" })
     );
-    let status = agent.status();
+    let status = agent.status().await;
     assert_eq!((&status["objects"]["total"], status["rejected"].as_array().unwrap().len()), (&json!(2), 3));
-    assert!(text(&status["rejected"][0], "/message").contains("metadata.name"), "{status:#}");
+    let why = status["rejected"][0]["message"].as_str().unwrap();
+    assert!(why.contains("metadata.name"), "{why}");
 }
 
-fn reported(cloud: &mut Forger) -> Up {
-    Up::decode(&cloud.hears(), MAX_FRAME).unwrap()
+async fn reported(cloud: &mut Forger) -> Up {
+    Up::decode(&cloud.hears().await, MAX_FRAME).unwrap()
 }
 
 /// The next report that brings something: unconfirmed ones are repeated.
-fn next_report(cloud: &mut Forger) -> Report {
+async fn next_report(cloud: &mut Forger) -> Report {
     loop {
-        match reported(cloud) {
+        match reported(cloud).await {
             Up::Report(report) if report.to > report.from || !report.rejected.is_empty() => return report,
             Up::Report(_) => {}
             other => panic!("{} instead of Report", other.name()),

@@ -1,15 +1,12 @@
 //! A client that says on any topic whatever a test wants, in somebody else's name.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use edgesync::link::{Link, LinkEvent, LinkHandle, LinkOptions, PublishError};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-use super::{PATIENCE, block_on, eventually};
-
-static CLIENTS: AtomicUsize = AtomicUsize::new(0);
+use super::{PATIENCE, eventually};
 
 /// See the module.
 pub(crate) struct Forger {
@@ -18,52 +15,41 @@ pub(crate) struct Forger {
 }
 
 impl Forger {
-    /// Connects to a broker that lets anyone do anything.
-    pub(crate) fn at(broker: SocketAddr, listens: &str) -> Self {
-        let number = CLIENTS.fetch_add(1, Ordering::SeqCst);
-        Self::named(&format!("forger-{}-{number}", std::process::id()), broker, listens)
-    }
-
-    /// Connects with a client id and waits until that is done.
-    pub(crate) fn named(client_id: &str, broker: SocketAddr, listens: &str) -> Self {
+    /// Connects to a broker with a client id and waits until that is done.
+    pub(crate) async fn start(client_id: &str, broker: SocketAddr, listens: &str) -> Self {
         let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), client_id);
         options.subscriptions = vec![listens.to_owned()];
-        let (link, events) = block_on(async { Link::spawn(options) });
+        let (link, events) = Link::spawn(options);
         let mut forger = Self { link, events };
-        forger.next("the connection", |event| matches!(event, LinkEvent::Connected { .. }).then_some(()));
+        while !matches!(forger.next("a connection").await, LinkEvent::Connected { .. }) {}
         forger
     }
 
-    /// Publishes, as soon as there is room; returns when the broker has taken it.
-    pub(crate) fn say(&self, topic: &str, payload: &[u8]) {
-        loop {
-            match self.link.try_publish(topic, payload.to_vec(), false) {
-                Ok(()) => break,
-                Err(PublishError::Full) => block_on(self.link.ready()).unwrap(),
-                Err(error) => panic!("{error}"),
-            }
+    /// Publishes, and returns when the broker has taken it.
+    pub(crate) async fn say(&self, topic: &str, payload: &[u8]) {
+        while let Err(error) = self.link.try_publish(topic, payload.to_vec(), false) {
+            assert_eq!(error, PublishError::Full, "{topic}");
+            self.link.ready().await.unwrap();
         }
-        eventually("the broker takes a message", PATIENCE, || {
+        let sent = self.link.traffic().messages_out;
+        eventually("the broker takes a message", PATIENCE, async || {
             let traffic = self.link.traffic();
-            self.link.capacity() > 0 && traffic.unacknowledged == 0
-        });
+            (traffic.messages_out >= sent && traffic.unacknowledged == 0).then_some(())
+        })
+        .await;
     }
 
     /// The payload of the next message.
-    pub(crate) fn hears(&mut self) -> Vec<u8> {
-        self.next("a message", |event| match event {
-            LinkEvent::Message { payload, .. } => Some(payload),
-            _ => None,
-        })
-    }
-
-    fn next<T>(&mut self, what: &str, wanted: impl Fn(LinkEvent) -> Option<T>) -> T {
+    pub(crate) async fn hears(&mut self) -> Vec<u8> {
         loop {
-            let event = block_on(async { timeout(PATIENCE, self.events.recv()).await });
-            let event = event.unwrap_or_else(|_| panic!("{what} did not come")).expect("the link has ended");
-            if let Some(found) = wanted(event) {
-                return found;
+            if let LinkEvent::Message { payload, .. } = self.next("a message").await {
+                return payload;
             }
         }
+    }
+
+    async fn next(&mut self, what: &str) -> LinkEvent {
+        let event = timeout(PATIENCE, self.events.recv()).await;
+        event.unwrap_or_else(|_| panic!("{what} did not come")).expect("the link has ended")
     }
 }
