@@ -3,14 +3,14 @@
 #![cfg(feature = "cloud")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod e2e_support;
+mod e2e_site;
 mod support {
     pub(crate) mod mosquitto;
 }
 
 use std::collections::BTreeMap;
 
-use e2e_support::{
+use e2e_site::{
     Agent, Cloud, Forger, PATIENCE, Settings, Site, changed, eventually, objects, same_on_both_sides,
 };
 use edgesync::sync::frame::{Hello, Report, Up};

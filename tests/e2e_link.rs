@@ -3,7 +3,7 @@
 #![cfg(feature = "cloud")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod e2e_support;
+mod e2e_site;
 mod support {
     pub(crate) mod mosquitto;
     pub(crate) mod proxy;
@@ -13,7 +13,7 @@ mod support {
 
 use std::time::Duration;
 
-use e2e_support::{Agent, Cloud, PATIENCE, config_map, eventually, steadily, wait_equal};
+use e2e_site::{Agent, Cloud, PATIENCE, config_map, eventually, steadily, wait_equal};
 use serde_json::{Value, json};
 use support::mosquitto::{self, Mosquitto};
 use support::proxy::{Mode, Proxy, Way};

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use agent::Agent;
-pub(crate) use cloud::{Cloud, Counters, path_of};
+pub(crate) use cloud::{Cloud, Counters, apply, path_of};
 pub(crate) use compare::{differences, held, same_on_both_sides, same_within};
 pub(crate) use database::{Snapshot, edge_rows, recorded};
 pub(crate) use forger::Forger;

@@ -86,9 +86,14 @@ impl Cloud {
         Self { process, settings, api, mqtt, database, config }
     }
 
+    /// Writes the configuration file, for a reload for instance.
+    pub(crate) fn write_config(&self) {
+        self.settings.write(&self.config);
+    }
+
     /// Starts it and waits until its API answers.
     pub(crate) async fn run(&mut self) {
-        self.settings.write(&self.config);
+        self.write_config();
         self.process.start();
         let client = self.client();
         let process = &mut self.process;
