@@ -294,7 +294,8 @@ fn misleading(session: &str) -> Vec<Vec<u8>> {
     let mut deep = message("deep", "deep").to_string();
     deep = deep.replacen("\"value\"", &nested(20_000), 1);
     frames.push(
-        format!("{{\"type\":\"Objects\",\"protocol\":1,\"session\":\"{session}\",\"objects\":[{deep}]}}").into(),
+        format!("{{\"type\":\"Objects\",\"protocol\":1,\"session\":\"{session}\",\"objects\":[{deep}]}}")
+            .into(),
     );
     frames.push(frame("Objects", json!({ "session": session, "objects": [message("..", "dots")] })));
     frames
@@ -326,7 +327,12 @@ async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_re
     let session = hello.session;
     let welcome = json!({ "session": &session, "incarnation": "scripted", "confirmed": 0, "pending": 4 });
     cloud.say(&down(NODE), &frame("Welcome", welcome)).await;
-    let objects = [message("one", "uid-1"), message("..", "uid-2"), message("a/../b", "uid-3"), message("two", "uid-4")];
+    let objects = [
+        message("one", "uid-1"),
+        message("..", "uid-2"),
+        message("a/../b", "uid-3"),
+        message("two", "uid-4"),
+    ];
     cloud.say(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects }))).await;
     let mut rejected = BTreeMap::new();
     let Report { objects, rejected: refused, .. } = next_report(&mut cloud).await;
@@ -341,10 +347,7 @@ async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_re
     cloud.say(&down(NODE), &compressed(&frame("Part", big))).await;
     let Report { rejected: refused, .. } = next_report(&mut cloud).await;
     rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
-    assert_eq!(
-        json!(rejected),
-        json!({ "uid-2": "Invalid", "uid-3": "Invalid", "uid-5": "TooLarge" })
-    );
+    assert_eq!(json!(rejected), json!({ "uid-2": "Invalid", "uid-3": "Invalid", "uid-5": "TooLarge" }));
     let status = agent.status().await;
     assert_eq!((&status["objects"]["total"], status["rejected"].as_array().unwrap().len()), (&json!(2), 3));
     let why = status["rejected"][0]["message"].as_str().unwrap();

@@ -60,7 +60,8 @@ impl Proxy {
     pub(crate) fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { mode: Mode::Pass, upstream, cuts: VecDeque::new(), streams: Vec::new(), closed: false };
+        let state =
+            State { mode: Mode::Pass, upstream, cuts: VecDeque::new(), streams: Vec::new(), closed: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
