@@ -116,7 +116,7 @@ async fn a_broker_killed_in_a_transfer_costs_nothing_that_the_node_holds() {
     let agent = agent(&site, cloud.mqtt).await;
     cloud.apply(objects(0..200)).await;
     same(&cloud, &agent).await;
-    cloud.apply(objects(200..1500)).await;
+    in_a_transfer(&cloud, &agent).await;
     broker.kill();
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
     eventually("the cloud loses the broker", KEEPALIVE + SLACK, async || {
@@ -140,6 +140,14 @@ async fn a_broker_killed_in_a_transfer_costs_nothing_that_the_node_holds() {
     nothing_was_repeated(&cloud).await;
 }
 
+/// Applies 1,300 objects and returns when the first of them have arrived.
+async fn in_a_transfer(cloud: &Cloud, agent: &Agent) {
+    agent.process.signal("STOP");
+    cloud.apply(objects(200..1500)).await;
+    agent.process.signal("CONT");
+    agent.until("objects arrive", |status| status["objects"]["total"].as_u64() > Some(200)).await;
+}
+
 /// What the node holds once its commits under way have ended.
 async fn settled(agent: &Agent) -> u64 {
     let (mut last, mut still) = (u64::MAX, 0);
@@ -160,7 +168,7 @@ async fn a_cloud_killed_in_a_transfer_sends_only_what_the_node_does_not_hold() {
     let agent = agent(&site, cloud.mqtt).await;
     cloud.apply(objects(0..200)).await;
     same(&cloud, &agent).await;
-    cloud.apply(objects(200..1500)).await;
+    in_a_transfer(&cloud, &agent).await;
     cloud.process.kill();
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
     let held = settled(&agent).await;
