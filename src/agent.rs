@@ -26,6 +26,7 @@ use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
 
 use driver::Driver;
+#[cfg(feature = "cloud")]
 pub(crate) use driver::{random, watch};
 use kinds::KnownKinds;
 use objects::EdgeObjects;

@@ -3,6 +3,7 @@
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
 mod admin;
+pub mod demo;
 mod fleet;
 mod node;
 mod objects;

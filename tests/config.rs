@@ -181,7 +181,8 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
         ("[link]\ninflight = -1", "not the integer -1"),
         ("[link]\ninflight = 6.5", "not the number 6.5"),
         ("[link]\nmax_frame = \"256KB\"", "with the unit B, KiB, MiB, GiB or TiB"),
-        ("[link]\nmax_frame = \"32MiB\"", "must be between 4KiB and 16MiB, not 32MiB"),
+        ("[link]\nmax_frame = \"32MiB\"", "must be between 16KiB and 16MiB, not 32MiB"),
+        ("[link]\nmax_frame = \"8KiB\"", "must be between 16KiB and 16MiB, not 8KiB"),
         (
             "[link]\nbroker = \"broker:1883\"",
             "must be a broker address such as \"mqtt://broker.example:1883\"",

@@ -435,3 +435,17 @@ async fn changes_are_the_same_wherever_they_stand_and_after_a_crash() {
         crashed.close().await;
     }
 }
+
+#[tokio::test]
+async fn only_the_owner_reads_the_database_and_its_log() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..3, 7)).await.unwrap();
+    for file in ["edge.db", "edge.db-wal"] {
+        let mode = std::fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+    store.close().await;
+}

@@ -77,7 +77,7 @@ impl Site {
         std::fs::write(
             path("mosquitto.conf"),
             format!(
-                "listener {broker} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nset_tcp_nodelay true\nuser root\n"
+                "listener {broker} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nuser root\n"
             ),
         )?;
         let mosquitto = Process(

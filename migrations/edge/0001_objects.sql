@@ -1,4 +1,4 @@
--- What the edge holds. See docs/decisions/0002-store-layout.md for the reasons.
+-- What the edge holds. See docs/decisions/0004-store-layout.md for the reasons.
 
 -- Kinds, so that a row names its kind in one or two bytes.
 CREATE TABLE resources (

@@ -1,6 +1,8 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
+mod show;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +27,10 @@ use crate::sync::timing::Now;
 use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
+use super::edge_config;
 use super::kinds::KnownKinds;
 use super::presence::{CloudPresence, Presence};
-use super::status::{Question, seconds};
-use super::{VERSION, edge_config};
+use super::status::Question;
 
 /// Rejected objects that the status remembers.
 const MAX_REJECTED: usize = 64;
@@ -54,6 +56,14 @@ struct LinkState {
     cause: Option<String>,
     retry_in: Duration,
     reconnects: u64,
+}
+
+/// How often which limit was hit, for the status.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    objects_too_large: u64,
+    store_full: u64,
+    link_queue_full: u64,
 }
 
 pub(super) struct Driver {
@@ -82,6 +92,7 @@ pub(super) struct Driver {
     in_sync_since: Option<Timestamp>,
     rejected: BTreeMap<String, Value>,
     bad_frames: BTreeMap<&'static str, u64>,
+    limits: Limits,
     resets_seen: u64,
     status_line: String,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
@@ -129,6 +140,7 @@ impl Driver {
             in_sync_since: None,
             rejected: BTreeMap::new(),
             bad_frames: BTreeMap::new(),
+            limits: Limits::default(),
             resets_seen: 0,
             status_line: String::new(),
             release_at: None,
@@ -441,6 +453,7 @@ impl Driver {
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => true,
             Err(PublishError::Full) => {
+                self.limits.link_queue_full += 1;
                 self.waiting = Some(bytes);
                 false
             }
@@ -472,6 +485,11 @@ impl Driver {
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message } = rejected;
                 tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                match reason {
+                    RejectReason::TooLarge => self.limits.objects_too_large += 1,
+                    RejectReason::StoreFull => self.limits.store_full += 1,
+                    _ => {}
+                }
                 if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
                     self.rejected.pop_first();
                 }
@@ -513,78 +531,6 @@ impl Driver {
         let kinds = self.store.kinds().await.unwrap_or_default();
         // The asker may have gone.
         let _ = question.send(self.status(stats, &kinds));
-    }
-
-    fn status(&self, stats: Option<edge::EdgeStats>, kinds: &[(Arc<crate::object::Resource>, u64)]) -> Value {
-        let machine = &self.machine;
-        let totals = machine.totals();
-        let (pending, held) = machine.announced();
-        let traffic = self.link.traffic();
-        let counters = machine.counters();
-        let health = self.store.health().borrow().clone();
-        let kinds: serde_json::Map<String, Value> = kinds
-            .iter()
-            .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
-            .collect();
-        let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
-            (false, ..) => "unknown: no connection to the broker",
-            (true, EdgePhase::Live, _) => "connected",
-            (true, _, Some(false)) => "offline",
-            (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
-        };
-        json!({
-            "node": self.node,
-            "agent": { "version": VERSION, "started": self.started.to_string() },
-            "link": {
-                "state": if self.link_state.connected { "connected" } else { "disconnected" },
-                "broker": self.broker,
-                "since": self.link_state.since.map(|at| at.to_string()),
-                "cause": self.link_state.cause,
-                "retryInSeconds": (!self.link_state.connected).then(|| seconds(self.link_state.retry_in)),
-                "connections": self.link_state.reconnects,
-                "bytesIn": traffic.bytes_in,
-                "bytesOut": traffic.bytes_out,
-            },
-            "cloud": {
-                "state": cloud,
-                "incarnation": machine.incarnation(),
-                "session": machine.session(),
-            },
-            "sync": {
-                "inSync": machine.in_sync(),
-                "inSyncSince": self.in_sync_since.map(|at| at.to_string()),
-                "pending": pending,
-                "heldBack": held,
-                "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
-                "lastConfirm": self.last_report.map(|at| at.to_string()),
-            },
-            "objects": { "total": totals.count, "kinds": kinds },
-            "store": {
-                "epoch": totals.epoch.to_string(),
-                "digest": totals.digest.to_string(),
-                "revision": totals.revision,
-                "confirmed": machine.confirmed_revision(),
-                "writing": match health.writing {
-                    Writing::Works => "works".to_owned(),
-                    Writing::Full => "full".to_owned(),
-                    Writing::Fails { reason } => format!("fails: {reason}"),
-                },
-                "resets": self.resets_seen,
-                "databaseBytes": stats.map(|stats| stats.database_bytes),
-                "walBytes": stats.map(|stats| stats.wal_bytes),
-                "freeBytes": stats.map(|stats| stats.free_bytes),
-                "commits": stats.map(|stats| stats.writer.commits),
-            },
-            "rejected": self.rejected.values().collect::<Vec<_>>(),
-            "counters": {
-                "hellos": counters.hellos,
-                "applied": counters.applied,
-                "rejected": counters.rejected,
-                "repeatedReports": counters.repeated_reports,
-                "foreignSession": counters.foreign_session,
-                "badFrames": self.bad_frames,
-            },
-        })
     }
 }
 

@@ -54,10 +54,37 @@ impl Presence {
     }
 }
 
+#[cfg(feature = "cloud")]
 impl CloudPresence {
     /// The message as JSON.
     #[must_use]
     pub(crate) fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests {
+    use super::*;
+
+    /// The fenced blocks of one kind in the description of the protocol.
+    fn examples(kind: &str) -> Vec<&'static str> {
+        let document = include_str!("../../docs/protocol.md");
+        let opening = format!("```json {kind}\n");
+        document.split(opening.as_str()).skip(1).filter_map(|block| block.split("\n```").next()).collect()
+    }
+
+    #[test]
+    fn the_documented_messages_are_the_ones_that_are_written() {
+        let (node, cloud) = (examples("presence"), examples("cloud"));
+        assert_eq!((node.len(), cloud.len()), (3, 2));
+        for example in node {
+            let presence: Presence = serde_json::from_str(example).unwrap();
+            assert_eq!(presence.to_json(), example.as_bytes());
+        }
+        for example in cloud {
+            let presence: CloudPresence = serde_json::from_str(example).unwrap();
+            assert_eq!(presence.to_json(), example.as_bytes());
+        }
     }
 }

@@ -1,17 +1,19 @@
 //! The program `edgesync-cloud`.
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args_cloud::{CloudArgs, CloudCommand, ServerArgs};
+use super::args_cloud::{CloudArgs, CloudCommand, DemoArgs, ServerArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::{Peer, apply, edge, get};
 use crate::api::{Client, encode};
+use crate::cloud::demo::{self, DemoOptions};
 use crate::config::cloud::Config;
 use crate::memory;
 
@@ -89,7 +91,12 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Run { config } => {
             program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
         }
-        CloudCommand::Demo { .. } => anyhow::bail!("the demo is not part of this build"),
+        CloudCommand::Demo { demo } => {
+            let DemoArgs { objects, keep } = demo;
+            let mut out = io::stdout();
+            let is_terminal = out.is_terminal();
+            Ok(program::wait(demo::run(DemoOptions { objects, keep }, &mut out, is_terminal))?)
+        }
     }
 }
 

@@ -85,7 +85,7 @@ fn not_json(error: &serde_json::Error) -> CliError {
 }
 
 /// The objects of a kind, page by page: what is printed does not have to fit into memory.
-pub(super) struct Pages<'a> {
+pub(crate) struct Pages<'a> {
     client: &'a Client,
     path: String,
     next: Option<String>,
@@ -105,7 +105,7 @@ struct PageMetadata {
 }
 
 impl<'a> Pages<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         client: &'a Client,
         resource: &Resource,
         namespace: Option<&str>,
@@ -120,7 +120,7 @@ impl<'a> Pages<'a> {
     }
 
     /// The next page; `None` after the last one.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<Box<RawValue>>>, CliError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Box<RawValue>>>, CliError> {
         let Some(token) = self.next.take() else { return Ok(None) };
         let page: Page = if token.is_empty() {
             self.client.get(&self.path).await?

@@ -74,13 +74,17 @@ pub(super) fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Res
 pub(super) fn ask(
     command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<u8, CliError>,
 ) -> anyhow::Result<u8> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut input, mut err) = (io::stdin(), io::stderr());
     let mut out = io::BufWriter::new(io::stdout());
     let mut terminal = Terminal { input: &mut input, out: &mut out, err: &mut err };
-    let code = runtime.block_on(command(&mut terminal))?;
+    let code = wait(command(&mut terminal))??;
     out.flush().map_err(CliError::Output)?;
     Ok(code)
+}
+
+/// Runs a future to its end on this thread.
+pub(super) fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    Ok(Builder::new_current_thread().enable_all().build()?.block_on(work))
 }
 
 /// The threads that run a service's tasks; stores have threads of their own.

@@ -1,11 +1,12 @@
 //! The fleet: the only owner of the nodes' machines and of the placement. One loop: what comes from nodes,
 //! store and operators goes into the machines, their effects come out.
 
+mod effects;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -13,17 +14,14 @@ use tokio::time::Instant;
 
 use crate::agent::presence::{CloudPresence, Presence};
 use crate::agent::random;
-use crate::broker::{Channel, Downlink, DownlinkError, FleetEvent};
+use crate::broker::{Channel, Downlink, FleetEvent};
 use crate::cli::service::Service;
 use crate::config::cloud::Config;
 use crate::object::{ResourceVersion, Summary};
 use crate::store::cloud::{
-    self, ChangeKind, CloudError, CloudStore, Feed, FeedItem, MAX_BODIES, NodeRecords, RecordPut,
+    self, ChangeKind, CloudError, CloudStore, Feed, FeedItem, MAX_BODIES, NodeRecords,
 };
-use crate::sync::change::Uid;
-use crate::sync::cloud::{
-    CloudConfig, CloudEffect, CloudMachine, CloudNotice, Issued, LedgerState, Loaded, Record, RecordBatch,
-};
+use crate::sync::cloud::{CloudConfig, CloudMachine, Issued};
 use crate::sync::frame::Up;
 use crate::sync::timing::Now;
 use crate::systemd::{self, Request, Signals};
@@ -98,8 +96,8 @@ impl Fleet {
         config: &Config,
         store: CloudStore,
         downlink: Downlink,
-    ) -> anyhow::Result<Self> {
-        let (_, summaries, feed) = store.follow().await.context("reading the objects")?;
+    ) -> Result<Self, CloudError> {
+        let (_, summaries, feed) = store.follow().await?;
         let (inbox, arrived) = mpsc::channel(INBOX);
         let gap = |(last, base): (u64, u64)| (ResourceVersion::from(last), ResourceVersion::from(base));
         let mut fleet = Self {
@@ -127,7 +125,7 @@ impl Fleet {
         for summary in summaries {
             fleet.upsert(summary);
         }
-        for known in fleet.store.nodes().await.context("reading the nodes")? {
+        for known in fleet.store.nodes().await? {
             fleet.meet(&known.name);
         }
         fleet.announce();
@@ -257,7 +255,7 @@ impl Fleet {
             self.config.clone(),
             self.incarnation.to_string(),
             self.issued.clone(),
-            records.map(ledger).unwrap_or_default(),
+            records.map(effects::ledger).unwrap_or_default(),
         );
         for summary in self.placement.desired(name) {
             machine.desire(now, &summary.uid, Some(desired(summary)));
@@ -440,182 +438,6 @@ impl Fleet {
         }
     }
 
-    // --- effects
-
-    fn drain(&mut self) {
-        while let Some(name) = self.touched.pop_first() {
-            self.drain_node(&name);
-        }
-    }
-
-    fn drain_node(&mut self, name: &str) {
-        loop {
-            let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) else { return };
-            if let Some(effect) = machine.poll_effect() {
-                self.perform(name, effect);
-            } else if !self.send_one(name) {
-                break;
-            }
-        }
-        self.schedule(name);
-    }
-
-    fn schedule(&mut self, name: &str) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let wanted = node.machine().and_then(|machine| machine.deadline()).filter(|at| *at != Now::MAX);
-        if wanted != node.deadline {
-            if let Some(old) = node.deadline.take() {
-                self.deadlines.remove(&(old, name.to_owned()));
-            }
-            if let Some(at) = wanted {
-                self.deadlines.insert((at, name.to_owned()));
-            }
-            node.deadline = wanted;
-        }
-    }
-
-    /// Sends one frame if there is one and the node's link has room.
-    fn send_one(&mut self, name: &str) -> bool {
-        let (now, compress_above) = (self.now(), self.compress_above);
-        let Some(node) = self.nodes.get_mut(name) else { return false };
-        let bytes = match node.waiting.take() {
-            Some(bytes) => bytes,
-            None => {
-                let Some(frame) = node.machine().and_then(|machine| machine.poll_frame(now)) else {
-                    return false;
-                };
-                match frame.encode(compress_above) {
-                    Ok(bytes) => {
-                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
-                        bytes
-                    }
-                    Err(error) => {
-                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
-                        return true;
-                    }
-                }
-            }
-        };
-        match self.downlink.try_publish(name, bytes.clone()) {
-            Ok(()) => true,
-            Err(DownlinkError::Full) => {
-                node.waiting = Some(bytes);
-                if !std::mem::replace(&mut node.awaiting_room, true) {
-                    let (downlink, inbox, name) =
-                        (self.downlink.clone(), self.inbox.clone(), name.to_owned());
-                    tokio::spawn(async move {
-                        let _ = downlink.ready(&name).await;
-                        let _ = inbox.send(Inbox::Room(name)).await;
-                    });
-                }
-                false
-            }
-            Err(DownlinkError::NotConnected) => {
-                self.disconnected(name);
-                false
-            }
-            Err(error) => {
-                tracing::error!(node = name, %error, "a frame does not fit the node's link");
-                true
-            }
-        }
-    }
-
-    fn perform(&mut self, name: &str, effect: CloudEffect) {
-        let (store, inbox, node) = (self.store.clone(), self.inbox.clone(), name.to_owned());
-        match effect {
-            CloudEffect::Load(uids) => {
-                let managed_fields = self.managed_fields;
-                tokio::spawn(async move {
-                    let bodies = store.bodies(uids, managed_fields).await;
-                    let _ = inbox.send(Inbox::Bodies(node, bodies)).await;
-                });
-            }
-            CloudEffect::Record(batch) => {
-                let token = batch.token;
-                let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
-                tokio::spawn(async move {
-                    let recorded = store.record(&node, record_batch(batch, agent)).await;
-                    let _ = inbox.send(Inbox::Recorded(node, token, recorded)).await;
-                });
-            }
-            CloudEffect::StoreWentBack => {
-                if !std::mem::replace(&mut self.renewing, true) {
-                    tracing::error!(
-                        node = name,
-                        "a node knows more than this store ever said: it was replaced by an older copy"
-                    );
-                    tokio::spawn(async move {
-                        let fresh = store.new_incarnation().await;
-                        let _ = inbox.send(Inbox::Incarnation(fresh)).await;
-                    });
-                }
-            }
-            CloudEffect::Notice(notice) => show(name, &notice),
-        }
-    }
-
-    fn answered(&mut self, answer: Inbox) {
-        let now = self.now();
-        match answer {
-            Inbox::NodeLoaded(name, Ok(records)) => self.loaded(&name, records),
-            Inbox::NodeLoaded(name, Err(error)) => {
-                tracing::error!(node = name, %error, "the node's records cannot be read");
-                self.load(&name);
-            }
-            Inbox::Bodies(name, bodies) => {
-                let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::error!(node = name, %error, "objects cannot be read");
-                    Vec::new()
-                });
-                let load = |body: cloud::Body| Loaded {
-                    uid: body.uid,
-                    version: body.version,
-                    body: body.body.into(),
-                };
-                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
-                    machine.loaded(now, bodies.into_iter().map(load).collect());
-                }
-                self.touched.insert(name);
-            }
-            Inbox::Recorded(name, token, recorded) => {
-                match &recorded {
-                    Ok(recorded) => {
-                        for (uid, why) in &recorded.refused {
-                            tracing::warn!(node = name, %uid, why, "a report that cannot be recorded");
-                        }
-                    }
-                    Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
-                }
-                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
-                    machine.recorded(now, token, recorded.is_ok(), random());
-                }
-                self.touched.insert(name);
-            }
-            Inbox::Room(name) => {
-                if let Some(node) = self.nodes.get_mut(&name) {
-                    node.awaiting_room = false;
-                }
-                self.touched.insert(name);
-            }
-            Inbox::Incarnation(fresh) => {
-                self.renewing = false;
-                match fresh {
-                    Ok(incarnation) => {
-                        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
-                        self.incarnation = incarnation;
-                        for node in self.nodes.values_mut() {
-                            if let Some(machine) = node.machine() {
-                                machine.set_incarnation(self.incarnation.to_string(), self.issued.clone());
-                            }
-                        }
-                    }
-                    Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
-                }
-            }
-        }
-    }
-
     // --- operators
 
     fn administer(&mut self, request: AdminRequest) {
@@ -646,62 +468,6 @@ impl Fleet {
                 self.touched.insert(name);
                 let _ = answer.send(confirmed);
             }
-        }
-    }
-}
-
-/// The stored records as the machine wants them.
-fn ledger(stored: NodeRecords) -> LedgerState {
-    let NodeRecords { state, records } = stored;
-    let record = |put: RecordPut| (put.uid, Record { version: put.version, object: Arc::new(put.object) });
-    LedgerState {
-        epoch: Some(state.epoch),
-        confirmed: state.confirmed,
-        accepted: Some(state.incarnation).filter(|incarnation| !incarnation.is_empty()),
-        records: records.into_iter().map(record).collect(),
-    }
-}
-
-fn record_batch(batch: RecordBatch, agent_version: Option<String>) -> cloud::RecordBatch {
-    let put = |(uid, version, object): (Uid, ResourceVersion, Arc<crate::object::ObjectRef>)| RecordPut {
-        object: Arc::unwrap_or_clone(object),
-        uid,
-        version,
-    };
-    cloud::RecordBatch {
-        epoch: batch.epoch,
-        confirmed: batch.confirmed,
-        incarnation: batch.accepted.unwrap_or_default(),
-        agent_version,
-        put: batch.put.into_iter().map(put).collect(),
-        remove: batch.remove,
-        reset: batch.reset,
-    }
-}
-
-fn show(node: &str, notice: &CloudNotice) {
-    match notice {
-        CloudNotice::Welcomed { pending, held } => tracing::info!(node, pending, held, "welcomed"),
-        CloudNotice::EpochChanged { from, to } => {
-            tracing::warn!(node, %from, %to, "the node has another database than before");
-        }
-        CloudNotice::NodeWentBack { recorded, revision } => {
-            tracing::warn!(node, recorded, revision, "the node has an older copy of its database");
-        }
-        CloudNotice::Repairing => {
-            tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
-        }
-        CloudNotice::DeletionsHeld { count } => {
-            tracing::error!(
-                node,
-                count,
-                "removals are held back: they look like the loss of this store; confirm them with \
-                 'edgesync-cloud confirm-deletions {node}' if they are wanted"
-            );
-        }
-        CloudNotice::Rejected { uid, object, reason, message } => {
-            let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node, %uid, object, ?reason, message, "the node rejected an object");
         }
     }
 }

@@ -44,7 +44,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
-    let mut fleet = Fleet::start(&config, store.clone(), downlink.clone()).await?;
+    let mut fleet =
+        Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let server = Server::new(objects, Admin::new(requests), limits);
@@ -91,6 +92,19 @@ async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> 
     Ok(tokio::task::spawn_blocking(move || CloudStore::open(&path, &options)).await??)
 }
 
+fn endpoint_options(config: &Config, topics: &Topics) -> BrokerOptions {
+    let link = &config.link;
+    BrokerOptions {
+        topics: topics.clone(),
+        max_connections: config.broker.max_connections,
+        max_packet: packet_limit(link.max_frame),
+        queue_bytes: config.broker.queue,
+        inflight: link.inflight,
+        max_keepalive: link.keepalive,
+        ..BrokerOptions::default()
+    }
+}
+
 async fn open_downlink(
     config: &Config,
     topics: &Topics,
@@ -98,13 +112,7 @@ async fn open_downlink(
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {
-            let options = BrokerOptions {
-                topics: topics.clone(),
-                max_connections: config.broker.max_connections,
-                max_packet: packet_limit(link.max_frame),
-                queue_bytes: config.broker.queue,
-                ..BrokerOptions::default()
-            };
+            let options = endpoint_options(config, topics);
             let (broker, events) =
                 Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
@@ -137,5 +145,23 @@ async fn open_downlink(
             });
             Ok(external(options, topics))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_keeps_to_the_keys_of_link_that_are_documented_for_it() {
+        let mut config = Config::default();
+        config.link.prefix = "plant/7".into();
+        config.link.keepalive = Duration::from_secs(45);
+        config.link.max_frame = 32 << 10;
+        config.link.inflight = 7;
+        let options = endpoint_options(&config, &Topics::new(&config.link.prefix).unwrap());
+        assert_eq!(options.topics.prefix(), "plant/7");
+        assert_eq!(options.max_keepalive, Duration::from_secs(45));
+        assert_eq!((options.max_packet, options.inflight), ((32 << 10) + 2048, 7));
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::Review;
 use super::slot::{Keys, quote};
-use super::units::{self, KIB, MIB, hours, minutes, ordered, seconds, show_duration};
+use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
+use crate::sync::frame::MIN_MAX_FRAME;
 
 /// The connection to an MQTT broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +111,8 @@ impl Link {
         keys.live("backoff_max", units::duration(backoff_max, millisecond..=hours(24)));
         keys.live("backoff_reset", units::duration(backoff_reset, seconds(0)..=hours(24)));
         keys.live("taken_over_backoff", units::duration(taken_over_backoff, seconds(1)..=hours(24)));
-        keys.fixed("max_frame", units::size(max_frame, 4 * KIB..=16 * MIB));
+        // Less is refused by the protocol: an InventoryRequest and a page of items must fit.
+        keys.fixed("max_frame", units::size(max_frame, u64::from(MIN_MAX_FRAME)..=16 * MIB));
         keys.fixed("inflight", units::count(inflight, 1..=64));
     }
 

@@ -348,9 +348,9 @@ fn generate_name(object: &mut Object) {
         return;
     };
     if object.name().is_empty() {
-        // The last digits of a random UUID: the first ones of a group hold its version.
+        // The first digits of a random UUID: its version stands behind them.
         let random = open::random_id();
-        let name = format!("{prefix}{}", random.get(24..).unwrap_or(&random));
+        let name = format!("{prefix}{}", random.get(..8).unwrap_or(&random));
         object.set_metadata("name", name);
     }
 }

@@ -60,6 +60,9 @@ pub struct Kind {
 pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if options.vfs.is_none() {
+        make_private(path);
+    }
     let mut conn = open(path, flags, options)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != kind.application_id {
@@ -78,6 +81,13 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
     set_max_bytes(&conn, options.max_bytes)?;
     migrate(&mut conn, path, kind.migrations)?;
     Ok(conn)
+}
+
+/// Makes the file so that only its owner reads it: Secrets are in it. SQLite gives the log the same mode.
+fn make_private(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // Where it cannot be made SQLite says why; where it exists its mode is somebody's decision.
+    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
 }
 
 /// Opens a connection that only reads.

@@ -327,6 +327,12 @@ impl CloudMachine {
         (self.queue.len() + self.sender.len()) as u64
     }
 
+    /// Objects on their way to the node or being prepared for it.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.sender.len()
+    }
+
     /// Where the node stands.
     #[must_use]
     pub fn phase(&self) -> CloudPhase {

@@ -37,7 +37,7 @@ impl Epoch {
         // 0xff occurs in no UTF-8 text: it keeps ("a", "bc") apart from ("ab", "c").
         hasher.write_u8(0xff);
         hasher.write(version.as_str().as_bytes());
-        hasher.finish128().as_u128()
+        finish(hasher)
     }
 
     /// The bucket of an object: a keyed hash of its UID, so that buckets fill evenly.
@@ -45,9 +45,14 @@ impl Epoch {
     pub fn bucket(self, uid: &str) -> u8 {
         let mut hasher = self.hasher();
         hasher.write(uid.as_bytes());
-        let [first, ..] = hasher.finish128().as_u128().to_le_bytes();
+        let [first, ..] = finish(hasher).to_le_bytes();
         first
     }
+}
+
+/// The result as a number that is the same on every processor: `Hash128::as_u128` is not.
+fn finish(hasher: SipHasher24) -> u128 {
+    u128::from_le_bytes(hasher.finish128().as_bytes())
 }
 
 impl Digest {

@@ -7,186 +7,24 @@
 //! A connection goes `Down → Settling → Greeting → Live`. In `Settling` commits of the last connection
 //! are still under way; Hello waits for them, so that its totals are the truth.
 
+mod pages;
+mod types;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::change::{Change, ObjectRef, RejectReason, Rejected, Uid};
-use super::digest::{BucketSet, Buckets};
-use super::frame::{
-    Confirm, Hello, HelloRequest, Inventory, InventoryRequest, Item, Objects, Part, Received, Report, Up,
-    Welcome,
-};
+use super::change::{Change, RejectReason, Rejected, Uid};
+use super::frame::{Confirm, Hello, HelloRequest, Objects, Part, Received, Report, Up, Welcome};
 use super::message::{Interner, Message};
 use super::parts::{Assembled, Assembler};
 use super::replica::{Applied, Totals};
 use super::timing::{Now, backoff, earlier};
 use crate::object::ResourceVersion;
+pub use types::{
+    ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,
+};
 
-/// The limits and delays of the edge.
-#[derive(Clone, Debug)]
-pub struct EdgeConfig {
-    /// The name of the node.
-    pub node: String,
-    /// The version of the agent.
-    pub agent: String,
-    /// The largest frame accepted, in bytes, decoded.
-    pub max_frame: u32,
-    /// The largest object accepted, in bytes of JSON.
-    pub max_object: u32,
-    /// How long a Hello waits for its Welcome before it is said again; doubles up to `retry_max`.
-    pub hello_timeout: Duration,
-    /// How long reported changes wait for their Confirm before they are reported again; doubles up to `retry_max`.
-    pub report_timeout: Duration,
-    /// The longest delay between two attempts.
-    pub retry_max: Duration,
-    /// The largest number of unanswered reports before a new Hello is said.
-    pub report_attempts: u32,
-    /// The number of frames that may wait for their commit; more are left to the link.
-    pub max_applying: usize,
-}
-
-/// Work for the store. Each is answered by the method of the same name in past tense.
-#[derive(Debug)]
-pub enum EdgeEffect {
-    /// Apply the changes in one transaction; answer with [`EdgeMachine::applied`].
-    Apply {
-        /// Comes back with the answer.
-        token: u64,
-        /// The changes, in order.
-        changes: Vec<Change>,
-    },
-    /// Read changes after a revision; answer with [`EdgeMachine::changes_read`].
-    ReadChanges {
-        /// The revision before the first change wanted.
-        after: u64,
-        /// The largest number of entries.
-        limit: usize,
-    },
-    /// Compute the bucket digests; answer with [`EdgeMachine::buckets_read`].
-    ReadBuckets,
-    /// Read what is held in some buckets; answer with [`EdgeMachine::inventory_read`].
-    ReadInventory {
-        /// The buckets.
-        buckets: BucketSet,
-        /// Where the last page ended; zero for the first one.
-        cursor: u64,
-        /// The largest number of entries.
-        limit: usize,
-    },
-    /// The cloud has recorded everything up to this revision: the store may forget its tombstones.
-    Confirm(u64),
-    /// Remember the incarnation of the cloud.
-    SetIncarnation(String),
-    /// Something that an operator may want to know.
-    Notice(EdgeNotice),
-}
-
-/// Something that an operator may want to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EdgeNotice {
-    /// The cloud has welcomed the node.
-    Welcomed {
-        /// Objects that will be sent or removed.
-        pending: u64,
-        /// Removals held back by the cloud.
-        held: u64,
-        /// Hello to Welcome.
-        round_trip: Duration,
-    },
-    /// The cloud is of another incarnation than before: its store was restored or lost.
-    IncarnationChanged {
-        /// The one known before.
-        from: String,
-        /// The one of now.
-        to: String,
-    },
-    /// The cloud asked for the inventory: its records differed.
-    Repairing,
-    /// The link is up but the cloud does not answer.
-    CloudSilent {
-        /// How many times the node has tried.
-        attempts: u32,
-    },
-    /// The cloud asked to wait or to say Hello again.
-    HelloRequested {
-        /// Its reason.
-        reason: String,
-        /// Seconds to wait.
-        retry_after_seconds: u64,
-    },
-    /// An object was rejected.
-    Rejected(Rejected),
-}
-
-/// One entry of a page read from the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The UID.
-    pub uid: Uid,
-    /// The version held, none for a tombstone.
-    pub version: Option<ResourceVersion>,
-    /// Which object it is.
-    pub object: ObjectRef,
-}
-
-/// Changes read from the store's journal.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangesPage {
-    /// The revision asked for.
-    pub from: u64,
-    /// The revision that the page reaches; equal to the newest one when nothing is left.
-    pub to: u64,
-    /// One entry per object, in order of revision; superseded changes are left out.
-    pub entries: Vec<Entry>,
-}
-
-/// Rows read from the store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InventoryPage {
-    /// The rows of the wanted buckets.
-    pub entries: Vec<Entry>,
-    /// Where the next page begins, none after the last.
-    pub next: Option<u64>,
-}
-
-/// The answer to [`EdgeEffect::Apply`].
-#[derive(Debug)]
-pub struct Commit {
-    /// The revision before the first change of the batch.
-    pub before: u64,
-    /// The totals after the last change of the batch.
-    pub totals: Totals,
-    /// What the batch came to.
-    pub applied: Applied,
-}
-
-/// What the status shows of the connection to the cloud.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EdgePhase {
-    /// No link.
-    Down,
-    /// The link is up, commits of the last connection are awaited.
-    Settling,
-    /// Hello was said, the cloud has not answered.
-    Greeting,
-    /// Welcomed.
-    Live,
-}
-
-/// Numbers for the status and the metrics. They only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EdgeCounters {
-    /// Hellos said.
-    pub hellos: u64,
-    /// Objects stored or removed.
-    pub applied: u64,
-    /// Objects rejected.
-    pub rejected: u64,
-    /// Frames ignored because they were of another session.
-    pub foreign_session: u64,
-    /// Times that reports were repeated because no Confirm came.
-    pub repeated_reports: u64,
-}
+use pages::{Reading, split};
 
 #[derive(Debug)]
 enum Phase {
@@ -217,15 +55,6 @@ struct Applying {
     /// UID and version of the puts, to reject them all when the commit fails.
     versions: Vec<(Uid, ResourceVersion)>,
     rejected: Vec<Rejected>,
-}
-
-/// A page-wise answer that is under way.
-#[derive(Debug)]
-enum Reading {
-    Nothing,
-    Changes,
-    Buckets { theirs: Buckets },
-    Inventory { buckets: BucketSet, page: u32 },
 }
 
 /// The edge's half of the protocol.
@@ -351,25 +180,8 @@ impl EdgeMachine {
         self.replay();
     }
 
-    /// Reports again everything that the cloud has not confirmed.
-    fn replay(&mut self) {
-        if self.confirmed < self.totals.revision && matches!(self.reading, Reading::Nothing) {
-            self.reading = Reading::Changes;
-            self.next_read = Some(self.read_changes(self.confirmed));
-        }
-    }
-
-    fn read_changes(&self, after: u64) -> EdgeEffect {
-        EdgeEffect::ReadChanges { after, limit: self.page_limit() }
-    }
-
     fn max_frame(&self) -> u32 {
         self.config.max_frame.min(self.link_limit)
-    }
-
-    /// How many full items are sure to fit into a frame: an item has at most about 900 bytes.
-    fn page_limit(&self) -> usize {
-        (self.max_frame() as usize / 1024).clamp(4, 512)
     }
 
     /// Limits and delays that may change while the machine runs; the node's name may not.
@@ -580,74 +392,6 @@ impl EdgeMachine {
         self.frames.push_back(Up::Report(report));
     }
 
-    /// A page of changes was read.
-    pub fn changes_read(&mut self, now: Now, page: ChangesPage) {
-        if !matches!(self.reading, Reading::Changes) {
-            return;
-        }
-        let ChangesPage { from, to, entries } = page;
-        let (objects, removed) = split(entries, |entry| (entry.uid, entry.version, Some(entry.object)));
-        self.report(Report { from, to, objects, removed, ..Report::default() });
-        if to < self.totals.revision && to > from {
-            self.next_read = Some(self.read_changes(to));
-        } else {
-            self.reading = Reading::Nothing;
-        }
-        if matches!(self.phase, Phase::Live { .. }) {
-            self.arm_repeat(now);
-        }
-    }
-
-    fn inventory_requested(&mut self, now: Now, request: InventoryRequest) {
-        match &self.phase {
-            Phase::Greeting { session, .. } if *session == request.session => self.link_progress(now),
-            _ => return self.foreign(now),
-        }
-        self.reading = Reading::Buckets { theirs: request.buckets };
-        self.next_read = Some(EdgeEffect::ReadBuckets);
-        self.notice(EdgeNotice::Repairing);
-    }
-
-    /// The bucket digests were computed.
-    pub fn buckets_read(&mut self, ours: &Buckets) {
-        let Reading::Buckets { theirs } = &self.reading else { return };
-        let buckets = ours.differing(theirs);
-        self.reading = Reading::Inventory { buckets, page: 0 };
-        self.next_read = Some(EdgeEffect::ReadInventory { buckets, cursor: 0, limit: self.page_limit() });
-    }
-
-    /// A page of the inventory was read.
-    pub fn inventory_read(&mut self, now: Now, read: InventoryPage) {
-        let Reading::Inventory { buckets, page } = self.reading else { return };
-        let Phase::Greeting { session, .. } = &self.phase else { return };
-        let session = session.clone();
-        self.link_progress(now);
-        let (objects, _) = split(read.entries, |entry| (entry.uid, entry.version, Some(entry.object)));
-        self.frames.push_back(Up::Inventory(Inventory {
-            session,
-            page,
-            buckets,
-            more: read.next.is_some(),
-            objects,
-        }));
-        match read.next {
-            Some(cursor) => {
-                self.reading = Reading::Inventory { buckets, page: page.saturating_add(1) };
-                self.next_read =
-                    Some(EdgeEffect::ReadInventory { buckets, cursor, limit: self.page_limit() });
-            }
-            None => self.reading = Reading::Nothing,
-        }
-    }
-
-    /// A read could not be answered. It is given up; what it was for is tried again when its answer is
-    /// overdue.
-    pub fn read_failed(&mut self, now: Now) {
-        self.reading = Reading::Nothing;
-        self.next_read = None;
-        self.arm_repeat(now);
-    }
-
     fn hello_requested(&mut self, now: Now, request: HelloRequest, random: u64) {
         if self.session() != Some(&request.session) {
             return;
@@ -847,26 +591,4 @@ impl EdgeMachine {
     fn notice(&mut self, notice: EdgeNotice) {
         self.effects.push_back(EdgeEffect::Notice(notice));
     }
-}
-
-/// Divides observations into held and removed ones. The last one of a UID counts.
-fn split<T>(
-    observed: Vec<T>,
-    parts: impl Fn(T) -> (Uid, Option<ResourceVersion>, Option<ObjectRef>),
-) -> (Vec<Item>, Vec<Uid>) {
-    let (mut objects, mut removed) = (Vec::with_capacity(observed.len()), Vec::new());
-    let mut seen = std::collections::HashSet::new();
-    for observed in observed.into_iter().rev() {
-        let (uid, version, object) = parts(observed);
-        if !seen.insert(uid.clone()) {
-            continue;
-        }
-        match version {
-            Some(resource_version) => objects.push(Item { uid, resource_version, object }),
-            None => removed.push(uid),
-        }
-    }
-    objects.reverse();
-    removed.reverse();
-    (objects, removed)
 }

@@ -5,6 +5,7 @@
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
 mod model;
+mod scenarios;
 mod world;
 
 use crate::sync::fault::{self, Fault};

@@ -40,7 +40,7 @@ impl Snapshot {
 
     /// Puts the copy in the place of a database, whose files are removed first.
     pub(crate) fn restore(&self, database: &Path) {
-        remove(database);
+        Self::remove(database);
         for suffix in ["", "-wal"] {
             let copy = beside(&self.path(), suffix);
             if copy.exists() {
@@ -52,14 +52,14 @@ impl Snapshot {
     pub(crate) fn open(&self) -> Connection {
         Connection::open(self.path()).unwrap()
     }
-}
 
-/// Removes a database with its log.
-pub(crate) fn remove(database: &Path) {
-    for suffix in ["", "-wal", "-shm"] {
-        match fs::remove_file(beside(database, suffix)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => panic!("{error}"),
-            _ => {}
+    /// Removes a database with its log.
+    pub(crate) fn remove(database: &Path) {
+        for suffix in ["", "-wal", "-shm"] {
+            match fs::remove_file(beside(database, suffix)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => panic!("{error}"),
+                _ => {}
+            }
         }
     }
 }

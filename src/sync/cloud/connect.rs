@@ -10,7 +10,7 @@ use crate::sync::frame::{
 };
 use crate::sync::timing::Now;
 
-use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase};
+use super::{CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase};
 
 /// After so many inventories without equality the node is asked to begin anew.
 const MAX_REPAIRS: u32 = 5;
@@ -273,12 +273,5 @@ impl CloudMachine {
             self.suspect = false;
             self.recorder.accept(&self.incarnation);
         }
-    }
-
-    /// Removes the node's records: it was deleted. It is welcomed anew when it says Hello again.
-    pub fn forget(&mut self) {
-        self.disconnected();
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::Record(_)));
-        self.ledger.clear();
     }
 }

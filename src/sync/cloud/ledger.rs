@@ -54,10 +54,10 @@ impl Ledger {
         }
     }
 
-    pub(super) fn set(&mut self, uid: Uid, record: Record) {
-        self.digest.add(self.epoch, &uid, &record.version);
+    pub(super) fn set(&mut self, uid: &Uid, record: Record) {
+        self.digest.add(self.epoch, uid, &record.version);
         if let Some(old) = self.state.records.insert(uid.clone(), record) {
-            self.digest.remove(self.epoch, &uid, &old.version);
+            self.digest.remove(self.epoch, uid, &old.version);
         }
     }
 

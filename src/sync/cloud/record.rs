@@ -12,7 +12,7 @@ use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
 
 use super::ledger::Record;
-use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal, Trouble};
+use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal};
 
 /// The delay after a batch that could not be stored; doubles up to a minute.
 const STORE_RETRY: Duration = Duration::from_millis(500);
@@ -184,10 +184,10 @@ impl CloudMachine {
         }
         self.sender.done(&uid);
         self.queue.remove(&uid);
-        let trouble = self.trouble.entry(uid.clone()).or_insert_with(Trouble::default);
         let message = clip(&message, MAX_REASON).to_owned();
         // A longer one was never issued; cut, it is one just as little.
         let version = ResourceVersion::new(clip(version.as_str(), MAX_UID));
+        let trouble = self.trouble.entry(uid.clone()).or_default();
         let refusal = Refusal { version, reason, message: message.clone() };
         let news = trouble.refusal.as_ref() != Some(&refusal);
         trouble.refusal = Some(refusal);
@@ -277,7 +277,7 @@ impl CloudMachine {
         self.ledger.store_facts(batch.epoch, batch.confirmed, batch.accepted);
         let mut uids = Vec::with_capacity(batch.put.len() + batch.remove.len());
         for (uid, version, object) in batch.put {
-            self.ledger.set(uid.clone(), Record { version, object });
+            self.ledger.set(&uid, Record { version, object });
             uids.push(uid);
         }
         for uid in batch.remove {

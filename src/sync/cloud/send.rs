@@ -12,7 +12,7 @@ use crate::sync::timing::Now;
 
 use super::ledger::Ledger;
 use super::queue::Action;
-use super::{CloudMachine, Loaded, PeerLimits, Phase, Trouble, outgoing};
+use super::{CloudMachine, Loaded, PeerLimits, Phase, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;
@@ -206,7 +206,7 @@ impl CloudMachine {
                 None => {
                     self.sender.preparing.remove(&uid);
                     if self.needed(&uid).is_some() {
-                        let trouble = self.trouble.entry(uid.clone()).or_insert_with(Trouble::default);
+                        let trouble = self.trouble.entry(uid.clone()).or_default();
                         trouble.retry_at = now + self.config.resend_min;
                     }
                 }
@@ -403,7 +403,7 @@ impl CloudMachine {
         for uid in uids {
             self.sender.done(&uid);
             self.counters.resent += 1;
-            let trouble = self.trouble.entry(uid.clone()).or_insert_with(Trouble::default);
+            let trouble = self.trouble.entry(uid.clone()).or_default();
             trouble.attempts = trouble.attempts.saturating_add(1);
             trouble.retry_at = now;
             self.reconsider(now, &uid);

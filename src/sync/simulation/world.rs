@@ -1,5 +1,8 @@
 //! The world of the simulation: processes that live and die, a link that loses and delays, a clock.
 
+mod fate;
+mod handles;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -14,8 +17,8 @@ use crate::sync::timing::Now;
 
 use super::model::{CloudDb, EdgeDb, Random};
 
-const MAX_OBJECT: usize = 60_000;
-const LIMIT: usize = MIN_MAX_FRAME as usize;
+pub(super) const MAX_OBJECT: usize = 60_000;
+pub(super) const LIMIT: usize = MIN_MAX_FRAME as usize;
 /// Agents that share one node name; the second one comes up in some seeds only.
 const AGENTS: usize = 2;
 
@@ -33,7 +36,30 @@ pub(super) struct Chaos {
     twins: bool,
 }
 
+/// Frames that went one way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sent {
+    pub(super) frames: usize,
+    pub(super) bytes: usize,
+    pub(super) largest: usize,
+}
+
 impl Chaos {
+    /// A good link and healthy disks.
+    pub(super) fn none() -> Self {
+        Self {
+            steps: 0,
+            drop: 0,
+            duplicate: 0,
+            late: 0,
+            cut: 0,
+            crash: 0,
+            lose_database: 0,
+            restore: 0,
+            twins: false,
+        }
+    }
+
     pub(super) fn for_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
@@ -113,6 +139,8 @@ pub(super) struct World {
     last_arrival: [Now; 2],
     /// The earliest deadline that is in the event queue.
     next_wake: Option<Now>,
+    /// Frames up and down.
+    sent: [Sent; 2],
     violation: Option<String>,
 }
 
@@ -177,6 +205,7 @@ impl World {
             next_connection: 1,
             last_arrival: [Now::ZERO; 2],
             next_wake: None,
+            sent: [Sent::default(); 2],
             violation: None,
         };
         world.start_cloud();
@@ -202,7 +231,7 @@ impl World {
 
     // --- processes
 
-    fn start_cloud(&mut self) {
+    pub(super) fn start_cloud(&mut self) {
         self.cloud_life += 1;
         let base = 1_000_000 + u64::try_from(self.now.as_micros()).unwrap();
         self.cloud_db.open(base);
@@ -216,14 +245,14 @@ impl World {
         self.say(|| "cloud starts".into());
     }
 
-    fn stop_cloud(&mut self) {
+    pub(super) fn stop_cloud(&mut self) {
         self.cloud = None;
         self.cloud_life += 1;
         self.cut();
         self.say(|| "cloud crashes".into());
     }
 
-    fn start_agent(&mut self, agent: usize) {
+    pub(super) fn start_agent(&mut self, agent: usize) {
         let it = &mut self.agents[agent];
         it.life += 1;
         it.db.crash();
@@ -232,7 +261,7 @@ impl World {
         self.say(|| format!("agent {agent} starts with {totals:?}"));
     }
 
-    fn stop_agent(&mut self, agent: usize) {
+    pub(super) fn stop_agent(&mut self, agent: usize) {
         self.agents[agent].machine = None;
         self.agents[agent].life += 1;
         if self.link.is_some_and(|(_, at)| at == agent) {
@@ -241,7 +270,7 @@ impl World {
         self.say(|| format!("agent {agent} crashes"));
     }
 
-    fn cut(&mut self) {
+    pub(super) fn cut(&mut self) {
         let Some((_, agent)) = self.link.take() else { return };
         self.say(|| "link cut".into());
         if let Some(machine) = &mut self.agents[agent].machine {
@@ -252,7 +281,7 @@ impl World {
         }
     }
 
-    fn connect(&mut self, agent: usize) {
+    pub(super) fn connect(&mut self, agent: usize) {
         if self.agents[agent].machine.is_none() || self.cloud.is_none() {
             return;
         }
@@ -270,6 +299,10 @@ impl World {
     // --- the link
 
     fn transmit(&mut self, direction: usize, connection: u64, bytes: &[u8]) {
+        let sent = &mut self.sent[direction];
+        sent.frames += 1;
+        sent.bytes += bytes.len();
+        sent.largest = sent.largest.max(bytes.len());
         let copies = match () {
             () if self.random.percent(self.chaos.drop) => 0,
             () if self.random.percent(self.chaos.duplicate) => 2,
@@ -531,7 +564,7 @@ impl World {
     }
 
     /// Lets virtual time pass.
-    fn pass(&mut self, time: Duration) -> Result<(), String> {
+    pub(super) fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = self.now + time;
         self.drive();
         while self.events.peek().is_some_and(|Reverse(next)| next.0 <= end) {
@@ -541,115 +574,8 @@ impl World {
         Ok(())
     }
 
-    // --- what happens to the world
-
-    fn change_something(&mut self) {
-        if self.cloud.is_none() {
-            return;
-        }
-        let name = match self.random.below(40) {
-            0 => "bad..name".to_owned(),
-            n => format!("object-{}", n % 24),
-        };
-        let size = match self.random.below(60) {
-            0 => MAX_OBJECT + 1000,
-            1 | 2 => 2 * LIMIT + 3000,
-            _ => 20,
-        };
-        let life = self.cloud_life;
-        let mut touched = Vec::new();
-        match self.random.below(10) {
-            0..=6 => touched.push(self.cloud_db.write(&name, size)),
-            7 => touched.extend(self.cloud_db.delete(&name)),
-            _ => {
-                // Delete and recreate under the same name; the news may arrive in either order.
-                touched.extend(self.cloud_db.delete(&name));
-                touched.push(self.cloud_db.write(&name, size));
-                if self.random.percent(50) {
-                    touched.reverse();
-                }
-            }
-        }
-        self.say(|| format!("cloud changes {name} ({size}): {touched:?}"));
-        for uid in touched {
-            self.after(10, Event::Desire { life, uid });
-        }
-    }
-
-    pub(super) fn run_chaos(&mut self) -> Result<(), String> {
-        for _ in 0..self.chaos.steps {
-            for _ in 0..self.random.below(4) {
-                self.change_something();
-            }
-            self.strike();
-            if self.link.is_none() && self.random.percent(70) {
-                let agent = usize::from(self.chaos.twins && self.random.percent(30));
-                if self.agents[agent].machine.is_none() {
-                    self.start_agent(agent);
-                }
-                if self.cloud.is_none() {
-                    self.start_cloud();
-                }
-                self.connect(agent);
-            }
-            let time = match self.random.below(10) {
-                0 => 20_000,
-                1..=3 => 1_000,
-                _ => 100,
-            };
-            let time = Duration::from_millis(self.random.below(time) + 1);
-            self.pass(time)?;
-        }
-        Ok(())
-    }
-
-    fn strike(&mut self) {
-        let chaos = self.chaos;
-        if self.random.percent(chaos.cut) {
-            self.cut();
-        }
-        if self.random.percent(chaos.crash) {
-            self.stop_agent(0);
-        }
-        if self.random.percent(chaos.crash) {
-            self.stop_cloud();
-        }
-        if self.random.percent(10) {
-            self.agents[0].backup = self.agents[0].db.clone();
-        }
-        if self.random.percent(10) {
-            self.cloud_backup = self.cloud_db.clone();
-        }
-        if self.random.percent(chaos.lose_database) {
-            self.stop_agent(0);
-            self.agents[0].db = EdgeDb::new(self.random.next());
-            self.say(|| "agent 0 lost its database".into());
-        }
-        if self.random.percent(chaos.lose_database) {
-            self.stop_agent(0);
-            self.agents[0].db = self.agents[0].backup.clone();
-            self.say(|| "agent 0 has an older copy of its database".into());
-        }
-        if self.random.percent(chaos.restore) {
-            self.stop_cloud();
-            self.cloud_db = self.cloud_backup.clone();
-            self.say(|| "the cloud has an older copy of its database".into());
-        }
-    }
-
     pub(super) fn run_to_convergence(&mut self) -> Result<(), String> {
-        let Chaos { steps, .. } = self.chaos;
-        self.chaos = Chaos {
-            steps,
-            drop: 0,
-            duplicate: 0,
-            late: 0,
-            cut: 0,
-            crash: 0,
-            lose_database: 0,
-            restore: 0,
-            twins: false,
-        };
+        self.chaos = Chaos::none();
         self.say(|| "--- the link heals".into());
         if self.cloud.is_none() {
             self.start_cloud();

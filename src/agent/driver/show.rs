@@ -1,0 +1,93 @@
+//! The status as JSON: what the agent holds, is connected to, waits for, and has run into.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::Driver;
+use crate::agent::VERSION;
+use crate::agent::status::seconds;
+use crate::object::Resource;
+use crate::store::edge::{self, Writing};
+use crate::sync::edge::EdgePhase;
+
+impl Driver {
+    /// The status as JSON.
+    pub(super) fn status(&self, stats: Option<edge::EdgeStats>, kinds: &[(Arc<Resource>, u64)]) -> Value {
+        let machine = &self.machine;
+        let totals = machine.totals();
+        let (pending, held) = machine.announced();
+        let traffic = self.link.traffic();
+        let counters = machine.counters();
+        let health = self.store.health().borrow().clone();
+        let kinds: Map<String, Value> = kinds
+            .iter()
+            .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
+            .collect();
+        let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
+            (false, ..) => "unknown: no connection to the broker",
+            (true, EdgePhase::Live, _) => "connected",
+            (true, _, Some(false)) => "offline",
+            (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
+        };
+        json!({
+            "node": self.node,
+            "agent": { "version": VERSION, "started": self.started.to_string() },
+            "link": {
+                "state": if self.link_state.connected { "connected" } else { "disconnected" },
+                "broker": self.broker,
+                "since": self.link_state.since.map(|at| at.to_string()),
+                "cause": self.link_state.cause,
+                "retryInSeconds": (!self.link_state.connected).then(|| seconds(self.link_state.retry_in)),
+                "connections": self.link_state.reconnects,
+                "bytesIn": traffic.bytes_in,
+                "bytesOut": traffic.bytes_out,
+            },
+            "cloud": {
+                "state": cloud,
+                "incarnation": machine.incarnation(),
+                "session": machine.session(),
+            },
+            "sync": {
+                "inSync": machine.in_sync(),
+                "inSyncSince": self.in_sync_since.map(|at| at.to_string()),
+                "pending": pending,
+                "heldBack": held,
+                "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
+                "lastConfirm": self.last_report.map(|at| at.to_string()),
+            },
+            "objects": { "total": totals.count, "kinds": kinds },
+            "store": {
+                "epoch": totals.epoch.to_string(),
+                "digest": totals.digest.to_string(),
+                "revision": totals.revision,
+                "confirmed": machine.confirmed_revision(),
+                "writing": match health.writing {
+                    Writing::Works => "works".to_owned(),
+                    Writing::Full => "full".to_owned(),
+                    Writing::Fails { reason } => format!("fails: {reason}"),
+                },
+                "resets": self.resets_seen,
+                "databaseBytes": stats.map(|stats| stats.database_bytes),
+                "walBytes": stats.map(|stats| stats.wal_bytes),
+                "freeBytes": stats.map(|stats| stats.free_bytes),
+                "commits": stats.map(|stats| stats.writer.commits),
+            },
+            "limitsHit": {
+                "objectsTooLarge": self.limits.objects_too_large,
+                "storeFull": self.limits.store_full,
+                "linkQueueFull": self.limits.link_queue_full,
+                "readingStalled": traffic.stalled,
+            },
+            "rejected": self.rejected.values().collect::<Vec<_>>(),
+            "counters": {
+                "hellos": counters.hellos,
+                "applied": counters.applied,
+                "rejected": counters.rejected,
+                "repeatedReports": counters.repeated_reports,
+                "foreignSession": counters.foreign_session,
+                "badFrames": self.bad_frames,
+            },
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! What the machines want, carried out: frames, loads, records.
+
+use std::sync::Arc;
+
+use super::{Fleet, Inbox};
+use crate::agent::random;
+use crate::broker::DownlinkError;
+use crate::cloud::node::Node;
+use crate::object::{ObjectRef, ResourceVersion};
+use crate::store::cloud::{self, NodeRecords, RecordPut};
+use crate::sync::change::Uid;
+use crate::sync::cloud::{CloudEffect, CloudNotice, LedgerState, Loaded, Record, RecordBatch};
+use crate::sync::timing::Now;
+
+impl Fleet {
+    pub(super) fn drain(&mut self) {
+        while let Some(name) = self.touched.pop_first() {
+            self.drain_node(&name);
+        }
+    }
+
+    fn drain_node(&mut self, name: &str) {
+        loop {
+            let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) else { return };
+            if let Some(effect) = machine.poll_effect() {
+                self.perform(name, effect);
+            } else if !self.send_one(name) {
+                break;
+            }
+        }
+        self.schedule(name);
+    }
+
+    fn schedule(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let wanted = node.machine().and_then(|machine| machine.deadline()).filter(|at| *at != Now::MAX);
+        if wanted != node.deadline {
+            if let Some(old) = node.deadline.take() {
+                self.deadlines.remove(&(old, name.to_owned()));
+            }
+            if let Some(at) = wanted {
+                self.deadlines.insert((at, name.to_owned()));
+            }
+            node.deadline = wanted;
+        }
+    }
+
+    /// Sends one frame if there is one and the node's link has room.
+    fn send_one(&mut self, name: &str) -> bool {
+        let (now, compress_above) = (self.now(), self.compress_above);
+        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let bytes = match node.waiting.take() {
+            Some(bytes) => bytes,
+            None => {
+                let Some(frame) = node.machine().and_then(|machine| machine.poll_frame(now)) else {
+                    return false;
+                };
+                match frame.encode(compress_above) {
+                    Ok(bytes) => {
+                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
+                        bytes
+                    }
+                    Err(error) => {
+                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
+                        return true;
+                    }
+                }
+            }
+        };
+        match self.downlink.try_publish(name, bytes.clone()) {
+            Ok(()) => true,
+            Err(DownlinkError::Full) => {
+                node.waiting = Some(bytes);
+                if !std::mem::replace(&mut node.awaiting_room, true) {
+                    let (downlink, inbox, name) =
+                        (self.downlink.clone(), self.inbox.clone(), name.to_owned());
+                    tokio::spawn(async move {
+                        let _ = downlink.ready(&name).await;
+                        let _ = inbox.send(Inbox::Room(name)).await;
+                    });
+                }
+                false
+            }
+            Err(DownlinkError::NotConnected) => {
+                self.disconnected(name);
+                false
+            }
+            Err(error) => {
+                tracing::error!(node = name, %error, "a frame does not fit the node's link");
+                true
+            }
+        }
+    }
+
+    fn perform(&mut self, name: &str, effect: CloudEffect) {
+        let (store, inbox, node) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        match effect {
+            CloudEffect::Load(uids) => {
+                let managed_fields = self.managed_fields;
+                tokio::spawn(async move {
+                    let bodies = store.bodies(uids, managed_fields).await;
+                    let _ = inbox.send(Inbox::Bodies(node, bodies)).await;
+                });
+            }
+            CloudEffect::Record(batch) => {
+                let token = batch.token;
+                let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
+                tokio::spawn(async move {
+                    let recorded = store.record(&node, record_batch(batch, agent)).await;
+                    let _ = inbox.send(Inbox::Recorded(node, token, recorded)).await;
+                });
+            }
+            CloudEffect::StoreWentBack => {
+                if !std::mem::replace(&mut self.renewing, true) {
+                    tracing::error!(
+                        node = name,
+                        "a node knows more than this store ever said: it was replaced by an older copy"
+                    );
+                    tokio::spawn(async move {
+                        let fresh = store.new_incarnation().await;
+                        let _ = inbox.send(Inbox::Incarnation(fresh)).await;
+                    });
+                }
+            }
+            CloudEffect::Notice(notice) => show(name, &notice),
+        }
+    }
+
+    pub(super) fn answered(&mut self, answer: Inbox) {
+        let now = self.now();
+        match answer {
+            Inbox::NodeLoaded(name, Ok(records)) => self.loaded(&name, records),
+            Inbox::NodeLoaded(name, Err(error)) => {
+                tracing::error!(node = name, %error, "the node's records cannot be read");
+                self.load(&name);
+            }
+            Inbox::Bodies(name, bodies) => {
+                let bodies = bodies.unwrap_or_else(|error| {
+                    tracing::error!(node = name, %error, "objects cannot be read");
+                    Vec::new()
+                });
+                let load = |body: cloud::Body| Loaded {
+                    uid: body.uid,
+                    version: body.version,
+                    body: body.body.into(),
+                };
+                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
+                    machine.loaded(now, bodies.into_iter().map(load).collect());
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Recorded(name, token, recorded) => {
+                match &recorded {
+                    Ok(recorded) => {
+                        for (uid, why) in &recorded.refused {
+                            tracing::warn!(node = name, %uid, why, "a report that cannot be recorded");
+                        }
+                    }
+                    Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
+                }
+                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
+                    machine.recorded(now, token, recorded.is_ok(), random());
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Room(name) => {
+                if let Some(node) = self.nodes.get_mut(&name) {
+                    node.awaiting_room = false;
+                }
+                self.touched.insert(name);
+            }
+            Inbox::Incarnation(fresh) => {
+                self.renewing = false;
+                match fresh {
+                    Ok(incarnation) => {
+                        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+                        self.incarnation = incarnation;
+                        for node in self.nodes.values_mut() {
+                            if let Some(machine) = node.machine() {
+                                machine.set_incarnation(self.incarnation.to_string(), self.issued.clone());
+                            }
+                        }
+                    }
+                    Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
+                }
+            }
+        }
+    }
+}
+
+/// The stored records as the machine wants them.
+pub(super) fn ledger(stored: NodeRecords) -> LedgerState {
+    let NodeRecords { state, records } = stored;
+    let record = |put: RecordPut| (put.uid, Record { version: put.version, object: Arc::new(put.object) });
+    LedgerState {
+        epoch: Some(state.epoch),
+        confirmed: state.confirmed,
+        accepted: Some(state.incarnation).filter(|incarnation| !incarnation.is_empty()),
+        records: records.into_iter().map(record).collect(),
+    }
+}
+
+fn record_batch(batch: RecordBatch, agent_version: Option<String>) -> cloud::RecordBatch {
+    let put = |(uid, version, object): (Uid, ResourceVersion, Arc<ObjectRef>)| RecordPut {
+        object: Arc::unwrap_or_clone(object),
+        uid,
+        version,
+    };
+    cloud::RecordBatch {
+        epoch: batch.epoch,
+        confirmed: batch.confirmed,
+        incarnation: batch.accepted.unwrap_or_default(),
+        agent_version,
+        put: batch.put.into_iter().map(put).collect(),
+        remove: batch.remove,
+        reset: batch.reset,
+    }
+}
+
+fn show(node: &str, notice: &CloudNotice) {
+    match notice {
+        CloudNotice::Welcomed { pending, held } => tracing::info!(node, pending, held, "welcomed"),
+        CloudNotice::EpochChanged { from, to } => {
+            tracing::warn!(node, %from, %to, "the node has another database than before");
+        }
+        CloudNotice::NodeWentBack { recorded, revision } => {
+            tracing::warn!(node, recorded, revision, "the node has an older copy of its database");
+        }
+        CloudNotice::Repairing => {
+            tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
+        }
+        CloudNotice::DeletionsHeld { count } => {
+            tracing::error!(
+                node,
+                count,
+                "removals are held back: they look like the loss of this store; confirm them with \
+                 'edgesync-cloud confirm-deletions {node}' if they are wanted"
+            );
+        }
+        CloudNotice::Rejected { uid, object, reason, message } => {
+            let object = object.as_ref().map(|object| object.key().to_string());
+            tracing::warn!(node, %uid, object, ?reason, message, "the node rejected an object");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The values that go into and come out of the edge machine.
+
+use std::time::Duration;
+
+use crate::object::ResourceVersion;
+use crate::sync::change::{Change, ObjectRef, Rejected, Uid};
+use crate::sync::digest::BucketSet;
+use crate::sync::replica::{Applied, Totals};
+
+/// The limits and delays of the edge.
+#[derive(Clone, Debug)]
+pub struct EdgeConfig {
+    /// The name of the node.
+    pub node: String,
+    /// The version of the agent.
+    pub agent: String,
+    /// The largest frame accepted, in bytes, decoded.
+    pub max_frame: u32,
+    /// The largest object accepted, in bytes of JSON.
+    pub max_object: u32,
+    /// How long a Hello waits for its Welcome before it is said again; doubles up to `retry_max`.
+    pub hello_timeout: Duration,
+    /// How long reported changes wait for their Confirm before they are reported again; doubles up to `retry_max`.
+    pub report_timeout: Duration,
+    /// The longest delay between two attempts.
+    pub retry_max: Duration,
+    /// The largest number of unanswered reports before a new Hello is said.
+    pub report_attempts: u32,
+    /// The number of frames that may wait for their commit; more are left to the link.
+    pub max_applying: usize,
+}
+
+/// Work for the store. Each is answered by the method of the same name in past tense.
+#[derive(Debug)]
+pub enum EdgeEffect {
+    /// Apply the changes in one transaction; answer with [`EdgeMachine::applied`].
+    Apply {
+        /// Comes back with the answer.
+        token: u64,
+        /// The changes, in order.
+        changes: Vec<Change>,
+    },
+    /// Read changes after a revision; answer with [`EdgeMachine::changes_read`].
+    ReadChanges {
+        /// The revision before the first change wanted.
+        after: u64,
+        /// The largest number of entries.
+        limit: usize,
+    },
+    /// Compute the bucket digests; answer with [`EdgeMachine::buckets_read`].
+    ReadBuckets,
+    /// Read what is held in some buckets; answer with [`EdgeMachine::inventory_read`].
+    ReadInventory {
+        /// The buckets.
+        buckets: BucketSet,
+        /// Where the last page ended; zero for the first one.
+        cursor: u64,
+        /// The largest number of entries.
+        limit: usize,
+    },
+    /// The cloud has recorded everything up to this revision: the store may forget its tombstones.
+    Confirm(u64),
+    /// Remember the incarnation of the cloud.
+    SetIncarnation(String),
+    /// Something that an operator may want to know.
+    Notice(EdgeNotice),
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EdgeNotice {
+    /// The cloud has welcomed the node.
+    Welcomed {
+        /// Objects that will be sent or removed.
+        pending: u64,
+        /// Removals held back by the cloud.
+        held: u64,
+        /// Hello to Welcome.
+        round_trip: Duration,
+    },
+    /// The cloud is of another incarnation than before: its store was restored or lost.
+    IncarnationChanged {
+        /// The one known before.
+        from: String,
+        /// The one of now.
+        to: String,
+    },
+    /// The cloud asked for the inventory: its records differed.
+    Repairing,
+    /// The link is up but the cloud does not answer.
+    CloudSilent {
+        /// How many times the node has tried.
+        attempts: u32,
+    },
+    /// The cloud asked to wait or to say Hello again.
+    HelloRequested {
+        /// Its reason.
+        reason: String,
+        /// Seconds to wait.
+        retry_after_seconds: u64,
+    },
+    /// An object was rejected.
+    Rejected(Rejected),
+}
+
+/// One entry of a page read from the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The UID.
+    pub uid: Uid,
+    /// The version held, none for a tombstone.
+    pub version: Option<ResourceVersion>,
+    /// Which object it is.
+    pub object: ObjectRef,
+}
+
+/// Changes read from the store's journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangesPage {
+    /// The revision asked for.
+    pub from: u64,
+    /// The revision that the page reaches; equal to the newest one when nothing is left.
+    pub to: u64,
+    /// One entry per object, in order of revision; superseded changes are left out.
+    pub entries: Vec<Entry>,
+}
+
+/// Rows read from the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InventoryPage {
+    /// The rows of the wanted buckets.
+    pub entries: Vec<Entry>,
+    /// Where the next page begins, none after the last.
+    pub next: Option<u64>,
+}
+
+/// The answer to [`EdgeEffect::Apply`].
+#[derive(Debug)]
+pub struct Commit {
+    /// The revision before the first change of the batch.
+    pub before: u64,
+    /// The totals after the last change of the batch.
+    pub totals: Totals,
+    /// What the batch came to.
+    pub applied: Applied,
+}
+
+/// What the status shows of the connection to the cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgePhase {
+    /// No link.
+    Down,
+    /// The link is up, commits of the last connection are awaited.
+    Settling,
+    /// Hello was said, the cloud has not answered.
+    Greeting,
+    /// Welcomed.
+    Live,
+}
+
+/// Numbers for the status and the metrics. They only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgeCounters {
+    /// Hellos said.
+    pub hellos: u64,
+    /// Objects stored or removed.
+    pub applied: u64,
+    /// Objects rejected.
+    pub rejected: u64,
+    /// Frames ignored because they were of another session.
+    pub foreign_session: u64,
+    /// Times that reports were repeated because no Confirm came.
+    pub repeated_reports: u64,
+}

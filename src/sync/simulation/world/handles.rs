@@ -1,0 +1,114 @@
+//! Handles on the world for single scenarios.
+
+use std::time::Duration;
+
+use crate::sync::change::Uid;
+use crate::sync::cloud::CloudMachine;
+
+use super::super::model::{CloudDb, EdgeDb};
+use super::{Event, Sent, World};
+
+impl World {
+    pub(in crate::sync::simulation) fn write(&mut self, name: &str, size: usize) {
+        let uid = self.cloud_db.write(name, size);
+        self.tell(uid);
+    }
+
+    pub(in crate::sync::simulation) fn delete(&mut self, name: &str) {
+        if let Some(uid) = self.cloud_db.delete(name) {
+            self.tell(uid);
+        }
+    }
+
+    fn tell(&mut self, uid: Uid) {
+        let life = self.cloud_life;
+        self.after(1, Event::Desire { life, uid });
+    }
+
+    /// Lets time pass until both sides are equal and at rest.
+    pub(in crate::sync::simulation) fn settle(&mut self) {
+        for _ in 0..100 {
+            self.pass(Duration::from_millis(500)).unwrap();
+            if self.converged().is_ok() {
+                return;
+            }
+        }
+        self.converged().unwrap();
+    }
+
+    /// Steps until the condition holds, and says how long that took.
+    pub(in crate::sync::simulation) fn pass_until(
+        &mut self,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> Duration {
+        let start = self.now;
+        self.drive();
+        while !condition(self) {
+            assert!(self.now - start < Duration::from_secs(600), "not within ten minutes");
+            self.step().unwrap();
+        }
+        self.now - start
+    }
+
+    pub(in crate::sync::simulation) fn forget_traffic(&mut self) {
+        self.sent = [Sent::default(); 2];
+    }
+
+    pub(in crate::sync::simulation) fn traffic(&self) -> (Sent, Sent) {
+        let [up, down] = self.sent;
+        (up, down)
+    }
+
+    pub(in crate::sync::simulation) fn largest_frame(&self) -> usize {
+        self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
+    }
+
+    /// Objects and removals sent so far.
+    pub(in crate::sync::simulation) fn sent(&self) -> (u64, u64) {
+        let counters = self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default();
+        (counters.sent, counters.removals_sent)
+    }
+
+    pub(in crate::sync::simulation) fn held(&self) -> usize {
+        self.agents[0].db.held().len()
+    }
+
+    pub(in crate::sync::simulation) fn held_back(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.held().count())
+    }
+
+    pub(in crate::sync::simulation) fn refused(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.refused().count())
+    }
+
+    pub(in crate::sync::simulation) fn in_flight(&self) -> usize {
+        self.cloud.as_ref().map_or(0, CloudMachine::under_way)
+    }
+
+    pub(in crate::sync::simulation) fn confirm_deletions(&mut self) {
+        let now = self.now;
+        if let Some(cloud) = &mut self.cloud {
+            cloud.confirm_deletions(now);
+        }
+    }
+
+    pub(in crate::sync::simulation) fn edge_db(&self) -> EdgeDb {
+        self.agents[0].db.clone()
+    }
+
+    pub(in crate::sync::simulation) fn replace_edge_db(&mut self, db: EdgeDb) {
+        self.agents[0].db = db;
+    }
+
+    pub(in crate::sync::simulation) fn cloud_db(&self) -> CloudDb {
+        self.cloud_db.clone()
+    }
+
+    pub(in crate::sync::simulation) fn fresh_cloud_db(&self) -> CloudDb {
+        CloudDb::new(&mut self.random.clone())
+    }
+
+    pub(in crate::sync::simulation) fn replace_cloud_db(&mut self, db: CloudDb) {
+        self.cloud_db = db;
+    }
+}

@@ -1,0 +1,170 @@
+//! `docs/protocol.md` against the decoders: each example is a frame that the programs accept, each type has
+//! one, and each field is described.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use edgesync::sync::digest::Digest;
+use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
+
+const LIMIT: usize = DEFAULT_MAX_FRAME as usize;
+const MAX_OBJECT: usize = DEFAULT_MAX_OBJECT as usize;
+/// The length of an InventoryRequest's `buckets`: 2,048 bytes in base64 without padding.
+const BUCKETS_LENGTH: usize = 2731;
+
+/// A fenced block whose info string is `json <direction> <type>`.
+struct Example {
+    direction: String,
+    r#type: String,
+    json: String,
+    /// The part of the document from the heading above the example to the next heading.
+    section: String,
+}
+
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/protocol.md");
+    fs::read_to_string(path).unwrap()
+}
+
+/// Writes out what `…` leaves out, where the length counts: zeros, which are `A` in base64.
+fn expand(json: &str) -> String {
+    let mut value: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}"));
+    let buckets = value.get("buckets").and_then(Value::as_str).filter(|text| text.contains('…'));
+    if let Some(buckets) = buckets {
+        let (start, rest) = buckets.split_once('…').unwrap();
+        let rest = rest.replace('…', "");
+        let filling = "A".repeat(BUCKETS_LENGTH - start.len() - rest.len());
+        value["buckets"] = format!("{start}{filling}{rest}").into();
+    }
+    value.to_string()
+}
+
+fn examples() -> Vec<Example> {
+    let document = document();
+    let mut examples = Vec::new();
+    for section in document.split("\n#") {
+        let mut rest = section;
+        while let Some((_, block)) = rest.split_once("```json ") {
+            let (info, block) = block.split_once('\n').unwrap();
+            let (json, after) = block.split_once("```").unwrap();
+            rest = after;
+            let (direction, r#type) = info.split_once(' ').unwrap_or((info, ""));
+            examples.push(Example {
+                direction: direction.to_owned(),
+                r#type: r#type.to_owned(),
+                json: expand(json),
+                section: section.to_owned(),
+            });
+        }
+    }
+    assert!(examples.len() >= 15, "the examples were not found");
+    examples
+}
+
+/// The examples of frames, without those of the presence topics.
+fn frames() -> impl Iterator<Item = Example> {
+    examples().into_iter().filter(|example| !example.r#type.is_empty())
+}
+
+fn decode_up(example: &Example) -> Up {
+    Up::decode(example.json.as_bytes(), LIMIT).unwrap_or_else(|error| panic!("{error}: {}", example.json))
+}
+
+fn decode_down(example: &Example) -> Received {
+    Received::decode(example.json.as_bytes(), LIMIT, MAX_OBJECT)
+        .unwrap_or_else(|error| panic!("{error}: {}", example.json))
+}
+
+/// What our own encoder makes of a received frame; none for `Objects`, whose messages are read into changes.
+fn written_again(frame: Received) -> Option<Down> {
+    match frame {
+        Received::Welcome(frame) => Some(Down::Welcome(frame)),
+        Received::Objects(_) => None,
+        Received::Part(frame) => Some(Down::Part(frame)),
+        Received::Confirm(frame) => Some(Down::Confirm(frame)),
+        Received::InventoryRequest(frame) => Some(Down::InventoryRequest(frame)),
+        Received::HelloRequest(frame) => Some(Down::HelloRequest(frame)),
+    }
+}
+
+fn object(json: &[u8]) -> Map<String, Value> {
+    serde_json::from_slice(json).unwrap()
+}
+
+#[test]
+fn each_example_is_what_the_encoder_would_write() {
+    for example in frames() {
+        let bytes = match example.direction.as_str() {
+            "up" => {
+                let frame = decode_up(&example);
+                assert_eq!(frame.name(), example.r#type);
+                Some(frame.encode(usize::MAX).unwrap())
+            }
+            "down" => {
+                let frame = written_again(decode_down(&example));
+                frame.map(|frame| {
+                    assert_eq!(frame.name(), example.r#type);
+                    frame.encode(usize::MAX).unwrap()
+                })
+            }
+            other => panic!("an example is up or down, not {other}"),
+        };
+        // Defaults that are written out, or fields that nobody reads, would show as a difference.
+        if let Some(bytes) = bytes {
+            assert_eq!(object(&bytes), object(example.json.as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn no_object_of_an_example_is_rejected() {
+    let mut changes = 0;
+    for example in frames().filter(|example| example.r#type == "Objects") {
+        let Received::Objects(objects) = decode_down(&example) else { panic!("must be objects") };
+        assert!(objects.rejected.is_empty(), "{:?}", objects.rejected);
+        changes += objects.changes.len();
+    }
+    assert_eq!(changes, 3);
+}
+
+#[test]
+fn each_type_of_frame_has_an_example() {
+    let shown: BTreeSet<(String, String)> =
+        frames().map(|example| (example.direction, example.r#type)).collect();
+    let up = ["Hello", "Report", "Inventory"].map(|name| ("up", name));
+    let down = ["Welcome", "Objects", "Part", "Confirm", "InventoryRequest", "HelloRequest"]
+        .map(|name| ("down", name));
+    let all: BTreeSet<(String, String)> =
+        up.into_iter().chain(down).map(|(direction, name)| (direction.into(), name.into())).collect();
+    assert_eq!(shown, all);
+}
+
+#[test]
+fn each_field_of_an_example_is_described_in_its_section() {
+    for example in examples() {
+        for field in object(example.json.as_bytes()).keys() {
+            let described = matches!(field.as_str(), "type" | "protocol")
+                || example.section.contains(&format!("\n| `{field}` |"));
+            assert!(described, "`{field}` of {} {} has no row", example.direction, example.r#type);
+        }
+    }
+}
+
+#[test]
+fn the_digest_of_the_hello_is_that_of_the_named_objects() {
+    let hello = frames().find(|example| example.r#type == "Hello").unwrap();
+    let Up::Hello(hello) = decode_up(&hello) else { panic!("must be a hello") };
+    let report = frames().filter(|example| example.r#type == "Report").nth(1).unwrap();
+    let Up::Report(report) = decode_up(&report) else { panic!("must be a report") };
+    let mut digest = Digest::default();
+    for item in &report.objects {
+        digest.add(hello.epoch, &item.uid, &item.resource_version);
+    }
+    assert_eq!((report.objects.len() as u64, digest), (hello.count, hello.digest));
+}
