@@ -81,7 +81,15 @@ async fn records(client: &Client, node: &str) -> BTreeMap<String, String> {
 async fn items(client: &Client, collection: &str) -> Vec<Value> {
     let (mut all, mut next) = (Vec::new(), String::new());
     loop {
-        let list: Value = client.get(&format!("{collection}?limit={PAGE}&continue={next}")).await.unwrap();
+        let path = format!("{collection}?limit={PAGE}&continue={next}");
+        // While a damaged database is being replaced a read is answered with 503 and "try again".
+        let list = eventually("the list is answered", Duration::from_secs(30), async || {
+            match client.get::<Value>(&path).await {
+                Err(error) if error.status().is_some_and(|status| status.code == 503) => None,
+                answer => Some(answer.unwrap()),
+            }
+        })
+        .await;
         let Value::Object(mut list) = list else { panic!("no list: {list}") };
         let Some(Value::Array(page)) = list.remove("items") else { panic!("no items: {list:?}") };
         all.extend(page);

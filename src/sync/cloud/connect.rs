@@ -14,6 +14,8 @@ use super::{CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase};
 
 /// After so many inventories without equality the node is asked to begin anew.
 const MAX_REPAIRS: u32 = 5;
+/// The most objects that a node's inventory may list, whatever count it claims: a bound on memory.
+const MAX_INVENTORY: u64 = 1_000_000;
 /// Seconds after which it is to do so.
 const RETRY_AFTER: u64 = 5;
 
@@ -170,7 +172,8 @@ impl CloudMachine {
             && inventory.page == *next_page
             && buckets.is_none_or(|buckets| buckets == inventory.buckets);
         // More than the node said it holds is nonsense, and must not fill the memory.
-        let sane = items.len() as u64 + inventory.objects.len() as u64 <= connecting.hello.count;
+        let sane =
+            items.len() as u64 + inventory.objects.len() as u64 <= connecting.hello.count.min(MAX_INVENTORY);
         if !fits || !sane {
             self.counters.foreign_session += 1;
             return;
