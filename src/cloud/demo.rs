@@ -6,6 +6,7 @@
 
 mod apply;
 mod compare;
+mod files;
 mod objects;
 mod processes;
 mod proxy;
@@ -13,6 +14,7 @@ mod report;
 mod screen;
 mod stage;
 mod story;
+mod verdict;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -27,6 +29,7 @@ use processes::{Workspace, last_lines};
 use report::{Outcome, seconds};
 use screen::Screen;
 use stage::{NODE, Stage};
+use verdict::Check;
 
 /// The exit code after Ctrl-C: 128 + SIGINT, as shells show it.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -36,6 +39,14 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 const OBJECT_LIMIT: Duration = Duration::from_millis(5);
 /// Lines of each log that are shown after a failure.
 const LOG_LINES: usize = 12;
+
+/// What the columns of the table mean.
+const LEGEND: &str = "\
+Reported: persisted by the node and told to the cloud; a restart repeats what was
+not confirmed. Skipped: not sent, the node held it already. Down, up: bytes of TCP
+payload to and from the node, compressed, MQTT included. Time: until the kill; then
+from the node's connection until both sides are in sync.
+";
 
 /// What the demo is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,9 +133,7 @@ async fn play<'a>(
 ) -> Result<bool, DemoError> {
     let began = Instant::now();
     let objects = count(options.objects.into());
-    screen.print(&format!(
-        "edgesync demo: a cloud side, a node, {objects} objects, and a link that gets cut.\n"
-    ));
+    screen.print(&format!("edgesync demo: a cloud side, a node, {objects} objects, a link that gets cut\n"));
     let limit = STEP_LIMIT + OBJECT_LIMIT * options.objects;
     let stage = stage.insert(Stage::open(workspace, limit).await?);
     if let (cloud, Some(agent)) = stage.ids() {
@@ -142,22 +151,18 @@ async fn play<'a>(
 
 /// The table, what its columns mean, and the verdict.
 fn result(outcome: &Outcome, time: Duration) -> String {
-    let mut text = format!(
-        "\n{}\n\
-         Skipped: not sent, because the node already held them. Bytes: TCP payload between node and cloud, MQTT\n\
-         included, with compression. Time: to the kill; then from the node's connection until both are in sync.\n\n",
-        outcome.table()
-    );
+    let mut text = format!("\n{}\n{LEGEND}\n", outcome.table());
     let verdict = outcome.verdict();
-    for check in &verdict {
-        let word = if check.holds { "ok    " } else { "FAILED" };
-        text.push_str(&format!("{word}  {} ({}).\n", check.claim, check.found));
+    for Check { claim, holds, found } in &verdict {
+        let line =
+            if *holds { format!("ok      {claim}.\n") } else { format!("FAILED  {claim}: {found}.\n") };
+        text.push_str(&line);
     }
     for difference in &outcome.comparison.told {
         text.push_str(&format!("        {difference}\n"));
     }
     let end = if verdict.iter().all(|check| check.holds) {
-        "Nothing lost, nothing stale, nothing sent twice"
+        "Nothing lost, nothing stale, nothing sent that the node held"
     } else {
         "FAILED: something is not as it must be"
     };
@@ -279,7 +284,7 @@ mod tests {
         outcome.comparison.differing = 1;
         outcome.comparison.told = vec!["Pod a/b: the node does not have it".into()];
         let text = result(&outcome, Duration::from_secs(3));
-        assert!(text.contains("FAILED  All objects and all ObjectSync records are equal"), "{text}");
+        assert!(text.contains("FAILED  Every object and every ObjectSync record is equal"), "{text}");
         assert!(text.contains("        Pod a/b: the node does not have it\n"), "{text}");
         assert!(text.ends_with("FAILED: something is not as it must be. The demo took 3.00 s."), "{text}");
     }

@@ -95,8 +95,13 @@ impl Process {
     /// Asks it to end with SIGTERM, and gives how it did.
     pub(crate) async fn terminate(&mut self, limit: Duration) -> ExitStatus {
         self.signal("TERM");
+        self.ended(limit).await
+    }
+
+    /// Waits for its end, and gives how it ended.
+    pub(crate) async fn ended(&mut self, limit: Duration) -> ExitStatus {
         let mut child = self.child.take().unwrap();
-        let what = format!("{} ends after SIGTERM", self.name);
+        let what = format!("{} ends", self.name);
         eventually(&what, limit, async || child.try_wait().unwrap()).await
     }
 

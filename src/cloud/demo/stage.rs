@@ -1,6 +1,5 @@
 //! The demo's stage: a cloud side, a node, the link between them, and a view of what they say of themselves.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::objects::NAMESPACES;
+use super::files::{addresses, agent_config, cloud_config, write};
 use super::processes::{Process, Programs, Workspace};
 use super::proxy::{Link, Passed};
 use super::screen::Screen;
@@ -47,6 +46,17 @@ pub(super) struct Counters {
     pub(super) removals_sent: u64,
     pub(super) objects_reported: u64,
     pub(super) inventories: u64,
+}
+
+/// Both sides, in sync.
+#[derive(Clone, Debug)]
+pub(super) struct InSync {
+    /// The node as the cloud side sees it.
+    pub(super) view: NodeView,
+    /// Changes that the agent has made to its database since it was started.
+    pub(super) applied: u64,
+    /// The time since the node connected.
+    pub(super) time: Duration,
 }
 
 /// See the module. Dropped, everything on it ends.
@@ -162,7 +172,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until both sides say that the node holds all of these objects, in a later session than the
-    /// one that `before` shows. Returns the view, and the time since the node connected.
+    /// one that `before` shows.
     ///
     /// # Errors
     /// As [`Self::until`].
@@ -171,7 +181,7 @@ impl<'a> Stage<'a> {
         objects: u64,
         before: &NodeView,
         screen: &mut Screen<'_>,
-    ) -> Result<(NodeView, Duration), DemoError> {
+    ) -> Result<InSync, DemoError> {
         let hellos = before.counters.hellos;
         let expected = move |view: &NodeView| {
             let complete = view.desired == objects && view.objects == objects;
@@ -179,23 +189,24 @@ impl<'a> Stage<'a> {
         };
         let mut view = self.until("in sync", screen, expected).await?;
         let time = self.link.connected_at().map_or(Duration::ZERO, |at| at.elapsed());
-        self.node_in_sync(objects).await?;
+        let applied = self.node_in_sync(objects).await?;
         self.until_quiet().await;
         // The reports may have gone on a little for what is in sync.
         view.counters = self.view().await?.counters;
-        Ok((view, time))
+        Ok(InSync { view, applied, time })
     }
 
-    /// Waits until the node itself says that it is in sync.
-    async fn node_in_sync(&mut self, objects: u64) -> Result<(), DemoError> {
+    /// Waits until the node itself says that it is in sync; returns how many changes it has applied.
+    async fn node_in_sync(&mut self, objects: u64) -> Result<u64, DemoError> {
         let started = Instant::now();
         loop {
             self.check()?;
             let status: Value = self.node_api.get(STATUS_PATH).await?;
-            let total = status.pointer("/objects/total").and_then(Value::as_u64);
+            let number = |pointer| status.pointer(pointer).and_then(Value::as_u64);
+            let total = number("/objects/total");
             let in_sync = status.pointer("/sync/inSync").and_then(Value::as_bool);
             if (total, in_sync) == (Some(objects), Some(true)) {
-                return Ok(());
+                return Ok(number("/counters/applied").unwrap_or_default());
             }
             if started.elapsed() > self.limit {
                 let awaited = "in sync, as the node sees it".to_owned();
@@ -221,81 +232,5 @@ impl<'a> Stage<'a> {
     /// The logs of the processes.
     pub(super) fn logs(workspace: &Workspace) -> [PathBuf; 2] {
         [workspace.file("cloud.log"), workspace.file("agent.log")]
-    }
-}
-
-fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf, DemoError> {
-    let path = workspace.file(name);
-    std::fs::write(&path, text)
-        .map_err(|source| DemoError::io(format!("writing {}", path.display()), source))?;
-    Ok(path)
-}
-
-/// The addresses of API and MQTT endpoint, from what the cloud side tells its service manager.
-fn addresses(status: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let (api, broker) = status.strip_prefix("API on http://")?.split_once(", broker embedded on ")?;
-    Some((api.parse().ok()?, broker.parse().ok()?))
-}
-
-/// A path as a TOML string: JSON's escapes are TOML's too.
-fn quoted(path: &std::path::Path) -> String {
-    Value::from(path.to_string_lossy()).to_string()
-}
-
-fn cloud_config(workspace: &Workspace) -> String {
-    let store = quoted(&workspace.file("cloud.db"));
-    let namespaces = Value::from(NAMESPACES.to_vec());
-    format!(
-        "# The cloud side of the demo. Port 0: any free port.\n\
-         [store]\npath = {store}\n\n\
-         [broker]\nlisten = \"127.0.0.1:0\"\n\n\
-         [api]\nlisten = \"127.0.0.1:0\"\n\n\
-         # Everything in the plant's namespaces belongs on its gateways.\n\
-         [[placement]]\nnodes = {{ names = [\"gateway-*\"] }}\nobjects = {{ namespaces = {namespaces} }}\n"
-    )
-}
-
-fn agent_config(workspace: &Workspace, link: SocketAddr) -> String {
-    let store = quoted(&workspace.file("edgesync.db"));
-    let socket = quoted(&workspace.file("edgesync.sock"));
-    format!(
-        "# The agent of the demo. The broker is reached over a link that the demo cuts.\n\
-         [node]\nname = \"{NODE}\"\n\n\
-         [store]\npath = {store}\n\n\
-         # A demo has no fleet to spare: reconnect sooner than the default 1s to 1m.\n\
-         [link]\nbroker = \"mqtt://{link}\"\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\n\
-         [api]\nsocket = {socket}\n"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config;
-
-    #[test]
-    fn both_configurations_are_valid() {
-        let workspace = Workspace::create().unwrap();
-        let cloud = write(&workspace, "cloud.toml", &cloud_config(&workspace)).unwrap();
-        let loaded = config::load::<config::cloud::Config>(&cloud).unwrap();
-        assert_eq!(loaded.config.store.path, workspace.file("cloud.db"));
-        let link = "127.0.0.1:4711".parse().unwrap();
-        let agent = write(&workspace, "agent.toml", &agent_config(&workspace, link)).unwrap();
-        let loaded = config::load::<config::edge::Config>(&agent).unwrap();
-        assert_eq!(loaded.config.link.broker.port, 4711);
-        assert_eq!(loaded.config.api.socket, workspace.file("edgesync.sock"));
-    }
-
-    #[test]
-    fn the_addresses_are_in_what_the_cloud_side_says() {
-        let said = "API on http://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
-        let expected = ("127.0.0.1:10551".parse().unwrap(), "127.0.0.1:1883".parse().unwrap());
-        assert_eq!(addresses(said), Some(expected));
-        assert_eq!(addresses("API on http://127.0.0.1:1, broker mqtt://x"), None);
-    }
-
-    #[test]
-    fn a_path_is_quoted_for_toml() {
-        assert_eq!(quoted(std::path::Path::new("/a \"b\"\\c")), r#""/a \"b\"\\c""#);
     }
 }

@@ -8,7 +8,7 @@ use super::apply::{Applying, change, create, delete};
 use super::compare::{Side, compare};
 use super::report::{CHANGED, DELETED, Mark, Outcome, Phase, RECREATED, seconds};
 use super::screen::Screen;
-use super::stage::{NODE, NodeView, Stage};
+use super::stage::{InSync, NODE, NodeView, Stage};
 use super::{DemoError, count};
 
 /// Everything that is told to the cloud while the link is cut.
@@ -74,14 +74,14 @@ async fn apply_and_kill(
     let gone = |view: &NodeView| view.state == "offline" && view.desired == all;
     let view = stage.until("the cloud to notice", screen, gone).await?;
     screen.print(&format!(
-        "   Killed after {}, at {} applied and {} reported. The rest is applied while it is dead.",
+        "   Killed after {}, with {} applied and {} reported.\n   The rest was applied while it was dead.",
         seconds(time),
         count(applied),
         count(view.objects),
     ));
     outcome.held_at_kill = view.objects;
     let killed = mark(stage, view);
-    outcome.first = Phase::between("apply, agent killed half-way", objects, (start, &killed), time);
+    outcome.first = Phase::between("1 apply", objects, (start, &killed), time);
     Ok(killed)
 }
 
@@ -93,14 +93,22 @@ async fn restart(
 ) -> Result<Mark, DemoError> {
     screen.print("2  Start the agent again.");
     stage.start_agent().await?;
-    let (view, time) = stage.until_in_sync(outcome.objects.into(), &killed.view, screen).await?;
+    let InSync { view, applied, time } =
+        stage.until_in_sync(outcome.objects.into(), &killed.view, screen).await?;
+    outcome.new_to_node = applied;
     let restarted = mark(stage, view);
-    outcome.restart = Phase::between("agent restarted", 0, (killed, &restarted), time);
+    outcome.restart = Phase::between("2 restart", 0, (killed, &restarted), time);
+    let held = outcome.restart.skipped.unwrap_or_default();
+    let unreported = match held.saturating_sub(outcome.held_at_kill) {
+        0 => String::new(),
+        some => format!("\n   ({} of these persisted, but killed before the report.)", count(some)),
+    };
     screen.print(&format!(
-        "   In sync {} after it connected. {} objects sent; {} not, because the node already held them.",
+        "   In sync {} after it connected. Sent: the {} objects that were missing.\n   \
+         Not sent: the {} that it already held.{unreported}",
         seconds(time),
         count(outcome.restart.sent),
-        count(outcome.restart.skipped.unwrap_or_default()),
+        count(held),
     ));
     Ok(restarted)
 }
@@ -114,9 +122,9 @@ async fn reconnect(
     screen.print("3  Cut the link, change nothing, reconnect.");
     cut(stage, screen).await?;
     let (after, time) = mend(outcome.objects.into(), before, stage, screen).await?;
-    outcome.unchanged = Phase::between("reconnect, nothing changed", 0, (before, &after), time);
+    outcome.unchanged = Phase::between("3 reconnect", 0, (before, &after), time);
     screen.print(&format!(
-        "   In sync again after {} bytes, both ways, everything of MQTT included.",
+        "   In sync again after {} bytes: both ways, everything included.",
         count(outcome.unchanged.bytes())
     ));
     Ok(after)
@@ -129,16 +137,16 @@ async fn reconnect_after_changes(
     screen: &mut Screen<'_>,
 ) -> Result<(), DemoError> {
     screen.print(&format!(
-        "4  Cut the link, change {CHANGED} objects, delete {DELETED}, recreate {RECREATED} under their names, reconnect."
+        "4  Cut the link, change {CHANGED}, delete {DELETED}, recreate {RECREATED} under their old names, reconnect."
     ));
     cut(stage, screen).await?;
     make_changes(outcome.objects, stage).await?;
     let left = u64::from(outcome.objects - DELETED);
     stage.until("the cloud to place the changes", screen, |view| view.desired == left).await?;
     let (after, time) = mend(left, before, stage, screen).await?;
-    outcome.changes = Phase::between("reconnect after 12 changes", CHANGES, (before, &after), time);
+    outcome.changes = Phase::between("4 changes", CHANGES, (before, &after), time);
     screen.print(&format!(
-        "   In sync again. {} objects sent, {} removed; {} not sent, because the node already held them.",
+        "   In sync again. {} objects sent, {} removed; {} not sent, it already held them.",
         count(outcome.changes.sent),
         count(outcome.changes.removed),
         count(outcome.changes.skipped.unwrap_or_default()),
@@ -179,6 +187,6 @@ async fn mend(
     screen: &mut Screen<'_>,
 ) -> Result<(Mark, Duration), DemoError> {
     stage.link().mend();
-    let (view, time) = stage.until_in_sync(objects, &before.view, screen).await?;
+    let InSync { view, time, .. } = stage.until_in_sync(objects, &before.view, screen).await?;
     Ok((mark(stage, view), time))
 }
