@@ -99,7 +99,7 @@ async fn two_thousand_objects_change_and_go(site: &Site, cloud: &Cloud) {
     assert_eq!(same(cloud, &agent).await, 2000);
     assert_eq!(cloud.counters(NODE).await.sent, 2000);
     cloud.apply(edition(0..100, "second")).await;
-    delete(&cloud, 1950..2000).await;
+    delete(cloud, 1950..2000).await;
     cloud.apply(edition(1990..2000, "anew")).await;
     assert_eq!(same(cloud, &agent).await, 1960);
     assert_eq!(cloud.counters(NODE).await.sent, 2110);

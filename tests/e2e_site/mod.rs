@@ -10,6 +10,7 @@
 //! ```
 
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
+#![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod agent;

@@ -37,6 +37,8 @@ struct State {
     upstream: SocketAddr,
     /// Bytes that may still pass this way before everything is closed, one cut after the other.
     cuts: VecDeque<(Way, usize)>,
+    /// Connections up to this number were cut: what is left of them does not count towards the next cut.
+    cut_off: u64,
     streams: Vec<TcpStream>,
     closed: bool,
 }
@@ -60,8 +62,14 @@ impl Proxy {
     pub(crate) fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let state =
-            State { mode: Mode::Pass, upstream, cuts: VecDeque::new(), streams: Vec::new(), closed: false };
+        let state = State {
+            mode: Mode::Pass,
+            upstream,
+            cuts: VecDeque::new(),
+            cut_off: 0,
+            streams: Vec::new(),
+            closed: false,
+        };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -150,7 +158,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             }
             (state.mode, state.upstream)
         };
-        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
         if mode == Mode::Refuse {
             continue;
         }
@@ -161,19 +169,19 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         let (Ok(client_too), Ok(server_too), Ok(client_kept), Ok(server_kept)) = copies else { continue };
         shared.state.lock().unwrap().streams.extend([client_kept, server_kept]);
         let (one, other) = (Arc::clone(shared), Arc::clone(shared));
-        std::thread::spawn(move || forward(&one, client, server, Way::Up));
-        std::thread::spawn(move || forward(&other, server_too, client_too, Way::Down));
+        std::thread::spawn(move || forward(&one, number, client, server, Way::Up));
+        std::thread::spawn(move || forward(&other, number, server_too, client_too, Way::Down));
     }
 }
 
-fn forward(shared: &Shared, mut from: TcpStream, mut to: TcpStream, way: Way) {
+fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, way: Way) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(count) => count,
         };
-        let (passing, cut) = gate(shared, way, count);
+        let (passing, cut) = gate(shared, number, way, count);
         if to.write_all(&buffer[..passing]).is_err() {
             break;
         }
@@ -189,7 +197,7 @@ fn forward(shared: &Shared, mut from: TcpStream, mut to: TcpStream, way: Way) {
 }
 
 /// Waits as long as the mode says; returns how many bytes pass and whether that was the end.
-fn gate(shared: &Shared, way: Way, count: usize) -> (usize, bool) {
+fn gate(shared: &Shared, number: u64, way: Way, count: usize) -> (usize, bool) {
     let mut state = shared.state.lock().unwrap();
     if let Mode::Delay(delay) = state.mode {
         (state, _) = shared.changed.wait_timeout_while(state, delay, |state| !state.closed).unwrap();
@@ -197,13 +205,15 @@ fn gate(shared: &Shared, way: Way, count: usize) -> (usize, bool) {
     while state.mode == Mode::Stall && !state.closed {
         state = shared.changed.wait(state).unwrap();
     }
+    let counts = number > state.cut_off;
     match state.cuts.front_mut() {
-        Some((cut_way, left)) if *cut_way == way => {
+        Some((cut_way, left)) if *cut_way == way && counts => {
             let passing = count.min(*left);
             *left -= passing;
             let over = *left == 0;
             if over {
                 state.cuts.pop_front();
+                state.cut_off = shared.accepted.load(Ordering::SeqCst);
             }
             (passing, over)
         }
