@@ -449,3 +449,27 @@ async fn only_the_owner_reads_the_database_and_its_log() {
     }
     store.close().await;
 }
+
+/// A flipped bit in the version of a row, and then a change of that row before anything has noticed.
+#[tokio::test]
+async fn a_digest_that_no_longer_fits_the_rows_is_seen_in_the_buckets_and_mended_by_a_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..20, 7)).await.unwrap();
+    let (totals, buckets) = store.buckets().await.unwrap();
+    assert!(buckets.fits(totals.digest));
+    let before = totals.epoch;
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    let sql = "UPDATE objects SET version = '5' WHERE id = (SELECT min(id) FROM objects)";
+    assert_eq!(vandal.execute(sql, []).unwrap(), 1);
+    drop(vandal);
+    store.apply(batch(0..20, 8)).await.unwrap();
+    let (totals, buckets) = store.buckets().await.unwrap();
+    assert!(!buckets.fits(totals.digest));
+    store.check().await.unwrap();
+    let (totals, buckets) = store.buckets().await.unwrap();
+    assert!(buckets.fits(totals.digest));
+    assert_ne!(totals.epoch, before);
+    store.close().await;
+}

@@ -19,10 +19,12 @@ use crate::link::{LinkEvent, LinkHandle, PublishError, Topic, Topics};
 use crate::store::StoreError;
 use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
 use crate::sync::change::{Change, ObjectRef, RejectReason, Rejected};
+use crate::sync::digest::Buckets;
 use crate::sync::edge::{
     ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgeNotice, EdgePhase, Entry, InventoryPage,
 };
 use crate::sync::frame::{Received, Up};
+use crate::sync::replica::Totals;
 use crate::sync::timing::Now;
 use crate::systemd::{self, Request, Signals};
 
@@ -44,7 +46,7 @@ type Applied = Result<Commit, StoreError>;
 /// The answer to a read that the machine asked for.
 enum Page {
     Changes(Result<edge::Changes, StoreError>),
-    Buckets(Result<crate::sync::digest::Buckets, StoreError>),
+    Buckets(Result<(Totals, Buckets), StoreError>),
     Inventory(Result<edge::Inventory, StoreError>),
 }
 
@@ -332,7 +334,20 @@ impl Driver {
                 let entries = entries.into_iter().map(entry).collect();
                 self.machine.changes_read(now, ChangesPage { from, to, entries });
             }
-            Ok(Page::Buckets(Ok(buckets))) => self.machine.buckets_read(&buckets),
+            Ok(Page::Buckets(Ok((totals, buckets)))) if buckets.fits(totals.digest) => {
+                self.machine.buckets_read(&buckets);
+            }
+            Ok(Page::Buckets(Ok(_))) => {
+                // A row was damaged and then changed before anything noticed.
+                tracing::error!("the digest does not fit the rows: checking all of them");
+                self.machine.read_failed(now);
+                let store = self.store.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = store.check().await {
+                        tracing::error!(%error, "the rows could not be checked");
+                    }
+                });
+            }
             Ok(Page::Inventory(Ok(page))) => {
                 let next = page.next.map(InventoryCursor::number);
                 let entries = page.entries.into_iter().map(entry).collect();
@@ -405,9 +420,7 @@ impl Driver {
                     Some(tokio::spawn(async move { Page::Changes(store.changes(after, limit).await) }));
             }
             EdgeEffect::ReadBuckets => {
-                self.reading = Some(tokio::spawn(async move {
-                    Page::Buckets(store.buckets().await.map(|(_, buckets)| buckets))
-                }));
+                self.reading = Some(tokio::spawn(async move { Page::Buckets(store.buckets().await) }));
             }
             EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                 let cursor = InventoryCursor::from_number(cursor);

@@ -408,7 +408,11 @@ impl<S: Steward> Owner<S> {
 
     /// Runs the jobs in one transaction and commits it.
     fn attempt(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
-        self.steward.before_group(&mut self.conn)?;
+        if let Err(error) = self.steward.before_group(&mut self.conn) {
+            self.shared.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.steward.failed(&mut self.conn, &error);
+            return Err(error);
+        }
         let rows_before = self.conn.total_changes();
         let result = self.transact(group);
         let counters = &self.shared.counters;

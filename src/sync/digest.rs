@@ -88,6 +88,14 @@ impl Buckets {
         *sum = sum.wrapping_add(hash);
     }
 
+    /// Whether the buckets are those of the rows that the digest speaks of. They are sums of the low halves
+    /// of the same hashes, so together they are the low half of the digest.
+    #[must_use]
+    pub fn fits(&self, digest: Digest) -> bool {
+        let sum = self.0.iter().fold(0u64, |sum, bucket| sum.wrapping_add(*bucket));
+        u128::from(sum) == digest.0 & u128::from(u64::MAX)
+    }
+
     /// The numbers of the buckets in which the two sides differ.
     #[must_use]
     pub fn differing(&self, other: &Self) -> BucketSet {
@@ -265,6 +273,19 @@ mod tests {
         let epoch = Epoch(1);
         assert_ne!(epoch.hash("a", &"bc".into()), epoch.hash("ab", &"c".into()));
         assert_ne!(epoch.hash("a", &"1".into()), Epoch(2).hash("a", &"1".into()));
+    }
+
+    #[test]
+    fn buckets_fit_the_digest_of_the_same_rows_only() {
+        let epoch = Epoch(11);
+        let (mut buckets, mut digest) = (Buckets::default(), Digest::default());
+        for n in 0..1000u64 {
+            buckets.add(epoch, &format!("uid-{n}"), &rv(n));
+            digest.add(epoch, &format!("uid-{n}"), &rv(n));
+        }
+        assert!(buckets.fits(digest));
+        digest.remove(epoch, "uid-5", &rv(6));
+        assert!(!buckets.fits(digest));
     }
 
     #[test]

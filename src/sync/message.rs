@@ -299,7 +299,7 @@ impl Claim<'_, '_> {
 }
 
 /// At most `limit` bytes of a text, cut between characters.
-fn clip(text: &str, limit: usize) -> &str {
+pub(super) fn clip(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 

@@ -95,6 +95,26 @@ impl Agent {
         self.client().get("/edgesync/v1/status").await.unwrap()
     }
 
+    /// A text in the status, by JSON pointer; empty when there is none.
+    pub(crate) async fn says(&self, pointer: &str) -> String {
+        self.status().await.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    /// A number in the status, by JSON pointer; 0 when there is none.
+    pub(crate) async fn counts(&self, pointer: &str) -> u64 {
+        self.status().await.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+    }
+
+    /// Whether the broker is connected.
+    pub(crate) async fn is_connected(&self) -> bool {
+        self.says("/link/state").await == "connected"
+    }
+
+    /// Whether the agent says that it is in sync.
+    pub(crate) async fn is_in_sync(&self) -> bool {
+        self.status().await["sync"]["inSync"] == true
+    }
+
     /// An object as the node holds it.
     pub(crate) async fn get(&self, object: &Value) -> Option<Value> {
         self.client().get(&path_of(object)).await.ok()

@@ -59,6 +59,21 @@ impl Cloud {
         cloud
     }
 
+    /// A cloud side that uses a broker elsewhere, with a changed configuration, started and ready.
+    pub(crate) async fn start_behind(
+        site: &Site,
+        broker: SocketAddr,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut cloud = Self::new(site);
+        cloud.mqtt = broker;
+        cloud.settings.text("broker.mode", "external").text("link.broker", format!("mqtt://{broker}"));
+        cloud.settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
+        change(&mut cloud.settings);
+        cloud.run().await;
+        cloud
+    }
+
     /// A cloud side that is not started yet.
     pub(crate) fn new(site: &Site) -> Self {
         let (config, database) = (site.path("cloud.toml"), site.path("cloud.db"));
@@ -148,6 +163,16 @@ impl Cloud {
             rejected: count("objectsRejected"),
             inventories: count("inventories"),
         }
+    }
+
+    /// The state of a node in a word; empty before the node has said Hello.
+    pub(crate) async fn state(&self, name: &str) -> String {
+        self.node(name).await["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// How many frames were refused, by reason.
+    pub(crate) async fn bad_frames(&self) -> Value {
+        self.client().get::<Value>("/edgesync/v1/nodes").await.unwrap()["badFrames"].take()
     }
 
     /// Waits until the cloud counts a node as in sync with so many objects.

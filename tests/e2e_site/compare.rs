@@ -33,7 +33,11 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
         let (fits, node, status) = believed.await;
         if fits {
             let (wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
-            let differences = differences(&wanted, &found);
+            let mut differences = differences(&wanted, &found);
+            let node = &agent.node;
+            if records(&cloud.client(), node).await != records(&agent.client(), node).await {
+                differences.push("the ObjectSync records".to_owned());
+            }
             if differences.is_empty() {
                 return wanted.len();
             }
@@ -51,26 +55,41 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
 pub(crate) async fn held(client: &Client) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for collection in COLLECTIONS {
-        let mut next = String::new();
-        loop {
-            let list: Value =
-                client.get(&format!("{collection}?limit={PAGE}&continue={next}")).await.unwrap();
-            let Value::Object(mut list) = list else { panic!("no list: {list}") };
-            let Some(Value::Array(items)) = list.remove("items") else { panic!("no items: {list:?}") };
-            for mut item in items {
-                // Not sent to nodes.
-                item["metadata"].as_object_mut().unwrap().remove("managedFields");
-                let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
-                let twice = all.insert(uid, item);
-                assert!(twice.is_none(), "listed twice: {twice:?}");
-            }
-            match list["metadata"]["continue"].as_str() {
-                Some(token) if !token.is_empty() => next = token.to_owned(),
-                _ => break,
-            }
+        for mut item in items(client, collection).await {
+            // Not sent to nodes.
+            item["metadata"].as_object_mut().unwrap().remove("managedFields");
+            let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
+            let twice = all.insert(uid, item);
+            assert!(twice.is_none(), "listed twice: {twice:?}");
         }
     }
     all
+}
+
+/// The versions in the ObjectSync records of a node, by name.
+async fn records(client: &Client, node: &str) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mine = format!("{node}.");
+    let records = items(client, "/apis/reliablesyncs.kubeedge.io/v1alpha1/objectsyncs").await;
+    let records = records.into_iter();
+    let records = records
+        .map(|record| (text(&record["metadata"]["name"]), text(&record["status"]["objectResourceVersion"])));
+    records.filter(|(name, _)| name.starts_with(&mine)).collect()
+}
+
+/// All objects of a collection, page by page.
+async fn items(client: &Client, collection: &str) -> Vec<Value> {
+    let (mut all, mut next) = (Vec::new(), String::new());
+    loop {
+        let list: Value = client.get(&format!("{collection}?limit={PAGE}&continue={next}")).await.unwrap();
+        let Value::Object(mut list) = list else { panic!("no list: {list}") };
+        let Some(Value::Array(page)) = list.remove("items") else { panic!("no items: {list:?}") };
+        all.extend(page);
+        match list["metadata"]["continue"].as_str() {
+            Some(token) if !token.is_empty() => next = token.to_owned(),
+            _ => return all,
+        }
+    }
 }
 
 /// What is to be held and is not, in words.

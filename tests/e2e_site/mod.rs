@@ -16,6 +16,7 @@ mod agent;
 mod cloud;
 mod compare;
 mod database;
+mod forger;
 mod objects;
 mod process;
 mod site;
@@ -28,6 +29,7 @@ pub(crate) use agent::Agent;
 pub(crate) use cloud::{Cloud, Counters, apply, path_of};
 pub(crate) use compare::{differences, held, same_on_both_sides, same_within};
 pub(crate) use database::{Snapshot, edge_rows, recorded};
+pub(crate) use forger::Forger;
 pub(crate) use objects::{Random, changed, config_map, object, objects, secret, sized};
 pub(crate) use process::Process;
 pub(crate) use site::{Settings, Site};
@@ -36,6 +38,15 @@ pub(crate) use site::{Settings, Site};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Asks that `condition` holds all the time.
+pub(crate) async fn steadily(what: &str, during: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while start.elapsed() < during {
+        assert!(condition().await, "not any more after {:?}: {what}", start.elapsed());
+        tokio::time::sleep(LOOK).await;
+    }
+}
 
 /// Waits until `condition` gives something, and fails with `what` did not happen.
 pub(crate) async fn eventually<T>(

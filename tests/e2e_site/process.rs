@@ -68,6 +68,13 @@ impl Process {
         self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
+    /// Its resident memory in KiB.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// Ends it with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -88,8 +95,13 @@ impl Process {
     /// Asks it to end with SIGTERM, and gives how it did.
     pub(crate) async fn terminate(&mut self, limit: Duration) -> ExitStatus {
         self.signal("TERM");
+        self.ended(limit).await
+    }
+
+    /// Waits for its end, and gives how it ended.
+    pub(crate) async fn ended(&mut self, limit: Duration) -> ExitStatus {
         let mut child = self.child.take().unwrap();
-        let what = format!("{} ends after SIGTERM", self.name);
+        let what = format!("{} ends", self.name);
         eventually(&what, limit, async || child.try_wait().unwrap()).await
     }
 

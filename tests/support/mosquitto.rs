@@ -148,7 +148,8 @@ pub(crate) fn client_command(program: &str, address: SocketAddr, arguments: &[&s
     command
 }
 
-fn free_address() -> SocketAddr {
+/// An address that nobody else binds.
+pub(crate) fn free_address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     // Process ids have 22 bits; the second byte stays between 64 and 127, far from 127.0.0.1.
     let ip = Ipv4Addr::new(127, 64 + (high & 0x3f), middle, low);

@@ -3,6 +3,7 @@
 //! It runs on threads of its own, so that it goes on whatever the test's runtime does.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,8 +35,8 @@ pub(crate) enum Way {
 struct State {
     mode: Mode,
     upstream: SocketAddr,
-    /// Bytes that may still pass this way before everything is closed.
-    cut: Option<(Way, usize)>,
+    /// Bytes that may still pass this way before everything is closed, one cut after the other.
+    cuts: VecDeque<(Way, usize)>,
     streams: Vec<TcpStream>,
     closed: bool,
 }
@@ -59,7 +60,8 @@ impl Proxy {
     pub(crate) fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { mode: Mode::Pass, upstream, cut: None, streams: Vec::new(), closed: false };
+        let state =
+            State { mode: Mode::Pass, upstream, cuts: VecDeque::new(), streams: Vec::new(), closed: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -89,7 +91,12 @@ impl Proxy {
 
     /// Closes every connection as soon as `bytes` more have passed this way.
     pub(crate) fn cut_after(&self, way: Way, bytes: usize) {
-        self.change(|state| state.cut = Some((way, bytes)));
+        self.cut_series([(way, bytes)]);
+    }
+
+    /// One cut after the other: each counts its bytes from the one before it.
+    pub(crate) fn cut_series(&self, cuts: impl IntoIterator<Item = (Way, usize)>) {
+        self.change(|state| state.cuts = cuts.into_iter().collect());
     }
 
     /// Closes every connection now.
@@ -190,13 +197,13 @@ fn gate(shared: &Shared, way: Way, count: usize) -> (usize, bool) {
     while state.mode == Mode::Stall && !state.closed {
         state = shared.changed.wait(state).unwrap();
     }
-    match &mut state.cut {
+    match state.cuts.front_mut() {
         Some((cut_way, left)) if *cut_way == way => {
             let passing = count.min(*left);
             *left -= passing;
             let over = *left == 0;
             if over {
-                state.cut = None;
+                state.cuts.pop_front();
             }
             (passing, over)
         }

@@ -89,6 +89,11 @@ impl Peer {
         Self::new(TcpStream::connect(address).unwrap())
     }
 
+    /// A second handle of the connection, for threads that take turns in sending.
+    pub(crate) fn writer(&self) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self::new(self.stream.try_clone().unwrap())))
+    }
+
     /// The next packet; `None` when the other side has closed.
     pub(crate) fn read(&mut self) -> Option<Packet> {
         loop {

@@ -82,6 +82,8 @@ pub(super) struct State {
     stored: Stored,
     identity: Identity,
     looked: Instant,
+    /// The file was not in its place when last looked at, and could not be replaced.
+    misplaced: bool,
     /// The mirror may differ from the database: it must be read again before the next group.
     stale: bool,
     /// A loss that is announced once its transaction has been committed.
@@ -144,6 +146,7 @@ impl State {
             stored,
             identity: Identity::of(path)?,
             looked: Instant::now(),
+            misplaced: false,
             stale: false,
             pending: None,
             unwritten_since: None,
@@ -306,6 +309,19 @@ impl State {
 
     /// Looks whether the file is still in its place; replaces it if not.
     fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        let result = self.keep_in_place(conn);
+        match &result {
+            Ok(()) if std::mem::take(&mut self.misplaced) => self.note_writing(Writing::Works),
+            Ok(()) => {}
+            Err(error) => {
+                self.misplaced = true;
+                self.note_writing(Writing::Fails { reason: describe(error) });
+            }
+        }
+        result
+    }
+
+    fn keep_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         self.looked = Instant::now();
         // A path that cannot be looked at says nothing about the file.
         let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
@@ -357,7 +373,8 @@ impl State {
 
 impl Steward for State {
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        if self.looked.elapsed() >= LOOK_EVERY {
+        // A file known to be gone takes nothing that would be reported as kept.
+        if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
             self.look(conn)?;
         }
         if self.stale { self.reload(conn) } else { Ok(()) }
@@ -393,9 +410,8 @@ impl Steward for State {
     }
 
     fn idle(&mut self, conn: &mut Connection) -> Duration {
-        if let Err(error) = self.look(conn) {
-            tracing::error!(%error, "the database file cannot be replaced");
-        }
+        // What is wrong is in the health, and tried again.
+        let _ = self.look(conn);
         self.flush_if_due(conn)
     }
 

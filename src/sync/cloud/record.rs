@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::object::ResourceVersion;
+use crate::object::name::MAX_UID;
 use crate::sync::change::{ObjectRef, Rejected, Uid};
 use crate::sync::frame::{Item, Report};
+use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
 
 use super::ledger::Record;
@@ -15,6 +17,9 @@ use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal}
 /// The delay after a batch that could not be stored; doubles up to a minute.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 const STORE_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The longest reason for a rejection that is kept, in bytes: it is kept for each object.
+const MAX_REASON: usize = 256;
 
 /// What is waiting for the next batch.
 #[derive(Debug, Default)]
@@ -179,6 +184,9 @@ impl CloudMachine {
         }
         self.sender.done(&uid);
         self.queue.remove(&uid);
+        let message = clip(&message, MAX_REASON).to_owned();
+        // A longer one was never issued; cut, it is one just as little.
+        let version = ResourceVersion::new(clip(version.as_str(), MAX_UID));
         let trouble = self.trouble.entry(uid.clone()).or_default();
         let refusal = Refusal { version, reason, message: message.clone() };
         let news = trouble.refusal.as_ref() != Some(&refusal);
