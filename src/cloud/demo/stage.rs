@@ -161,8 +161,8 @@ impl<'a> Stage<'a> {
             if expected(&view) {
                 return Ok(view);
             }
-            let seen = || format!("{} of {} objects reported", count(view.objects), count(view.desired));
-            screen.progress(|| format!("   waiting for {awaited}: {}", seen()));
+            let seen = || format!("{} applied, {} reported", count(view.desired), count(view.objects));
+            screen.progress(|| format!("   {} (waiting for {awaited})", seen()));
             if started.elapsed() > self.limit {
                 let seen = format!("the node is {:?}, {}", view.state, seen());
                 return Err(DemoError::TimedOut { awaited: awaited.into(), limit: self.limit, seen });
@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
             let complete = view.desired == objects && view.objects == objects;
             view.state == "in sync" && complete && view.counters.hellos > hellos
         };
-        let mut view = self.until("in sync", screen, expected).await?;
+        let mut view = self.until("both sides to be in sync", screen, expected).await?;
         let time = self.link.connected_at().map_or(Duration::ZERO, |at| at.elapsed());
         let applied = self.node_in_sync(objects).await?;
         self.until_quiet().await;
