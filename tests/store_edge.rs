@@ -473,3 +473,18 @@ async fn a_digest_that_no_longer_fits_the_rows_is_seen_in_the_buckets_and_mended
     assert_ne!(totals.epoch, before);
     store.close().await;
 }
+
+#[tokio::test]
+async fn memory_that_was_given_back_changes_nothing_that_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("edge.db"));
+    store.apply(batch(0..300, 7)).await.unwrap();
+    let before = store.facts();
+    store.release_memory().await.unwrap();
+    assert_eq!(store.facts(), before);
+    store.apply(batch(0..300, 8)).await.unwrap();
+    let (totals, buckets) = store.buckets().await.unwrap();
+    assert_eq!(totals.count, 300);
+    assert!(buckets.fits(totals.digest));
+    store.close().await;
+}

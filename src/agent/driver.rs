@@ -201,7 +201,12 @@ impl Driver {
             self.machine.tick(now, random());
         }
         if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
-            crate::memory::release();
+            let store = self.store.clone();
+            tokio::spawn(async move {
+                // A store that cannot be read or written says so in its health.
+                let _ = store.release_memory().await;
+                crate::memory::release();
+            });
         }
         let traffic = self.link.traffic();
         let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);

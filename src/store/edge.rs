@@ -433,6 +433,17 @@ impl EdgeStore {
         self.inner.readers.run(read::kinds).await
     }
 
+    /// Gives the page caches of the connections back to the allocator: for quiet times on small devices.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn release_memory(&self) -> Result<(), StoreError> {
+        const SHRINK: &str = "PRAGMA shrink_memory";
+        let shrink = |conn: &rusqlite::Connection| Ok::<(), StoreError>(conn.execute_batch(SHRINK)?);
+        self.inner.readers.run(shrink).await?;
+        self.inner.writer.run(0, move |conn, _| shrink(conn)).await
+    }
+
     /// Sizes and counters.
     ///
     /// # Errors
