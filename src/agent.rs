@@ -129,32 +129,38 @@ fn store_options(config: &Config) -> EdgeOptions {
 }
 
 fn link_options(config: &Config, topics: &Topics) -> anyhow::Result<LinkOptions> {
-    let link = &config.link;
     let node = &config.node.name;
-    let mut options = LinkOptions::new(&link.broker.host, link.broker.port, &link.client_id);
+    let mut options = configured_link(&config.link)?;
     // A broker that tells nodes apart does so by their user names.
-    options.username = link.username.clone().or_else(|| Some(node.clone()));
-    options.password = match &link.password_file {
-        Some(path) => Some(read_password(path)?),
-        None => None,
-    };
+    options.username.get_or_insert_with(|| node.clone());
+    options.subscriptions = vec![topics.down(node), topics.cloud()];
+    options.own_topic = Some(topics.presence(node));
+    options.introduce = Presence::introduce(topics.clone(), node.clone());
+    // What was received and waits for the store is bounded by what the cloud may have under way.
+    options.queue = 64;
+    options.queue_bytes = config.link.max_frame.max(1 << 20);
+    options.events = 64;
+    Ok(options)
+}
+
+/// The link as the section `[link]` describes it, which is the same on both sides.
+///
+/// # Errors
+/// The password cannot be read.
+pub(crate) fn configured_link(link: &crate::config::Link) -> anyhow::Result<LinkOptions> {
+    let mut options = LinkOptions::new(&link.broker.host, link.broker.port, &link.client_id);
+    options.username.clone_from(&link.username);
+    options.password = link.password_file.as_deref().map(read_password).transpose()?;
     options.keepalive = link.keepalive;
     options.connect_timeout = link.connect_timeout;
     options.max_packet = packet_limit(link.max_frame);
     options.inflight = link.inflight;
-    options.subscriptions = vec![topics.down(node), topics.cloud()];
-    options.own_topic = Some(topics.presence(node));
-    options.introduce = Presence::introduce(topics.clone(), node.clone());
     options.retry = RetryOptions {
         first: link.backoff_min,
         most: link.backoff_max,
         good_after: link.backoff_reset,
         taken_over: link.taken_over_backoff,
     };
-    // What was received and waits for the store is bounded by what the cloud may have under way.
-    options.queue = 64;
-    options.queue_bytes = link.max_frame.max(1 << 20);
-    options.events = 64;
     Ok(options)
 }
 
@@ -167,7 +173,7 @@ pub(crate) fn packet_limit(max_frame: usize) -> u32 {
 ///
 /// # Errors
 /// The file cannot be read.
-pub(crate) fn read_password(path: &Path) -> anyhow::Result<String> {
+fn read_password(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading link.password_file {}", path.display()))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())

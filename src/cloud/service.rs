@@ -8,12 +8,12 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::presence::CloudPresence;
-use crate::agent::{packet_limit, read_password};
+use crate::agent::{configured_link, packet_limit};
 use crate::api::{Address, Limits, Listener, Server};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
 use crate::cli::service::Service;
 use crate::config::cloud::{BrokerMode, Config};
-use crate::link::{Introduction, LinkOptions, Publish, RetryOptions, Topics};
+use crate::link::{Introduction, Publish, Topics};
 use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
 use crate::systemd::{self, Signals};
 
@@ -118,25 +118,10 @@ async fn open_downlink(
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {
-            let mut options = LinkOptions::new(&link.broker.host, link.broker.port, &link.client_id);
-            options.username = link.username.clone();
-            options.password = match &link.password_file {
-                Some(path) => Some(read_password(path)?),
-                None => None,
-            };
-            options.keepalive = link.keepalive;
-            options.connect_timeout = link.connect_timeout;
-            options.max_packet = packet_limit(link.max_frame);
-            options.inflight = link.inflight;
+            let mut options = configured_link(link)?;
             options.queue = 1024;
             options.queue_bytes = config.broker.queue;
             options.events = 1024;
-            options.retry = RetryOptions {
-                first: link.backoff_min,
-                most: link.backoff_max,
-                good_after: link.backoff_reset,
-                taken_over: link.taken_over_backoff,
-            };
             let topic = topics.cloud();
             options.introduce = Arc::new(move |_| {
                 let payload = CloudPresence { boot: String::new(), online: false }.to_json();

@@ -78,8 +78,8 @@ impl Chaos {
 }
 
 enum Event {
-    ToCloud { connection: u64, bytes: Vec<u8> },
-    ToEdge { connection: u64, bytes: Vec<u8> },
+    ToCloud { bytes: Vec<u8> },
+    ToEdge { bytes: Vec<u8> },
     Commit { agent: usize, life: u64, token: u64, changes: Vec<Change> },
     Applied { agent: usize, life: u64, token: u64, result: Result<Commit, (RejectReason, String)> },
     SaveTotals { agent: usize, life: u64 },
@@ -132,9 +132,8 @@ pub(super) struct World {
     cloud_life: u64,
     cloud_db: CloudDb,
     cloud_backup: CloudDb,
-    /// The connection in use and the agent at its end.
-    link: Option<(u64, usize)>,
-    next_connection: u64,
+    /// The agent at the other end of the connection, if there is one.
+    link: Option<usize>,
     /// Frames of one connection and direction arrive in order: when the last one arrives.
     last_arrival: [Now; 2],
     /// The earliest deadline that is in the event queue.
@@ -202,7 +201,6 @@ impl World {
             cloud_backup: cloud_db.clone(),
             cloud_db,
             link: None,
-            next_connection: 1,
             last_arrival: [Now::ZERO; 2],
             next_wake: None,
             sent: [Sent::default(); 2],
@@ -264,14 +262,14 @@ impl World {
     pub(super) fn stop_agent(&mut self, agent: usize) {
         self.agents[agent].machine = None;
         self.agents[agent].life += 1;
-        if self.link.is_some_and(|(_, at)| at == agent) {
+        if self.link == Some(agent) {
             self.cut();
         }
         self.say(|| format!("agent {agent} crashes"));
     }
 
     pub(super) fn cut(&mut self) {
-        let Some((_, agent)) = self.link.take() else { return };
+        let Some(agent) = self.link.take() else { return };
         self.say(|| "link cut".into());
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.disconnected();
@@ -286,8 +284,7 @@ impl World {
             return;
         }
         self.cut();
-        self.link = Some((self.next_connection, agent));
-        self.next_connection += 1;
+        self.link = Some(agent);
         self.last_arrival = [self.now; 2];
         let (now, random) = (self.now, self.random.next());
         self.say(|| format!("agent {agent} connects"));
@@ -298,7 +295,7 @@ impl World {
 
     // --- the link
 
-    fn transmit(&mut self, direction: usize, connection: u64, bytes: &[u8]) {
+    fn transmit(&mut self, direction: usize, bytes: &[u8]) {
         let sent = &mut self.sent[direction];
         sent.frames += 1;
         sent.bytes += bytes.len();
@@ -319,8 +316,8 @@ impl World {
             }
             let bytes = bytes.to_vec();
             let event = match direction {
-                0 => Event::ToCloud { connection, bytes },
-                _ => Event::ToEdge { connection, bytes },
+                0 => Event::ToCloud { bytes },
+                _ => Event::ToEdge { bytes },
             };
             self.at(arrival, event);
         }
@@ -347,7 +344,7 @@ impl World {
     }
 
     fn drive_agent(&mut self, agent: usize) {
-        let connection = self.link.filter(|(_, at)| *at == agent).map(|(connection, _)| connection);
+        let connected = self.link == Some(agent);
         loop {
             let Agent { machine: Some(machine), life, .. } = &mut self.agents[agent] else { return };
             let life = *life;
@@ -355,13 +352,15 @@ impl World {
                 self.perform(agent, life, effect);
                 continue;
             }
-            let Some(connection) = connection else { return };
+            if !connected {
+                return;
+            }
             let Some(machine) = &mut self.agents[agent].machine else { return };
             let Some(frame) = machine.poll_frame() else { return };
             self.check_report(agent, &frame);
             self.say(|| format!("agent {agent} → {frame:?}"));
             let bytes = frame.encode(2000).unwrap();
-            self.transmit(0, connection, &bytes);
+            self.transmit(0, &bytes);
         }
     }
 
@@ -416,8 +415,8 @@ impl World {
                     self.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
                     let bytes = frame.encode(2000).unwrap();
                     self.check_welcome(&frame);
-                    if let Some((connection, _)) = self.link {
-                        self.transmit(1, connection, &bytes);
+                    if self.link.is_some() {
+                        self.transmit(1, &bytes);
                     }
                 }
             }
@@ -426,7 +425,7 @@ impl World {
 
     /// G4: when a node is welcomed, its records are exactly what it holds.
     fn check_welcome(&mut self, frame: &Down) {
-        let (Down::Welcome(welcome), Some((_, agent)), Some(cloud)) = (frame, self.link, &self.cloud) else {
+        let (Down::Welcome(welcome), Some(agent), Some(cloud)) = (frame, self.link, &self.cloud) else {
             return;
         };
         let it = &self.agents[agent];
@@ -466,16 +465,14 @@ impl World {
     fn handle(&mut self, event: Event) -> Result<(), String> {
         let (now, random) = (self.now, self.random.next());
         match event {
-            Event::ToCloud { connection, bytes } => {
+            Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.
-                let _ = connection;
                 if let Some(cloud) = &mut self.cloud {
                     cloud.received(now, Up::decode(&bytes, LIMIT).map_err(|e| e.to_string())?);
                 }
             }
-            Event::ToEdge { connection, bytes } => {
-                let Some((_, agent)) = self.link else { return Ok(()) };
-                let _ = connection;
+            Event::ToEdge { bytes } => {
+                let Some(agent) = self.link else { return Ok(()) };
                 if let Some(machine) = &mut self.agents[agent].machine {
                     let frame = Received::decode(&bytes, LIMIT, MAX_OBJECT).map_err(|e| e.to_string())?;
                     machine.received(now, frame, random);
