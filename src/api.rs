@@ -7,6 +7,8 @@
 mod address;
 mod client;
 mod dispatch;
+mod keeper;
+mod kind;
 mod listen;
 mod listing;
 mod media;
@@ -18,6 +20,10 @@ mod stall;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+pub use keeper::{
+    Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,
+};
+pub use kind::{Kind, PrinterColumn};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;

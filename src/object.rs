@@ -7,6 +7,7 @@ pub mod name;
 pub mod objectsync;
 mod owned;
 mod resource;
+pub mod schema;
 pub mod selector;
 pub mod status;
 mod summary;
