@@ -180,7 +180,7 @@ pub(crate) struct FleetSite {
     api: u16,
     cloud: Process,
     runtime: tokio::runtime::Runtime,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl FleetSite {
@@ -201,7 +201,7 @@ impl FleetSite {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         until("the endpoint listens", || std::net::TcpStream::connect(("127.0.0.1", broker)).ok())?;
         until("the API listens", || std::net::TcpStream::connect(("127.0.0.1", api)).ok())?;
-        Ok(Self { broker, api, cloud, runtime, _directory: directory })
+        Ok(Self { broker, api, cloud, runtime, directory })
     }
 
     pub(crate) fn create(&self, object: &Value) -> anyhow::Result<()> {
@@ -213,6 +213,26 @@ impl FleetSite {
     /// The most memory that the cloud has had, in bytes.
     pub(crate) fn cloud_rss_peak(&self) -> u64 {
         proc_number(&self.cloud, "status", "VmHWM:") * 1024
+    }
+
+    /// The memory that the cloud has now, in bytes.
+    pub(crate) fn cloud_rss(&self) -> u64 {
+        proc_number(&self.cloud, "status", "VmRSS:") * 1024
+    }
+
+    /// The port of the API.
+    pub(crate) fn api(&self) -> u16 {
+        self.api
+    }
+
+    /// The database of the cloud.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.directory.path().join("cloud.db")
+    }
+
+    /// What clients run on.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Runtime {
+        &self.runtime
     }
 }
 

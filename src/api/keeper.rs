@@ -100,6 +100,12 @@ pub trait Keeper: Send + Sync + 'static {
         expected: u64,
     ) -> impl Future<Output = Result<Stored>> + Send;
 
+    /// Whether somebody deletes the dependents of deleted objects and takes the finalizers
+    /// `foregroundDeletion` and `orphan` off: without, a delete never waits for dependents.
+    fn collects(&self) -> bool {
+        false
+    }
+
     /// Checks of the keeper's own before an object of a kind is created (`old` is `None`) or changed: what a
     /// CustomResourceDefinition must be like, and so on. May also complete the object.
     ///

@@ -27,6 +27,8 @@ pub struct Kind {
     pub status_subresource: bool,
     /// Further columns of a table, from a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
+    /// Further fields to select by, from a CustomResourceDefinition: paths such as `.spec.color`.
+    pub selectable_fields: Vec<String>,
     /// Whether the definition of the kind came from a CustomResourceDefinition.
     pub custom: bool,
     /// Whether this version is the one that clients should prefer in its group.
@@ -69,6 +71,7 @@ impl Kind {
             schema: None,
             status_subresource: false,
             columns: Vec::new(),
+            selectable_fields: Vec::new(),
             custom: false,
             preferred: true,
             writable: false,

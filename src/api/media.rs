@@ -8,6 +8,9 @@ use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 /// The media types that are read and written.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
+/// The most media ranges of a header that are looked at.
+const MAX_RANGES: usize = 32;
+
 /// A format of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -21,40 +24,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format to answer in, from an `Accept` header: the first of the highest quality that is
-    /// known. No header means JSON.
-    ///
-    /// # Errors
-    /// 406 if none is known.
-    pub fn accepted(accept: Option<&str>, pretty: bool) -> Result<Self> {
-        let json = if pretty { Self::PrettyJson } else { Self::Json };
-        let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
-        let Some(accept) = accept else { return Ok(json) };
-        let mut best: Option<(u32, Self)> = None;
-        for range in accept.split(',') {
-            let mut parts = range.split(';').map(str::trim);
-            let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-                "application/json" | "application/*" | "*/*" => json,
-                "application/yaml" => Self::Yaml,
-                _ => continue,
-            };
-            let mut quality = 1_000;
-            // `as=Table` and the like ask for another kind, not only for another encoding.
-            let mut transformed = false;
-            for parameter in parts {
-                match parameter.split_once('=') {
-                    Some(("as", _)) => transformed = true,
-                    Some(("q", value)) => quality = thousandths(value),
-                    _ => {}
-                }
-            }
-            if !transformed && quality > 0 && best.is_none_or(|(most, _)| quality > most) {
-                best = Some((quality, format));
-            }
-        }
-        best.map(|(_, format)| format).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
-    }
-
     /// The media type of the format.
     #[must_use]
     pub fn media_type(self) -> &'static str {
@@ -89,6 +58,71 @@ impl Format {
             Self::Yaml => yaml::write(value).map_err(Status::internal),
         }
     }
+}
+
+/// What a response shows of objects: the `as` of a media range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum As {
+    /// All of them.
+    #[default]
+    Whole,
+    /// A table of what people want to see.
+    Table,
+    /// Their metadata.
+    Metadata,
+}
+
+/// What a client takes, decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// The encoding.
+    pub format: Format,
+    /// What is shown.
+    pub shown: As,
+}
+
+impl Accepted {
+    /// What to answer, from an `Accept` header: the first of the highest quality that can be given. No
+    /// header means JSON.
+    ///
+    /// # Errors
+    /// 406 if nothing can be given.
+    pub fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
+        let json = if pretty { Format::PrettyJson } else { Format::Json };
+        let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
+        let Some(accept) = accept else { return Ok(Self { format: json, shown: As::Whole }) };
+        let mut best: Option<(u32, Self)> = None;
+        for range in accept.split(',').take(MAX_RANGES) {
+            let Some((quality, accepted)) = media_range(range, json) else { continue };
+            if quality > 0 && best.is_none_or(|(most, _)| quality > most) {
+                best = Some((quality, accepted));
+            }
+        }
+        best.map(|(_, accepted)| accepted).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
+    }
+}
+
+/// Quality and meaning of one media range, if it can be given.
+fn media_range(range: &str, json: Format) -> Option<(u32, Accepted)> {
+    let mut parts = range.split(';').map(str::trim);
+    let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "application/json" | "application/*" | "*/*" => json,
+        "application/yaml" => Format::Yaml,
+        _ => return None,
+    };
+    let (mut quality, mut shown) = (1_000, As::Whole);
+    for parameter in parts {
+        match parameter.split_once('=') {
+            Some(("as", "Table")) => shown = As::Table,
+            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => shown = As::Metadata,
+            Some(("as", _)) => return None,
+            Some(("g", group)) if group != "meta.k8s.io" => return None,
+            Some(("v", version)) if version != "v1" => return None,
+            Some(("q", value)) => quality = thousandths(value),
+            _ => {}
+        }
+    }
+    Some((quality, Accepted { format, shown }))
 }
 
 /// A quality value in thousandths; what cannot be read counts as 1.
@@ -133,11 +167,15 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    fn read(accept: &str) -> Result<Accepted, u16> {
+        Accepted::read(Some(accept), false).map_err(|status| status.code)
+    }
+
     #[test]
     fn the_format_follows_the_accept_header() {
-        let format = |accept: &str| Format::accepted(Some(accept), false).map_err(|status| status.code);
-        assert_eq!(Format::accepted(None, false), Ok(Format::Json));
-        assert_eq!(Format::accepted(None, true), Ok(Format::PrettyJson));
+        let format = |accept: &str| read(accept).map(|accepted| accepted.format);
+        assert_eq!(Accepted::read(None, false), Ok(Accepted::default()));
+        assert_eq!(Accepted::read(None, true).unwrap().format, Format::PrettyJson);
         assert_eq!(format(""), Ok(Format::Json));
         assert_eq!(format("*/*"), Ok(Format::Json));
         assert_eq!(format("application/yaml"), Ok(Format::Yaml));
@@ -145,15 +183,19 @@ mod tests {
         assert_eq!(format("application/json, application/yaml"), Ok(Format::Json));
         assert_eq!(format("application/yaml;q=0, application/*;q=0.1"), Ok(Format::Json));
         assert_eq!(format("text/html"), Err(406));
+        assert_eq!(format("application/vnd.kubernetes.protobuf, application/json"), Ok(Format::Json));
+        assert_eq!(format("application/vnd.kubernetes.protobuf"), Err(406));
         assert_eq!(format("application/yaml;q=0"), Err(406));
     }
 
     #[test]
-    fn a_client_that_prefers_tables_gets_the_plain_list_it_also_takes() {
-        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Format::accepted(Some(kubectl), false), Ok(Format::Json));
-        let only = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        assert_eq!(Format::accepted(Some(only), false).unwrap_err().code, 406);
+    fn a_client_gets_the_view_that_it_prefers() {
+        let view = |accept: &str| read(accept).map(|accepted| accepted.shown);
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(view(kubectl), Ok(As::Table));
+        assert_eq!(view("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), Err(406));
+        assert_eq!(view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"), Ok(As::Metadata));
+        assert_eq!(view("application/json;as=Other;v=v1;g=meta.k8s.io,application/json"), Ok(As::Whole));
     }
 
     #[test]

@@ -10,16 +10,22 @@ use crate::object::{FieldSelector, Selector, Status};
 pub(super) const MAX_URI: usize = 8 << 10;
 /// The most pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
+/// The longest name of a field manager, in bytes.
+const MAX_MANAGER: usize = 128;
 
 /// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
-    /// `/healthz` and `/livez`: the process answers.
-    Alive,
-    /// `/readyz`: requests can be answered.
-    Ready,
+    /// `/healthz`, `/livez` and `/readyz`, and single checks below them.
+    Health(HealthRequest),
     /// `/version`.
     Version,
+    /// `/metrics`.
+    Metrics,
+    /// `/`, `/api`, `/apis` and below: what is served.
+    Discovery(Discovery),
+    /// `/openapi/v2` and `/openapi/v3`: what objects look like.
+    OpenApi(OpenApi),
     /// `/edgesync/v1/resources`: every kind that is known.
     Resources,
     /// Any other path under `/edgesync/v1/`.
@@ -31,14 +37,69 @@ pub(super) enum Request {
         /// The query.
         query: Vec<(String, String)>,
     },
+    /// Which methods a path takes: `OPTIONS`.
+    Methods(&'static str),
     /// Objects of a kind.
-    Objects {
-        /// What to do with them.
-        verb: Verb,
-        /// Where they are.
-        path: ResourcePath,
-        /// How.
-        options: Options,
+    Objects(Box<ObjectsRequest>),
+}
+
+/// Objects of a kind: what to do with them, where they are, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ObjectsRequest {
+    /// What to do.
+    pub(super) verb: Verb,
+    /// Where.
+    pub(super) path: ResourcePath,
+    /// How.
+    pub(super) options: Options,
+}
+
+/// Whether the server is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HealthRequest {
+    /// `healthz`, `livez` or `readyz`.
+    pub(super) endpoint: &'static str,
+    /// The only check that is asked for.
+    pub(super) check: Option<String>,
+    /// Whether each check is shown.
+    pub(super) verbose: bool,
+    /// Checks that do not count.
+    pub(super) exclude: Vec<String>,
+}
+
+/// Which part of what is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Discovery {
+    /// `/`: all paths.
+    Root,
+    /// `/api`: the versions of the core group.
+    Core,
+    /// `/apis`: all other groups.
+    Groups,
+    /// `/apis/GROUP`.
+    Group(String),
+    /// `/api/VERSION`, `/apis/GROUP/VERSION`: kinds.
+    Version {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
+    },
+}
+
+/// Which document on the kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OpenApi {
+    /// `/openapi/v2`: all in one.
+    V2,
+    /// `/openapi/v3`: the list of documents.
+    V3Index,
+    /// `/openapi/v3/api/VERSION`, `/openapi/v3/apis/GROUP/VERSION`.
+    V3 {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
     },
 }
 
@@ -51,7 +112,7 @@ pub(super) enum Verb {
     Get,
     /// GET of a collection.
     List,
-    /// GET of a collection with `watch=true`.
+    /// GET of a collection with `watch=true`, or a path with `/watch/`.
     Watch,
     /// PUT of an object.
     Update,
@@ -81,18 +142,72 @@ pub(super) struct ResourcePath {
 }
 
 /// The options of a query that this API knows. Others are ignored, as Kubernetes does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Options {
     /// Only objects with such labels.
     pub(super) labels: Selector,
-    /// Only objects with such names and namespaces.
+    /// Only objects with such fields.
     pub(super) fields: FieldSelector,
     /// The most items wanted; `None` for all.
     pub(super) limit: Option<u64>,
     /// Where the page before ended.
     pub(super) continue_token: String,
+    /// The version that a list must show, or after which a watch starts.
+    pub(super) resource_version: Option<u64>,
+    /// How `resource_version` is meant by a list.
+    pub(super) version_match: Option<VersionMatch>,
+    /// How long a list or watch may take, in seconds.
+    pub(super) timeout_seconds: Option<u64>,
+    /// Whether a watch is told now and then how far it has come.
+    pub(super) bookmarks: bool,
+    /// Whether a watch begins with all objects, and a bookmark after them.
+    pub(super) initial_events: Option<bool>,
+    /// Whether a write is only tried.
+    pub(super) dry_run: bool,
+    /// Who writes, for `metadata.managedFields`.
+    pub(super) field_manager: String,
+    /// What happens with fields that are not known.
+    pub(super) field_validation: FieldValidation,
+    /// Whether an apply takes fields from others.
+    pub(super) force: bool,
+    /// How much of the objects a table carries; empty for the default.
+    pub(super) include_object: String,
+    /// How an object is deleted, where the query says so.
+    pub(super) delete: DeleteQuery,
     /// Whether JSON is indented.
     pub(super) pretty: bool,
+}
+
+/// How a list's `resourceVersion` is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VersionMatch {
+    /// Exactly this state.
+    Exact,
+    /// This state or a newer one.
+    NotOlderThan,
+}
+
+/// What happens with fields of a body that the kind does not have, or has twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    /// They are dropped.
+    Ignore,
+    /// They are dropped, and a `Warning` header says so.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// Options of a delete as they may stand in the query; those of a body win.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeleteQuery {
+    /// Seconds that the object may live on.
+    pub(super) grace: Option<i64>,
+    /// What becomes of its dependents.
+    pub(super) propagation: Option<String>,
+    /// An older way to say the same.
+    pub(super) orphan_dependents: Option<bool>,
 }
 
 /// A request that is refused before anything is looked up.
@@ -111,11 +226,13 @@ impl From<Status> for Refusal {
 }
 
 /// The methods of a collection.
-pub(super) const COLLECTION_METHODS: &str = "GET, POST";
+pub(super) const COLLECTION_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 /// The methods of an object.
-pub(super) const OBJECT_METHODS: &str = "GET, PUT, DELETE";
+pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
+/// The methods of a part of an object.
+pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
 /// The methods of what can only be read.
-pub(super) const READ_METHODS: &str = "GET";
+pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
 impl Verb {
     /// The verb as Kubernetes writes it in rules and messages.
@@ -155,27 +272,94 @@ impl Request {
         }
         let segments = split_path(path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        match segments.as_slice() {
-            ["healthz" | "livez"] => read_only(method, Self::Alive),
-            ["readyz"] => read_only(method, Self::Ready),
-            ["version"] => read_only(method, Self::Version),
-            ["edgesync", "v1", "resources"] => read_only(method, Self::Resources),
-            ["edgesync", "v1", rest @ ..] if !rest.is_empty() => Ok(Self::Extension {
-                method: method.to_owned(),
-                path: rest.join("/"),
-                query: parse_query(query)?,
-            }),
-            ["api", version, rest @ ..] => objects(method, "", version, rest, &parse_query(query)?),
-            ["apis", group, version, rest @ ..] => {
-                objects(method, group, version, rest, &parse_query(query)?)
+        if let ["edgesync", "v1", rest @ ..] = segments.as_slice() {
+            return extension(method, rest, query);
+        }
+        let query = parse_query(query)?;
+        let request = match segments.as_slice() {
+            ["api", version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, "", version, rest, &query);
             }
-            _ => Err(Status::no_such_path().into()),
+            ["apis", group, version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, group, version, rest, &query);
+            }
+            ["version"] => Self::Version,
+            ["metrics"] => Self::Metrics,
+            [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
+                Self::Health(health(endpoint, check.first(), &query)?)
+            }
+            ["openapi", rest @ ..] => Self::OpenApi(openapi(rest)?),
+            other => Self::Discovery(discovery(other)?),
+        };
+        match method {
+            "GET" | "HEAD" => Ok(request),
+            "OPTIONS" => Ok(Self::Methods(READ_METHODS)),
+            _ => Err(no_such_method(READ_METHODS)),
         }
     }
 }
 
-fn read_only(method: &str, request: Request) -> Result<Request, Refusal> {
-    if method == "GET" { Ok(request) } else { Err(no_such_method(READ_METHODS)) }
+fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusal> {
+    match (method, rest) {
+        (_, []) => Err(Status::no_such_path().into()),
+        ("GET" | "HEAD", ["resources"]) => Ok(Request::Resources),
+        (_, ["resources"]) => Err(no_such_method(READ_METHODS)),
+        _ => Ok(Request::Extension {
+            method: method.to_owned(),
+            path: rest.join("/"),
+            query: parse_query(query)?,
+        }),
+    }
+}
+
+fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> Result<HealthRequest, Status> {
+    let endpoint = match endpoint {
+        "livez" => "livez",
+        "readyz" => "readyz",
+        _ => "healthz",
+    };
+    let mut request = HealthRequest {
+        endpoint,
+        check: check.map(|check| (*check).to_owned()),
+        verbose: false,
+        exclude: Vec::new(),
+    };
+    for (key, value) in query {
+        match key.as_str() {
+            "verbose" => request.verbose = flag("verbose", value)?,
+            "exclude" => request.exclude.push(value.clone()),
+            _ => {}
+        }
+    }
+    Ok(request)
+}
+
+fn discovery(segments: &[&str]) -> Result<Discovery, Status> {
+    match segments {
+        [] => Ok(Discovery::Root),
+        ["api"] => Ok(Discovery::Core),
+        ["apis"] => Ok(Discovery::Groups),
+        ["api", version] => {
+            Ok(Discovery::Version { group: String::new(), version: (*version).to_owned() })
+        }
+        ["apis", group] => Ok(Discovery::Group((*group).to_owned())),
+        ["apis", group, version] => {
+            Ok(Discovery::Version { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn openapi(segments: &[&str]) -> Result<OpenApi, Status> {
+    match segments {
+        ["v2"] => Ok(OpenApi::V2),
+        ["v3"] => Ok(OpenApi::V3Index),
+        ["v3", "api", version] => Ok(OpenApi::V3 { group: String::new(), version: (*version).to_owned() }),
+        ["v3", "apis", group, version] => {
+            Ok(OpenApi::V3 { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
 }
 
 fn no_such_method(allow: &'static str) -> Refusal {
@@ -190,17 +374,46 @@ fn objects(
     rest: &[&str],
     query: &[(String, String)],
 ) -> Result<Request, Refusal> {
+    // The old form of a watch: `/api/v1/watch/…`.
+    let (rest, watch_path) = match rest {
+        ["watch", rest @ ..] if !rest.is_empty() => (rest, true),
+        rest => (rest, false),
+    };
     let (namespace, rest) = match rest {
         // The parts of a Namespace object, not a resource inside of it.
         ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
         ["namespaces", namespace, inner @ ..] if !inner.is_empty() => (Some((*namespace).to_owned()), inner),
         _ => (None, rest),
     };
-    let (plural, name, subresource) = match rest {
+    let (plural, mut name, subresource) = match rest {
         [plural] => (plural, None, None),
         [plural, name] => (plural, Some(*name), None),
         [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
         _ => return Err(Status::no_such_path().into()),
+    };
+    let (mut options, mut watch) = options(query)?;
+    if watch_path {
+        if method != "GET" || subresource.is_some() {
+            return Err(no_such_method("GET"));
+        }
+        watch = true;
+    }
+    // A watch of one object is a watch of the collection that selects its name.
+    if let Some(only) = name.filter(|_| watch && method == "GET" && subresource.is_none()) {
+        options.fields.select_name(only);
+        name = None;
+    }
+    let verb = match (method, name.is_some()) {
+        ("GET", false) if watch => Verb::Watch,
+        ("GET" | "HEAD", false) => Verb::List,
+        ("POST", false) => Verb::Create,
+        ("DELETE", false) => Verb::DeleteCollection,
+        ("GET" | "HEAD", true) => Verb::Get,
+        ("PUT", true) => Verb::Update,
+        ("PATCH", true) => Verb::Patch,
+        ("DELETE", true) if subresource.is_none() => Verb::Delete,
+        ("OPTIONS", _) => return Ok(Request::Methods(methods(name.is_some(), subresource.is_some()))),
+        _ => return Err(no_such_method(methods(name.is_some(), subresource.is_some()))),
     };
     let path = ResourcePath {
         group: group.to_owned(),
@@ -210,20 +423,15 @@ fn objects(
         name: name.map(str::to_owned),
         subresource: subresource.map(str::to_owned),
     };
-    let (options, watch) = options(query)?;
-    let verb = match (method, name.is_some()) {
-        ("GET", false) if watch => Verb::Watch,
-        ("GET", false) => Verb::List,
-        ("POST", false) => Verb::Create,
-        ("DELETE", false) => Verb::DeleteCollection,
-        ("GET", true) => Verb::Get,
-        ("PUT", true) => Verb::Update,
-        ("PATCH", true) => Verb::Patch,
-        ("DELETE", true) => Verb::Delete,
-        (_, false) => return Err(no_such_method(COLLECTION_METHODS)),
-        (_, true) => return Err(no_such_method(OBJECT_METHODS)),
-    };
-    Ok(Request::Objects { verb, path, options })
+    Ok(Request::Objects(Box::new(ObjectsRequest { verb, path, options })))
+}
+
+fn methods(name: bool, subresource: bool) -> &'static str {
+    match (name, subresource) {
+        (false, _) => COLLECTION_METHODS,
+        (true, false) => OBJECT_METHODS,
+        (true, true) => SUBRESOURCE_METHODS,
+    }
 }
 
 /// Reads the options; the second value is whether a watch is asked for.
@@ -235,17 +443,25 @@ fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
             "labelSelector" => options.labels = selector(value)?,
             "fieldSelector" => options.fields = selector(value)?,
             "continue" => options.continue_token.clone_from(value),
-            "limit" => options.limit = limit(value)?,
-            "pretty" => options.pretty = flag("pretty", value)?,
-            "watch" => watch = flag("watch", value)?,
-            // Ignoring these would do what the client did not ask for.
-            "dryRun" if !value.is_empty() => {
-                return Err(Status::bad_request("dryRun is not supported by this server"));
+            "limit" => options.limit = number(key, value)?.filter(|limit| *limit > 0),
+            "resourceVersion" => options.resource_version = version(value)?,
+            "resourceVersionMatch" => options.version_match = version_match(value)?,
+            "timeoutSeconds" => options.timeout_seconds = number(key, value)?,
+            "allowWatchBookmarks" => options.bookmarks = flag(key, value)?,
+            "sendInitialEvents" => options.initial_events = Some(flag(key, value)?),
+            "dryRun" => options.dry_run |= dry_run(value)?,
+            "fieldManager" => options.field_manager = manager(value)?,
+            "fieldValidation" => options.field_validation = field_validation(value)?,
+            "force" => options.force = flag(key, value)?,
+            "includeObject" => options.include_object.clone_from(value),
+            "gracePeriodSeconds" if !value.is_empty() => {
+                let grace = value.parse().map_err(|_| bad_option(key, value, "must be a whole number"))?;
+                options.delete.grace = Some(grace);
             }
-            "resourceVersionMatch" if value == "Exact" => {
-                let message = "resourceVersionMatch \"Exact\" is not supported by this server: lists show the latest state";
-                return Err(Status::bad_request(message));
-            }
+            "propagationPolicy" => options.delete.propagation = Some(value.clone()),
+            "orphanDependents" => options.delete.orphan_dependents = Some(flag(key, value)?),
+            "pretty" => options.pretty = flag(key, value)?,
+            "watch" => watch = flag(key, value)?,
             _ => {}
         }
     }
@@ -256,12 +472,58 @@ fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status
     value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
 }
 
-fn limit(value: &str) -> Result<Option<u64>, Status> {
+fn number(name: &str, value: &str) -> Result<Option<u64>, Status> {
     match value.parse::<u64>() {
-        Ok(0) => Ok(None),
-        Ok(limit) => Ok(Some(limit)),
+        Ok(number) => Ok(Some(number)),
         Err(_) if value.is_empty() => Ok(None),
-        Err(_) => Err(bad_option("limit", value, "must be a whole number that is not negative")),
+        Err(_) => Err(bad_option(name, value, "must be a whole number that is not negative")),
+    }
+}
+
+fn version(value: &str) -> Result<Option<u64>, Status> {
+    match value.parse::<u64>() {
+        Ok(version) => Ok(Some(version)),
+        Err(_) if value.is_empty() => Ok(None),
+        Err(_) => {
+            Err(bad_option("resourceVersion", value, "must be a version that this server gave, or '0'"))
+        }
+    }
+}
+
+fn version_match(value: &str) -> Result<Option<VersionMatch>, Status> {
+    match value {
+        "" => Ok(None),
+        "Exact" => Ok(Some(VersionMatch::Exact)),
+        "NotOlderThan" => Ok(Some(VersionMatch::NotOlderThan)),
+        _ => Err(bad_option("resourceVersionMatch", value, "must be 'Exact' or 'NotOlderThan'")),
+    }
+}
+
+/// Reads one value of `dryRun`, in a query or in the options of a delete.
+pub(super) fn dry_run(value: &str) -> Result<bool, Status> {
+    match value {
+        "" => Ok(false),
+        "All" => Ok(true),
+        _ => Err(bad_option("dryRun", value, "must be 'All'")),
+    }
+}
+
+fn manager(value: &str) -> Result<String, Status> {
+    if value.len() > MAX_MANAGER {
+        return Err(bad_option("fieldManager", value, "must be at most 128 bytes"));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(bad_option("fieldManager", value, "must consist of printable characters"));
+    }
+    Ok(value.to_owned())
+}
+
+fn field_validation(value: &str) -> Result<FieldValidation, Status> {
+    match value {
+        "" | "Warn" => Ok(FieldValidation::Warn),
+        "Ignore" => Ok(FieldValidation::Ignore),
+        "Strict" => Ok(FieldValidation::Strict),
+        _ => Err(bad_option("fieldValidation", value, "must be 'Ignore', 'Warn' or 'Strict'")),
     }
 }
 
@@ -358,7 +620,7 @@ mod tests {
 
     fn resource(method: &str, uri: &str) -> (Verb, ResourcePath, Options) {
         match parse(method, uri) {
-            Ok(Request::Objects { verb, path, options }) => (verb, path, options),
+            Ok(Request::Objects(request)) => (request.verb, request.path, request.options),
             other => panic!("{method} {uri}: {other:?}"),
         }
     }
@@ -421,8 +683,14 @@ mod tests {
 
     #[test]
     fn own_paths_are_no_resources() {
-        assert_eq!(parse("GET", "/healthz"), Ok(Request::Alive));
-        assert_eq!(parse("GET", "/readyz/"), Ok(Request::Ready));
+        let health = |uri| match parse("GET", uri) {
+            Ok(Request::Health(health)) => health,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(health("/healthz").endpoint, "healthz");
+        assert_eq!(health("/readyz/").endpoint, "readyz");
+        let one = health("/livez/store?verbose&exclude=a&exclude=b");
+        assert_eq!((one.check.as_deref(), one.verbose, one.exclude.len()), (Some("store"), true, 2));
         let extension = Request::Extension {
             method: "POST".into(),
             path: "nodes/a b/confirm".into(),
@@ -432,25 +700,55 @@ mod tests {
     }
 
     #[test]
+    fn the_paths_of_discovery_are_read() {
+        let discovered = |uri| match parse("GET", uri) {
+            Ok(Request::Discovery(discovery)) => discovery,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(discovered("/"), Discovery::Root);
+        assert_eq!(discovered("/api"), Discovery::Core);
+        assert_eq!(discovered("/apis/"), Discovery::Groups);
+        assert_eq!(discovered("/apis/apps"), Discovery::Group("apps".into()));
+        let version = |group: &str| Discovery::Version { group: group.into(), version: "v1".into() };
+        assert_eq!(discovered("/api/v1"), version(""));
+        assert_eq!(discovered("/apis/apps/v1"), version("apps"));
+        assert_eq!(parse("GET", "/openapi/v3"), Ok(Request::OpenApi(OpenApi::V3Index)));
+    }
+
+    #[test]
+    fn the_old_path_of_a_watch_selects_the_name() {
+        for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
+            let (verb, path, options) = resource("GET", uri);
+            assert_eq!((verb, path.name, options.fields.only_name()), (Verb::Watch, None, Some("p")), "{uri}");
+        }
+        assert_eq!(line("GET", "/apis/apps/v1/watch/deployments"), "watch apps/v1 - deployments - -");
+    }
+
+    #[test]
     fn what_is_refused_says_why() {
-        assert_eq!(code("GET", "/"), 404);
-        assert_eq!(code("GET", "/api"), 404);
-        assert_eq!(code("GET", "/api/v1"), 404);
+        assert_eq!(code("GET", "/nowhere"), 404);
+        assert_eq!(code("GET", "/api/v1/a/b/c/d"), 404);
+        assert_eq!(code("GET", "/openapi/v4"), 404);
         assert_eq!(code("GET", "/apis/apps/v1/namespaces/a/b/c/d/e"), 404);
         assert_eq!(code("GET", "/edgesync/v1"), 404);
         assert_eq!(code("POST", "/healthz"), 405);
-        assert_eq!(code("OPTIONS", "/api/v1/pods"), 405);
+        assert_eq!(code("POST", "/api"), 405);
+        assert_eq!(parse("OPTIONS", "/api/v1/pods"), Ok(Request::Methods(COLLECTION_METHODS)));
         assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
         assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
         for bad in [
             "limit=-1",
             "limit=x",
             "watch=perhaps",
-            "dryRun=All",
+            "dryRun=Some",
+            "resourceVersion=x",
+            "resourceVersionMatch=x",
+            "fieldValidation=x",
+            "timeoutSeconds=-1",
             "labelSelector=%zz",
             "a=%ff",
             "labelSelector=a(b",
-            "fieldSelector=spec.x=1",
+            "fieldSelector=spec.x",
         ] {
             assert_eq!(code("GET", &format!("/api/v1/pods?{bad}")), 400, "{bad}");
         }
