@@ -5,6 +5,8 @@
 //! as JSON or YAML; whatever goes wrong is a `Status` object.
 
 mod address;
+#[allow(dead_code, reason = "used by the writes of the dispatcher")]
+mod apply;
 mod client;
 mod dispatch;
 mod keeper;
