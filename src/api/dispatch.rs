@@ -237,9 +237,12 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
         let write = self.as_write(&home, &manager);
         let mut written = match verb {
             Verb::Patch => {
-                let patch_type = PatchType::read(self.head.content_type)?;
+                let strategic = !self.kind.custom && self.kind.schema.is_some();
+                let patch_type = PatchType::of(self.head.content_type, strategic)?;
                 let patch = match patch_type {
-                    PatchType::Apply => media::read_body(Some("application/yaml"), &bytes)?,
+                    // JSON is YAML too, and is read more quickly.
+                    PatchType::Apply => media::read_body(None, &bytes)
+                        .or_else(|_| media::read_body(Some("application/yaml"), &bytes))?,
                     _ => media::read_body(None, &bytes)?,
                 };
                 drop(bytes);

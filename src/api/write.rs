@@ -148,10 +148,6 @@ impl<K: Keeper> Write<'_, K> {
         if kind != PatchType::Apply && self.options.force {
             return wrong(Cause::forbidden("force", "may not be specified for non-apply patch"));
         }
-        if kind == PatchType::Strategic && (self.kind.custom || self.kind.schema.is_none()) {
-            let read = [PatchType::Json, PatchType::Merge, PatchType::Apply].map(PatchType::media_type);
-            return Err(Status::unsupported_media_type(&read));
-        }
         Ok(())
     }
 

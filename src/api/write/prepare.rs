@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{Old, Write};
-use crate::api::apply::{self, Manager, Operation};
+use crate::api::apply::{self, Manager};
 use crate::api::keeper::Keeper;
 use crate::api::request::FieldValidation;
 use crate::api::{convert, rules};
@@ -74,7 +74,8 @@ pub(super) fn finish_create<K: Keeper>(write: &Write<'_, K>, draft: &mut Draft) 
     give_birth(write, object);
     rules::complete(&write.home.resource, None, object, write.now);
     check(write, None, object)?;
-    apply::record_update(None, object, write.home.schema.as_deref(), &manager(write, Operation::Update))?;
+    let facts = Facts::of(write);
+    apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
     write.keeper.admit(write.home, None, object)
 }
 
@@ -95,8 +96,9 @@ pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Objec
     rules::complete(&write.home.resource, Some(&old.object), &mut object, write.now);
     check(write, Some(&old.object), &object)?;
     count_generation(&mut object, &old.object);
-    let manager = manager(write, Operation::Update);
-    apply::record_update(Some(&old.object), &mut object, write.home.schema.as_deref(), &manager)?;
+    let facts = Facts::of(write);
+    let schema = write.home.schema.as_deref();
+    apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
     write.keeper.admit(write.home, Some(&old.object), &mut object)?;
     let changed = object != old.object;
     Ok(Draft { object, prefix: String::new(), warnings, changed })
@@ -117,10 +119,10 @@ pub(super) fn apply<K: Keeper>(write: &Write<'_, K>, old: Option<&Old>, mut appl
         Part::Object if write.home.status_subresource => drop(applied.fields_mut().remove("status")),
         Part::Object => {}
     }
-    let manager = manager(write, Operation::Apply);
+    let facts = Facts::of(write);
     let live = old.map(|old| &old.object);
     let schema = write.home.schema.as_deref();
-    let mut object = apply::apply(live, &applied, schema, &manager, write.options.force)?;
+    let mut object = apply::apply(live, &applied, schema, &facts.manager(write), write.options.force)?;
     if let Some(schema) = schema {
         schema::apply_defaults(schema, object.fields_mut());
     }
@@ -176,13 +178,24 @@ pub(super) fn timestamp<K: Keeper>(write: &Write<'_, K>) -> String {
     write.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn manager<'a, K: Keeper>(write: &Write<'a, K>, operation: Operation) -> Manager<'a> {
-    Manager {
-        name: write.manager,
-        operation,
-        api_version: write.home.resource.api_version(),
-        subresource: if write.part == Part::Status { "status" } else { "" },
-        now: timestamp(write),
+/// The texts of a [`Manager`].
+struct Facts {
+    api_version: String,
+    now: String,
+}
+
+impl Facts {
+    fn of<K: Keeper>(write: &Write<'_, K>) -> Self {
+        Self { api_version: write.home.resource.api_version(), now: timestamp(write) }
+    }
+
+    fn manager<'a, K: Keeper>(&'a self, write: &Write<'a, K>) -> Manager<'a> {
+        Manager {
+            name: write.manager,
+            api_version: &self.api_version,
+            subresource: if write.part == Part::Status { "status" } else { "" },
+            now: &self.now,
+        }
     }
 }
 
