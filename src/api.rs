@@ -17,6 +17,7 @@ mod request;
 mod response;
 mod server;
 mod stall;
+mod table;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};

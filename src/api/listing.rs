@@ -1,8 +1,11 @@
 //! Lists of objects as text that is written piece by piece. Pure.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::kind::Kind;
 use super::media::Format;
+use super::table::{META_API_VERSION, PARTIAL, TABLE, View};
 use crate::object::status::Result;
 use crate::object::{Status, yaml};
 
@@ -10,6 +13,8 @@ use crate::object::{Status, yaml};
 /// the token that continues the list is known last.
 pub struct ListWriter {
     format: Format,
+    view: View,
+    now: Timestamp,
     head: Option<String>,
     any: bool,
 }
@@ -18,14 +23,27 @@ impl ListWriter {
     /// A writer of a list of this kind.
     #[must_use]
     pub fn new(format: Format, api_version: &str, kind: &str) -> Self {
-        let head = match format {
-            Format::Yaml => format!("apiVersion: {api_version}\nkind: {kind}\n"),
-            Format::PrettyJson => {
-                format!("{{\n  \"apiVersion\": \"{api_version}\",\n  \"kind\": \"{kind}\",\n  \"items\": [")
+        let head = [("apiVersion", json!(api_version)), ("kind", json!(kind))];
+        let head = head_of(format, &head, "items");
+        Self { format, view: View::Whole, now: Timestamp::UNIX_EPOCH, head: Some(head), any: false }
+    }
+
+    /// A writer of a list of objects of a kind as a client wants to see them: a list, a table with its
+    /// column definitions or a list of metadata. Ages are those at `now`.
+    pub(super) fn of(format: Format, kind: &Kind, view: View, now: Timestamp) -> Self {
+        match &view {
+            View::Whole => Self::new(format, &kind.resource.api_version(), &kind.list_kind),
+            View::Metadata => {
+                Self { view, now, ..Self::new(format, META_API_VERSION, &format!("{PARTIAL}List")) }
             }
-            Format::Json => format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","items":["#),
-        };
-        Self { format, head: Some(head), any: false }
+            View::Table(table) => {
+                let definitions = table.definitions();
+                let head =
+                    [("apiVersion", json!(META_API_VERSION)), ("kind", json!(TABLE)), ("columnDefinitions", definitions)];
+                let head = head_of(format, &head, "rows");
+                Self { format, view, now, head: Some(head), any: false }
+            }
+        }
     }
 
     /// Writes items, given as JSON text, after those written before.
@@ -35,24 +53,33 @@ impl ListWriter {
     pub fn items(&mut self, items: &[String]) -> Result<String> {
         let mut out = self.head.take().unwrap_or_default();
         for item in items {
-            match self.format {
-                Format::Json => {
-                    out.push_str(if self.any { "," } else { "" });
-                    out.push_str(item);
+            if self.format == Format::Json {
+                out.push_str(if self.any { "," } else { "" });
+                match self.view {
+                    View::Whole => out.push_str(item),
+                    _ => out.push_str(&self.item(item)?.to_string()),
                 }
-                Format::PrettyJson => {
-                    out.push_str(if self.any { ",\n" } else { "\n" });
-                    indent(&mut out, &Format::PrettyJson.render(item.clone())?, "    ", "    ");
-                    out.truncate(out.trim_end().len());
-                }
-                Format::Yaml => {
-                    out.push_str(if self.any { "" } else { "items:\n" });
-                    indent(&mut out, &Format::Yaml.render(item.clone())?, "- ", "  ");
+            } else {
+                let text = self.format.render_value(&self.item(item)?)?;
+                match self.format {
+                    Format::Yaml => {
+                        out.push_str(if self.any { "" } else { "\n" });
+                        indent(&mut out, &text, "- ", "  ");
+                    }
+                    _ => {
+                        out.push_str(if self.any { ",\n" } else { "\n" });
+                        indent(&mut out, text.trim_end(), "    ", "    ");
+                    }
                 }
             }
             self.any = true;
         }
         Ok(out)
+    }
+
+    fn item(&self, json: &str) -> Result<Value> {
+        let object = serde_json::from_str(json).map_err(Status::internal)?;
+        Ok(self.view.item(object, self.now))
     }
 
     /// Writes the end: the metadata of the list.
@@ -70,21 +97,11 @@ impl ListWriter {
                 out.push_str("\n}\n");
             }
             Format::Yaml => {
-                out.push_str(if self.any { "" } else { "items: []\n" });
+                out.push_str(if self.any { "" } else { " []\n" });
                 out.push_str(&yaml::write(&json!({ "metadata": metadata })).map_err(Status::internal)?);
             }
         }
         Ok(out)
-    }
-}
-
-/// Appends lines with an indent; empty lines stay empty.
-fn indent(out: &mut String, lines: &str, first: &str, others: &str) {
-    for (number, line) in lines.split_inclusive('\n').enumerate() {
-        if line != "\n" {
-            out.push_str(if number == 0 { first } else { others });
-        }
-        out.push_str(line);
     }
 }
 
