@@ -55,7 +55,7 @@ impl Include {
 }
 
 /// What a client gets of objects.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum View {
     /// The objects themselves.
     #[default]
@@ -98,13 +98,13 @@ pub(super) fn partial(mut object: Value) -> Value {
 }
 
 /// The table of a kind: its columns, and what its rows carry.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct TableView {
     columns: Columns,
     include: Include,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 enum Columns {
     /// Of a kind that is known here.
     Known(&'static [Column]),

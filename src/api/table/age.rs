@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(since(now, ""), "<unknown>");
         assert_eq!(since(now, "yesterday"), "<invalid>");
         let (first, last) = (Timestamp::MIN, Timestamp::MAX);
-        assert_eq!((between(first, last), between(last, first)), ("20011y".into(), "<invalid>".into()));
+        assert_eq!((between(first, last), between(last, first)), ("20012y".into(), "<invalid>".into()));
     }
 
     proptest! {

@@ -206,9 +206,8 @@ pub(super) fn job_completions(job: &Value) -> String {
 /// How long a job took, or has taken so far.
 pub(super) fn job_duration(job: &Value, now: Timestamp) -> String {
     let time = |path| str_at(job, path).parse::<Timestamp>().ok();
-    time("status.startTime").map_or_else(String::new, |start| {
-        age::between(start, time("status.completionTime").unwrap_or(now))
-    })
+    time("status.startTime")
+        .map_or_else(String::new, |start| age::between(start, time("status.completionTime").unwrap_or(now)))
 }
 
 /// Whether a cron job is suspended.
@@ -232,7 +231,10 @@ pub(super) fn scaler_targets(scaler: &Value) -> String {
         int_at(value, path).map_or_else(|| otherwise.to_owned(), |number| format!("{number}%"))
     };
     if let Some(target) = int_at(scaler, "spec.targetCPUUtilizationPercentage") {
-        return format!("cpu: {}/{target}%", percent(scaler, "status.currentCPUUtilizationPercentage", UNKNOWN));
+        return format!(
+            "cpu: {}/{target}%",
+            percent(scaler, "status.currentCPUUtilizationPercentage", UNKNOWN)
+        );
     }
     let metrics = list(scaler, "spec.metrics");
     let shown = metrics.iter().take(METRICS).enumerate().map(|(number, metric)| {
@@ -297,7 +299,9 @@ fn subjects(binding: &Value, kind: &str) -> String {
 /// Who has made a revision.
 pub(super) fn controller(revision: &Value) -> String {
     let owners = list(revision, "metadata.ownerReferences");
-    let Some(owner) = owners.iter().find(|owner| is_true(owner, "controller")) else { return NONE.to_owned() };
+    let Some(owner) = owners.iter().find(|owner| is_true(owner, "controller")) else {
+        return NONE.to_owned();
+    };
     let (group, _) = split_api_version(str_at(owner, "apiVersion"));
     let dot = if group.is_empty() { "" } else { "." };
     format!("{}{dot}{group}/{}", text(owner, "kind").to_ascii_lowercase(), text(owner, "name"))

@@ -99,6 +99,10 @@ pub(super) fn few(items: &[String], empty: &str) -> String {
     match items.len() {
         0 => empty.to_owned(),
         1..=FEW => items.join(","),
-        count => format!("{} + {} more...", items.iter().take(FEW).cloned().collect::<Vec<_>>().join(","), count - FEW),
+        count => format!(
+            "{} + {} more...",
+            items.iter().take(FEW).cloned().collect::<Vec<_>>().join(","),
+            count - FEW
+        ),
     }
 }

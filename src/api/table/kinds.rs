@@ -7,8 +7,10 @@ use super::columns::{Column, NAME, column, wide};
 use super::fields::{NONE, UNKNOWN, UNSET};
 use super::{cells, pod};
 
-const AGE: Column = column("Age", "Time since it was created.", Age(&["metadata.creationTimestamp"], UNKNOWN));
-const CREATED_AT: Column = column("Created At", "When it was created.", Text(&["metadata.creationTimestamp"], ""));
+const AGE: Column =
+    column("Age", "Time since it was created.", Age(&["metadata.creationTimestamp"], UNKNOWN));
+const CREATED_AT: Column =
+    column("Created At", "When it was created.", Text(&["metadata.creationTimestamp"], ""));
 const CONTAINERS: &str = "Names of the containers.";
 const IMAGES: &str = "Images of the containers.";
 const PODS: &str = "Which pods belong to it.";
@@ -37,9 +39,10 @@ pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
         ("", "Secret") => &SECRET,
         ("", "Service") => &SERVICE,
         ("", "ServiceAccount") => &SERVICE_ACCOUNT,
-        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration") => {
-            &WEBHOOKS
-        }
+        (
+            "admissionregistration.k8s.io",
+            "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+        ) => &WEBHOOKS,
         ("apiextensions.k8s.io", "CustomResourceDefinition")
         | ("rbac.authorization.k8s.io", "ClusterRole" | "Role") => &CREATED,
         ("apps", "ControllerRevision") => &CONTROLLER_REVISION,
@@ -68,7 +71,8 @@ pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
 
 static CREATED: [Column; 2] = [NAME, CREATED_AT];
 
-static CONFIG_MAP: [Column; 3] = [NAME, column("Data", "Number of entries.", Count(&["data", "binaryData"])), AGE];
+static CONFIG_MAP: [Column; 3] =
+    [NAME, column("Data", "Number of entries.", Count(&["data", "binaryData"])), AGE];
 
 static SECRET: [Column; 4] = [
     NAME,
@@ -77,9 +81,11 @@ static SECRET: [Column; 4] = [
     AGE,
 ];
 
-static NAMESPACE: [Column; 3] = [NAME, column("Status", "Phase of its life.", Text(&["status.phase"], "")), AGE];
+static NAMESPACE: [Column; 3] =
+    [NAME, column("Status", "Phase of its life.", Text(&["status.phase"], "")), AGE];
 
-static SERVICE_ACCOUNT: [Column; 3] = [NAME, column("Secrets", "Number of secrets.", Count(&["secrets"])), AGE];
+static SERVICE_ACCOUNT: [Column; 3] =
+    [NAME, column("Secrets", "Number of secrets.", Count(&["secrets"])), AGE];
 
 static POD: [Column; 9] = [
     NAME,
@@ -110,7 +116,11 @@ static NODE: [Column; 10] = [
     wide("External-IP", "Address from outside.", Made(cells::node_external_ip)),
     wide("OS-Image", "Its operating system.", Text(&["status.nodeInfo.osImage"], UNKNOWN)),
     wide("Kernel-Version", "Its kernel.", Text(&["status.nodeInfo.kernelVersion"], UNKNOWN)),
-    wide("Container-Runtime", "What runs its containers.", Text(&["status.nodeInfo.containerRuntimeVersion"], UNKNOWN)),
+    wide(
+        "Container-Runtime",
+        "What runs its containers.",
+        Text(&["status.nodeInfo.containerRuntimeVersion"], UNKNOWN),
+    ),
 ];
 
 static SERVICE: [Column; 7] = [
@@ -123,7 +133,8 @@ static SERVICE: [Column; 7] = [
     wide("Selector", PODS, Pairs("spec.selector")),
 ];
 
-static ENDPOINTS: [Column; 3] = [NAME, column("Endpoints", "Addresses behind it.", Made(cells::endpoints)), AGE];
+static ENDPOINTS: [Column; 3] =
+    [NAME, column("Endpoints", "Addresses behind it.", Made(cells::endpoints)), AGE];
 
 static ENDPOINT_SLICE: [Column; 5] = [
     NAME,
@@ -156,11 +167,19 @@ static PERSISTENT_VOLUME: [Column; 11] = [
     NAME,
     column("Capacity", "Its size.", Text(&["spec.capacity.storage"], "")),
     column("Access Modes", "How it can be mounted.", Made(cells::volume_modes)),
-    column("Reclaim Policy", "What happens to it after its claim.", Text(&["spec.persistentVolumeReclaimPolicy"], "")),
+    column(
+        "Reclaim Policy",
+        "What happens to it after its claim.",
+        Text(&["spec.persistentVolumeReclaimPolicy"], ""),
+    ),
     column("Status", "Phase of its life.", Made(cells::volume_phase)),
     column("Claim", "Claim that has it.", Made(cells::volume_claim)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
-    column("VolumeAttributesClass", "Class of its attributes.", Text(&["spec.volumeAttributesClassName"], UNSET)),
+    column(
+        "VolumeAttributesClass",
+        "Class of its attributes.",
+        Text(&["spec.volumeAttributesClassName"], UNSET),
+    ),
     column("Reason", "Why it is in this phase.", Text(&["status.reason"], "")),
     AGE,
     wide("VolumeMode", "File system or block device.", Text(&["spec.volumeMode"], UNSET)),
@@ -173,7 +192,11 @@ static PERSISTENT_VOLUME_CLAIM: [Column; 9] = [
     column("Capacity", "Size of its volume.", Text(&["status.capacity.storage"], "")),
     column("Access Modes", "How its volume can be mounted.", Made(cells::claim_modes)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
-    column("VolumeAttributesClass", "Class of its attributes.", Text(&["spec.volumeAttributesClassName"], UNSET)),
+    column(
+        "VolumeAttributesClass",
+        "Class of its attributes.",
+        Text(&["spec.volumeAttributesClassName"], UNSET),
+    ),
     AGE,
     wide("VolumeMode", "File system or block device.", Text(&["spec.volumeMode"], UNSET)),
 ];
@@ -219,7 +242,11 @@ static DAEMON_SET: [Column; 11] = [
     column("Desired", "Nodes that should have a pod.", Int(&["status.desiredNumberScheduled"], 0)),
     column("Current", "Nodes that have a pod.", Int(&["status.currentNumberScheduled"], 0)),
     column("Ready", "Nodes with a pod that is ready.", Int(&["status.numberReady"], 0)),
-    column("Up-to-date", "Nodes with a pod of the newest template.", Int(&["status.updatedNumberScheduled"], 0)),
+    column(
+        "Up-to-date",
+        "Nodes with a pod of the newest template.",
+        Int(&["status.updatedNumberScheduled"], 0),
+    ),
     column("Available", "Nodes with a pod ready for long enough.", Int(&["status.numberAvailable"], 0)),
     column("Node Selector", "Which nodes it is for.", Pairs("spec.template.spec.nodeSelector")),
     AGE,
@@ -289,7 +316,11 @@ static ROLE_BINDING: [Column; 6] = [
 static STORAGE_CLASS: [Column; 6] = [
     column("Name", "Name of the object.", DefaultName),
     column("Provisioner", "Who makes the volumes.", Text(&["provisioner"], "")),
-    column("ReclaimPolicy", "What happens to volumes after their claims.", Text(&["reclaimPolicy"], "Delete")),
+    column(
+        "ReclaimPolicy",
+        "What happens to volumes after their claims.",
+        Text(&["reclaimPolicy"], "Delete"),
+    ),
     column("VolumeBindingMode", "When volumes are made.", Text(&["volumeBindingMode"], "Immediate")),
     column("AllowVolumeExpansion", "Whether volumes can grow.", Flag("allowVolumeExpansion", false)),
     AGE,
@@ -312,7 +343,8 @@ static PRIORITY_CLASS: [Column; 5] = [
     wide("PreemptionPolicy", "Whether others make room.", Text(&["preemptionPolicy"], "")),
 ];
 
-static RUNTIME_CLASS: [Column; 3] = [NAME, column("Handler", "What runs the containers.", Text(&["handler"], "")), AGE];
+static RUNTIME_CLASS: [Column; 3] =
+    [NAME, column("Handler", "What runs the containers.", Text(&["handler"], "")), AGE];
 
 static WEBHOOKS: [Column; 3] = [NAME, column("Webhooks", "Number of webhooks.", Count(&["webhooks"])), AGE];
 
@@ -361,7 +393,11 @@ static OBJECT_SYNC: [Column; 7] = [
     NAME,
     column("Node", "Node that holds the object.", Made(cells::sync_node)),
     column("Object", "The object: kind, namespace, name.", Made(cells::sync_object)),
-    column("Held Version", "Version that the node has persisted.", Text(&["status.objectResourceVersion"], NONE)),
+    column(
+        "Held Version",
+        "Version that the node has persisted.",
+        Text(&["status.objectResourceVersion"], NONE),
+    ),
     AGE,
     wide("UID", "UID of the object.", Made(cells::sync_uid)),
     wide("API Version", "Group and version of the object.", Text(&["spec.objectAPIVersion"], NONE)),

@@ -94,6 +94,7 @@ fn field(text: &str) -> Option<(Step, &str)> {
     while let Some((at, letter)) = chars.next() {
         match letter {
             '\\' => name.push(chars.next()?.1),
+            ']' => return None,
             '.' | '[' => {
                 end = at;
                 break;
@@ -141,7 +142,9 @@ fn filter(condition: &str) -> Option<Filter> {
     let right = rest.get(sign.len()..)?.trim();
     let right = match quoted(right) {
         Some(text) => Value::String(text),
-        None => serde_json::from_str(right).ok().filter(|value: &Value| !value.is_object() && !value.is_array())?,
+        None => serde_json::from_str(right)
+            .ok()
+            .filter(|value: &Value| !value.is_object() && !value.is_array())?,
     };
     Some(Filter { path: own_path(left)?, compare: Some((operator, right)) })
 }
@@ -200,13 +203,15 @@ impl Step {
             (Self::All, Value::Object(fields)) => fields.values().collect(),
             (Self::All, Value::Array(items)) => items.iter().collect(),
             (Self::Index(index), Value::Array(items)) => {
-                let place = if *index < 0 { index.checked_add_unsigned(items.len() as u64) } else { Some(*index) };
+                let place =
+                    if *index < 0 { index.checked_add_unsigned(items.len() as u64) } else { Some(*index) };
                 let place = place.and_then(|place| usize::try_from(place).ok());
                 place.and_then(|place| items.get(place)).into_iter().collect()
             }
             (Self::Slice(from, to), Value::Array(items)) => {
                 let place = |index: i64| {
-                    let from_start = if index < 0 { index.saturating_add_unsigned(items.len() as u64) } else { index };
+                    let from_start =
+                        if index < 0 { index.saturating_add_unsigned(items.len() as u64) } else { index };
                     usize::try_from(from_start).unwrap_or(0).min(items.len())
                 };
                 let (from, to) = (from.map_or(0, place), to.map_or(items.len(), place));
@@ -328,9 +333,31 @@ mod tests {
     #[test]
     fn what_is_no_path_is_told() {
         for text in [
-            "", ".", "..", ".a..b", "a", "a.b", ".a.", "$.a", "{.a}", ".a[", ".a]", ".a[]", ".a[x]", ".a['x]",
-            ".a['x'y']", ".a[1:x]", ".a[1:2:3]", ".a[?(@.b==)]", ".a[?(b==1)]", ".a[?(@.b==[1])]", ".a[?()]",
-            ".a[?(@.b[?(@.c)])]", ".a\\", ".a[99999999999999999999]", ".a[0]b",
+            "",
+            ".",
+            "..",
+            ".a..b",
+            "a",
+            "a.b",
+            ".a.",
+            "$.a",
+            "{.a}",
+            ".a[",
+            ".a]",
+            ".a[]",
+            ".a[x]",
+            ".a['x]",
+            ".a['x'y']",
+            ".a[1:x]",
+            ".a[1:2:3]",
+            ".a[?(@.b==)]",
+            ".a[?(b==1)]",
+            ".a[?(@.b==[1])]",
+            ".a[?()]",
+            ".a[?(@.b[?(@.c)])]",
+            ".a\\",
+            ".a[99999999999999999999]",
+            ".a[0]b",
         ] {
             assert_eq!(JsonPath::parse(text), None, "{text}");
         }

@@ -4,9 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::age;
-use super::fields::{
-    NONE, UNKNOWN, at, condition, int, is_deleted, is_true, list, or, str_at, text, typed,
-};
+use super::fields::{NONE, UNKNOWN, at, condition, int, is_deleted, is_true, list, or, str_at, text, typed};
 
 /// How a pod is.
 #[derive(Default)]
