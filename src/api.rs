@@ -12,6 +12,7 @@ mod dispatch;
 mod keeper;
 mod kind;
 mod listen;
+#[allow(dead_code, reason = "tables and lists of metadata are used by the server once it answers in them")]
 mod listing;
 mod media;
 mod objects;
@@ -21,6 +22,8 @@ mod request;
 mod response;
 mod server;
 mod stall;
+#[allow(dead_code, reason = "used by the server once it answers in tables")]
+mod table;
 
 pub use address::{Address, AddressError};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
