@@ -16,7 +16,7 @@ mod listen;
 mod listing;
 mod media;
 mod objects;
-#[allow(dead_code, reason = "the writes of the API use it")]
+#[allow(dead_code, unused_imports, reason = "the writes of the API use it")]
 mod patch;
 mod request;
 mod response;

@@ -40,8 +40,7 @@ pub(in crate::api) fn strategic(document: Value, patch: &Value, schema: &Schema)
     let Value::Object(patch) = patch else {
         return Err(Status::bad_request("a strategic merge patch must be an object"));
     };
-    let fields = if let Value::Object(fields) = document { fields } else { Map::new() };
-    let merged = merge_object(fields, patch, Some(schema), &Path::Root)?;
+    let merged = merge_object(fields_of(Some(document)), patch, Some(schema), &Path::Root)?;
     Ok(Value::Object(merged.unwrap_or_default()))
 }
 
@@ -68,6 +67,11 @@ fn merge_object(
         }
     }
     Ok(Some(fields))
+}
+
+/// The fields of an object; none if it is anything else.
+fn fields_of(value: Option<Value>) -> Fields {
+    if let Some(Value::Object(fields)) = value { fields } else { Fields::new() }
 }
 
 /// What `$patch` says of an object.
@@ -152,8 +156,7 @@ impl Edit<'_> {
                 Err(path.refuse("it must be a list, to have an order of elements or removals"))
             }
             Some(Value::Object(patch)) => {
-                let fields = if let Some(Value::Object(fields)) = old { fields } else { Map::new() };
-                Ok(merge_object(fields, patch, schema, path)?.map(Value::Object))
+                Ok(merge_object(fields_of(old), patch, schema, path)?.map(Value::Object))
             }
             Some(scalar) => Ok(Some(scalar.clone())),
         }

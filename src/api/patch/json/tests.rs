@@ -200,7 +200,7 @@ fn copies_of_copies_end_at_the_limit() {
 #[test]
 fn no_operation_nests_deeper_than_an_object_may() {
     let deeper = value!({"op": "copy", "from": "/a", "path": "/a/a"});
-    let reason = cause(&value!({"a": {}}), &Value::from(vec![deeper; 10]));
+    let reason = cause(&value!({"a": {}}), &Value::from(vec![deeper; MAX_DEPTH]));
     assert!(reason.ends_with("must not nest deeper than 100 levels"), "{reason}");
     let mut deep = value!({});
     for _ in 1..MAX_DEPTH {

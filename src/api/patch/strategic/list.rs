@@ -7,9 +7,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Directive, Edit, Fields, Path, merge_object};
+use super::{Directive, Edit, Fields, Path, fields_of, merge_object};
 use crate::object::schema::{PatchStrategy, Schema};
 use crate::object::status::Result;
 
@@ -161,17 +161,13 @@ impl Merge<'_> {
             match known.entry(id.clone()) {
                 Entry::Occupied(at) if match_all => {
                     if let Some(element) = elements.get_mut(*at.get()) {
-                        let fields = if let Value::Object(fields) = element.value.take() {
-                            fields
-                        } else {
-                            Map::new()
-                        };
+                        let fields = fields_of(Some(element.value.take()));
                         element.value = Value::Object(merged(fields)?);
                     }
                 }
                 entry => {
                     entry.or_insert(elements.len());
-                    let value = Value::Object(merged(Map::new())?);
+                    let value = Value::Object(merged(Fields::new())?);
                     elements.push(Element { id: Some(id.clone()), place: None, value });
                 }
             }
@@ -231,9 +227,9 @@ fn arrange(
         ranks.entry(id).or_insert(rank);
     }
     let rank = |id: &String| ranks.get(id.as_str()).copied();
-    if explicit && !named.iter().map(rank).is_sorted_by(|a, b| a.is_some() && a <= b) {
-        let why = "its items must be in `$setElementOrder`, in the same order";
-        return Err(path.refuse(why));
+    let named: Option<Vec<usize>> = named.iter().map(rank).collect();
+    if explicit && !named.is_some_and(|ranks| ranks.is_sorted()) {
+        return Err(path.refuse("its items must be in `$setElementOrder`, in the same order"));
     }
     let (mut ordered, rest): (Vec<_>, Vec<_>) = elements
         .into_iter()
