@@ -97,7 +97,7 @@ impl EdgeObjects {
             .filter(|(_, object)| wanted(object))
             .filter_map(|(entry, object)| {
                 let name = objectsync::sync_name(&self.node, &entry.uid).ok()?;
-                let selected = options.fields.matches(&object.namespace, &name);
+                let selected = options.fields.matches_names(&object.namespace, &name);
                 selected.then(|| self.record(&object, &entry.uid, entry.version.as_ref()?.as_str()))?
             })
             .collect();
@@ -168,7 +168,7 @@ impl Objects for EdgeObjects {
         let items = list
             .items
             .into_iter()
-            .filter(|item| options.fields.matches(&item.object.namespace, &item.object.name))
+            .filter(|item| options.fields.matches_names(&item.object.namespace, &item.object.name))
             .map(|item| item.body)
             .filter(|body| selected(body))
             .collect();

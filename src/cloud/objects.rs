@@ -76,7 +76,7 @@ impl CloudObjects {
         let found = self.get(resource, namespace, name).await?;
         let selected = |json: &String| {
             Object::parse(json).is_ok_and(|object| {
-                options.fields.matches(namespace, name) && options.labels.matches(&object.labels())
+                options.fields.matches_names(namespace, name) && options.labels.matches(&object.labels())
             })
         };
         let items = found.into_iter().filter(selected).collect();
@@ -160,7 +160,7 @@ impl Objects for CloudObjects {
         };
         let page = self.store.list(query).await.map_err(|error| status(resource, "", &error))?;
         let selected =
-            page.items.into_iter().filter(|item| options.fields.matches(&item.namespace, &item.name));
+            page.items.into_iter().filter(|item| options.fields.matches_names(&item.namespace, &item.name));
         Ok(ListPage {
             items: selected.map(|item| item.body).collect(),
             resource_version: page.version.to_string(),
