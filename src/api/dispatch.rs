@@ -13,7 +13,7 @@ use super::keeper::{Keeper, RowFilter, Stored};
 use super::kind::Kind;
 use super::media::{self, Accepted, As, Format};
 use super::metrics::ApiMetrics;
-use super::objects::{Extension, ExtensionCall};
+use super::extension::{Extension, ExtensionCall};
 use super::patch::PatchType;
 use super::read::{self, Show};
 use super::request::{
@@ -45,7 +45,7 @@ pub(super) struct Api<K: Keeper, E> {
 }
 
 /// The headers of a request that matter, and who sends it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Head<'a> {
     pub(super) accept: Option<&'a str>,
     pub(super) content_type: Option<&'a str>,
@@ -109,7 +109,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         let kind = self.keeper.kind(&path.group, &path.version, &path.plural);
         let kind = kind.ok_or_else(Status::no_such_path)?;
         let part = check_served(&kind, verb, &path)?;
-        auth::authorize(head.role, verb.as_str(), &kind.resource)?;
+        auth::authorize(head.role, verb.as_str(), &kind)?;
         if verb.writes() {
             check_writable(&kind, verb, path.name.as_deref().unwrap_or_default())?;
         }

@@ -27,8 +27,8 @@ pub struct Kind {
     pub status_subresource: bool,
     /// Further columns of a table, from a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
-    /// Further fields to select by, from a CustomResourceDefinition: paths such as `.spec.color`.
-    pub selectable_fields: Vec<String>,
+    /// Further fields to select by, from a CustomResourceDefinition: paths such as `spec.color`.
+    pub selectable_fields: Vec<Arc<str>>,
     /// Whether the definition of the kind came from a CustomResourceDefinition.
     pub custom: bool,
     /// Whether this version is the one that clients should prefer in its group.

@@ -52,17 +52,6 @@ impl Show {
         Ok(response::text(code, self.format.media_type(), body))
     }
 
-    /// An object as the JSON text of an item of a list.
-    fn item(&self, json: String) -> Result<String> {
-        match &self.view {
-            View::Whole => self.served(json),
-            view => {
-                let object = self.value(json)?;
-                Ok(view.item(object, jiff::Timestamp::now()).to_string())
-            }
-        }
-    }
-
     fn served(&self, json: String) -> Result<String> {
         convert::served_text(&self.kind, &self.kind.resource.api_version().into(), json)
     }
@@ -113,9 +102,10 @@ pub(super) async fn list<K: Keeper>(
     let Ok(first) = tokio::time::timeout(timeout, first).await else {
         return Err(Status::timeout("the list could not be read in time"));
     };
-    let (mut lister, page) = first?;
+    let (lister, page) = first?;
     let format = lister.show.format;
-    let mut writer = ListWriter::new(format, &lister.show.kind, &lister.show.view);
+    let view = lister.show.view.clone();
+    let mut writer = ListWriter::of(format, &lister.show.kind, view, jiff::Timestamp::now());
     if lister.is_done() {
         let mut body = writer.items(&page)?;
         body.push_str(&writer.end(lister.finish().await?)?);
@@ -173,7 +163,7 @@ struct Lister<S> {
     selection: Arc<Selection>,
     snapshots: Arc<Snapshots<S>>,
     held: Held<S>,
-    id: Option<Uuid>,
+    id: Option<u128>,
     place: String,
     /// Where the next page starts; `None` before the first and after the last.
     next: Option<Cursor>,
@@ -245,7 +235,7 @@ impl<S: Snapshot> Lister<S> {
         self.left = self.left.map(|left| left.saturating_sub(count));
         self.given = self.given.saturating_add(count);
         self.next = page.next;
-        page.items.into_iter().map(|row| self.show.item(row.json)).collect()
+        page.items.into_iter().map(|row| self.show.served(row.json)).collect()
     }
 
     /// Whether nothing follows, or the client wants no more.
@@ -262,7 +252,7 @@ impl<S: Snapshot> Lister<S> {
             let all = self.held.snapshot.count(self.selection.namespace()).await?;
             metadata.insert("remainingItemCount".into(), json!(all.saturating_sub(self.given)));
         }
-        let id = self.id.unwrap_or_else(Uuid::new_v4);
+        let id = self.id.unwrap_or_else(|| Uuid::new_v4().as_u128());
         let token = Token { snapshot: Some(id), cursor: next.0, place: self.place, given: self.given };
         metadata.insert("continue".into(), json!(token.encode()));
         self.snapshots.keep(id, self.held);

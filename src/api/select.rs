@@ -16,8 +16,6 @@ pub(super) struct Selection {
     namespace: Option<String>,
     labels: Selector,
     fields: FieldSelector,
-    /// Whether the fields are compared in the other form of an Event.
-    core_event: bool,
 }
 
 impl Selection {
@@ -39,18 +37,12 @@ impl Selection {
             namespace: namespace.map(str::to_owned),
             labels: labels.clone(),
             fields: fields.clone(),
-            core_event: resource.kind == "Event" && resource.group.is_empty(),
         })
     }
 
     /// The only namespace that can be selected, if there is one.
     pub(super) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref().or_else(|| self.fields.only_namespace())
-    }
-
-    /// The only object that can be selected, if there is one.
-    pub(super) fn only_name(&self) -> Option<&str> {
-        self.fields.only_name()
     }
 
     /// Whether all objects of the kind in the namespace are selected.
@@ -71,14 +63,11 @@ impl Selection {
     }
 
     fn has_fields(&self, namespace: &str, name: &str, json: &str) -> bool {
-        if self.fields.needs_no_object() {
-            return self.fields.matches(namespace, name, &serde_json::Map::new());
+        if self.fields.is_only_names() {
+            return self.fields.matches_names(namespace, name);
         }
-        let Ok(mut object) = serde_json::from_str::<Object>(json) else { return false };
-        if self.core_event {
-            super::rules::event_to_core(object.fields_mut());
-        }
-        self.fields.matches(namespace, name, object.fields())
+        let object = serde_json::from_str::<Object>(json);
+        object.is_ok_and(|object| self.fields.matches(namespace, name, object.fields()))
     }
 }
 

@@ -246,7 +246,7 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         let open = matches!(parsed, Ok(Request::Health(_) | Request::Version));
         let role = match self.access.authenticate(authorization, peer) {
             Ok(role) => role,
-            Err(_) if open => Role::default(),
+            Err(_) if open => Role::Local,
             Err(status) => return response::unauthorized(&status),
         };
         let request = match parsed {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::keeper::Cursor;
 use crate::object::Status;
@@ -18,7 +17,7 @@ use crate::object::status::{Details, Reason, Result};
 pub(super) struct Token {
     /// The snapshot; `None` to go on in the newest state.
     #[serde(rename = "s", skip_serializing_if = "Option::is_none", default)]
-    pub(super) snapshot: Option<Uuid>,
+    pub(super) snapshot: Option<u128>,
     /// Where to go on.
     #[serde(rename = "c")]
     pub(super) cursor: String,
@@ -84,7 +83,7 @@ pub(super) struct SnapshotLimits {
 /// Snapshots that wait for the next request of their clients.
 pub(super) struct Snapshots<S> {
     limits: SnapshotLimits,
-    waiting: Mutex<HashMap<Uuid, Waiting<S>>>,
+    waiting: Mutex<HashMap<u128, Waiting<S>>>,
 }
 
 struct Waiting<S> {
@@ -111,14 +110,14 @@ impl<S> Snapshots<S> {
     }
 
     /// Takes the snapshot of a token, if it still waits.
-    pub(super) fn take(&self, id: Uuid) -> Option<Held<S>> {
+    pub(super) fn take(&self, id: u128) -> Option<Held<S>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.drop_old(&mut waiting);
         waiting.remove(&id).map(|waiting| waiting.held)
     }
 
     /// Keeps a snapshot for the next request; the one that has waited longest goes if there are too many.
-    pub(super) fn keep(&self, id: Uuid, held: Held<S>) {
+    pub(super) fn keep(&self, id: u128, held: Held<S>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.drop_old(&mut waiting);
         while waiting.len() >= self.limits.count.max(1) {
@@ -135,7 +134,7 @@ impl<S> Snapshots<S> {
         self.drop_old(&mut waiting);
     }
 
-    fn drop_old(&self, waiting: &mut HashMap<Uuid, Waiting<S>>) {
+    fn drop_old(&self, waiting: &mut HashMap<u128, Waiting<S>>) {
         let limits = &self.limits;
         waiting.retain(|_, entry| {
             entry.since.elapsed() < limits.idle && entry.held.opened.elapsed() < limits.age
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn a_snapshot_can_be_taken_once_and_kept_again() {
         let snapshots = Snapshots::new(limits(2, Duration::from_secs(60)));
-        let id = Uuid::new_v4();
+        let id = 7;
         snapshots.keep(id, Held::new(7));
         let held = snapshots.take(id).unwrap();
         assert!(held.snapshot == 7 && snapshots.take(id).is_none());
@@ -165,7 +164,7 @@ mod tests {
     #[test]
     fn the_one_that_waited_longest_makes_room() {
         let snapshots = Snapshots::new(limits(2, Duration::from_secs(60)));
-        let ids = [Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4()];
+        let ids = [1, 2, 3];
         for (number, id) in ids.into_iter().enumerate() {
             snapshots.keep(id, Held::new(number));
         }
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn who_comes_too_late_finds_nothing_and_gets_a_token_for_the_rest() {
         let snapshots = Snapshots::new(limits(2, Duration::ZERO));
-        let id = Uuid::new_v4();
+        let id = 7;
         snapshots.keep(id, Held::new(()));
         snapshots.sweep();
         assert!(snapshots.take(id).is_none());

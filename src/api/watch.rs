@@ -139,18 +139,16 @@ impl<K: Keeper> Watch<K> {
         };
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;
         loop {
-            let keeper = Arc::clone(&self.keeper);
-            let changes = keeper.changes(&self.kind.storage, after);
             let batch = tokio::select! {
-                batch = changes => batch?,
-                () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
-                    let bookmark = self.bookmark(after, false);
-                    send_line(bookmark, sender).await?;
-                    bookmark_at = Instant::now() + BOOKMARK_EVERY;
-                    continue;
-                }
+                batch = self.keeper.changes(&self.kind.storage, after) => Some(batch?),
+                () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => None,
                 () = sender.closed() => return Err(End::Gone),
                 _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(()),
+            };
+            let Some(batch) = batch else {
+                send_line(self.bookmark(after, false), sender).await?;
+                bookmark_at = Instant::now() + BOOKMARK_EVERY;
+                continue;
             };
             let mut out = Vec::new();
             for change in &batch.changes {
@@ -282,12 +280,12 @@ impl Lines {
 
     /// Whether objects are written as they are kept.
     fn is_plain(&self, kind: &Kind) -> bool {
-        self.view == View::Whole && kind.resource == kind.storage
+        matches!(self.view, View::Whole) && kind.resource == kind.storage
     }
 
     fn line(&mut self, kind: &Kind, event: &str, json: String) -> Result<String> {
         let json = convert::served_text(kind, &self.api_version, json)?;
-        if self.view == View::Whole {
+        if matches!(self.view, View::Whole) {
             return Ok(line(event, &json));
         }
         let object: Value = serde_json::from_str(&json).map_err(Status::internal)?;

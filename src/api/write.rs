@@ -17,7 +17,7 @@ use super::request::Options;
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Status};
 
-pub(super) use delete::{DeleteOptions, collection, delete};
+pub(super) use delete::{DeleteOptions, Deleted, collection, delete};
 pub(super) use prepare::Part;
 
 /// How often a write is tried while others change the same object.

@@ -9,7 +9,7 @@ use super::manifest::{self, Manifest};
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
 use crate::api::{Client, ClientError, object_path};
 use crate::object::status::Reason;
-use crate::object::{Resource, Scope, Status};
+use crate::object::{Resource, Scope};
 
 /// Who owns the fields that manifests set.
 const FIELD_MANAGER: &str = "edgesync-cloud";

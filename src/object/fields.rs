@@ -59,6 +59,12 @@ impl FieldSelector {
         self.0.iter().all(|requirement| own(&requirement.field).is_some())
     }
 
+    /// Selects only objects of this name, beside what is asked for already.
+    pub fn select_name(&mut self, name: &str) {
+        let requirement = Requirement { field: "metadata.name".to_owned(), equal: true, value: name.to_owned() };
+        self.0.push(requirement);
+    }
+
     /// Checks that objects of the kind can be selected by these fields. `extra` are the fields that the definition
     /// of a custom kind adds, such as `spec.color`.
     ///
