@@ -37,11 +37,8 @@ const MAX_NESTING: usize = 32;
 /// first call for a kind.
 #[must_use]
 pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
-    let name = if group.is_empty() {
-        format!("{version} {kind}")
-    } else {
-        format!("{group}/{version} {kind}")
-    };
+    let name =
+        if group.is_empty() { format!("{version} {kind}") } else { format!("{group}/{version} {kind}") };
     with_table(|table| {
         let (&name, _) = table.blocks.get_key_value(name.as_str())?;
         Some(table.named(name, 0))
