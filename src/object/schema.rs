@@ -10,6 +10,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+mod builtin;
+mod check;
+#[cfg(feature = "cloud")]
+mod custom;
+mod openapi;
+
+pub use builtin::{builtin, object_meta};
+pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, prune, validate, wrong_types};
+#[cfg(feature = "cloud")]
+pub use custom::read;
+pub use openapi::to_openapi;
+
 /// What a value may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Type {
@@ -139,4 +151,10 @@ impl Schema {
     pub fn field(&self, name: &str) -> Option<&Arc<Schema>> {
         self.properties.get(name).or(self.additional.as_ref())
     }
+}
+
+/// Whether the kind has a status, and with it the subresource of that name.
+#[must_use]
+pub fn has_status(schema: &Schema) -> bool {
+    schema.properties.contains_key("status")
 }
