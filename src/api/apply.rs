@@ -173,14 +173,18 @@ pub(super) fn apply(
     bare.strip_managed_fields();
     let mut managed = recorded(live, &bare, schema, manager);
     let own = managed.take(manager, Operation::Apply);
+    let unowned = unowned();
     let mut fields = shape::fields_of(&configuration, schema);
-    fields.subtract(&unowned());
+    fields.subtract(&unowned);
+    // A record that a client has sent may lay claim to what nobody owns.
+    let mut last = own.fields.clone();
+    last.subtract(&unowned);
 
     let bare = Value::Object(bare.into_fields());
     let mut merged = merge::merge(&bare, &configuration, schema);
     let mut keep = managed.union();
     keep.add(fields.clone());
-    merge::prune(&mut merged, schema, &own.fields, &keep);
+    merge::prune(&mut merged, schema, &last, &keep);
 
     let (Value::Object(before), Value::Object(after)) = (bare, merged) else {
         return Err(Status::bad_request("the body must be one JSON object"));

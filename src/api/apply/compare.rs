@@ -64,8 +64,8 @@ impl Diff {
                 if matches!(after, Form::Map | Form::List) {
                     diff.added.add(Self::of(None, new, schema).added);
                 }
-                diff.removed.subtract(&FieldSet::field());
-                diff.added.subtract(&FieldSet::field());
+                diff.removed.subtract(&FieldSet::only_self());
+                diff.added.subtract(&FieldSet::only_self());
                 diff.whole(old, new);
             }
         }
@@ -140,11 +140,11 @@ impl Diff {
         let mut diff = Self::default();
         if single(old) {
             diff.removed = Self::of(old.first().copied(), None, schema).removed;
-            diff.removed.subtract(&FieldSet::field());
+            diff.removed.subtract(&FieldSet::only_self());
             diff.added.add_self();
         } else if single(new) {
             diff.added = Self::of(None, new.first().copied(), schema).added;
-            diff.added.subtract(&FieldSet::field());
+            diff.added.subtract(&FieldSet::only_self());
             if new.is_empty() { diff.removed.add_self() } else { diff.changed.add_self() }
         } else if old != new {
             diff.changed.add_self();

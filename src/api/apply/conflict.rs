@@ -80,7 +80,7 @@ mod tests {
     fn many_conflicts_are_counted_and_some_are_listed() {
         let mut fields = FieldSet::default();
         for number in 0..1_000 {
-            fields.attach(Element::field(&number.to_string()), FieldSet::field());
+            fields.attach(Element::field(&number.to_string()), FieldSet::only_self());
         }
         let (one, two) = (entry(Operation::Apply, ""), entry(Operation::Update, ""));
         let status = refuse(&[(&one, fields.clone()), (&two, fields)]);

@@ -228,7 +228,7 @@ mod tests {
 
     fn update(name: &str, version: &str, time: &str) -> Entry {
         let mut fields = FieldSet::default();
-        fields.attach(super::super::fieldset::Element::field(name), FieldSet::field());
+        fields.attach(super::super::fieldset::Element::field(name), FieldSet::only_self());
         Entry {
             manager: name.into(),
             operation: Operation::Update,

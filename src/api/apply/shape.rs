@@ -144,7 +144,7 @@ pub(super) fn check_items(value: &Value, schema: Option<&Schema>, path: &str, ca
                     }
                     Some(element) => {
                         check_items(item, item_schema(schema), &format!("{path}{element}"), causes);
-                        seen.attach(element, FieldSet::field());
+                        seen.attach(element, FieldSet::only_self());
                     }
                 }
                 if causes.len() >= MAX_CAUSES {
