@@ -147,17 +147,19 @@ impl Client {
             self.list(&objects).await;
         }
         loop {
-            tokio::select! {
-                waited = objects.ring.wait(self.version + self.lag) => waited.unwrap(),
-                _ = done.wait_for(|done| *done) => {
-                    while self.version < objects.store().version() {
-                        self.step(&objects).await;
-                    }
-                    return self;
-                }
+            let finished = tokio::select! {
+                waited = objects.ring.wait(self.version + self.lag) => waited.is_err(),
+                waited = done.wait_for(|done| *done) => waited.is_ok(),
+            };
+            if finished {
+                break;
             }
             self.step(&objects).await;
         }
+        while self.version < objects.store().version() {
+            self.step(&objects).await;
+        }
+        self
     }
 
     async fn check(&self, objects: &CloudObjects) {
