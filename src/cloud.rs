@@ -10,5 +10,5 @@ mod objects;
 pub mod placement;
 mod service;
 
-pub use objects::{CloudObjects, MAX_LEARNT_KINDS};
+pub use objects::{CloudList, CloudObjects, MAX_LEARNT_KINDS, RingLimits};
 pub use service::run;

@@ -64,6 +64,12 @@ pub enum StoreError {
         /// The oldest revision that can be asked for.
         oldest: u64,
     },
+    /// As many snapshots are open as there may be.
+    #[error("{limit} snapshots are open already, the limit")]
+    TooManySnapshots {
+        /// The limit.
+        limit: usize,
+    },
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

@@ -25,8 +25,10 @@ pub const EDGE: &[Migration] =
 
 /// The migrations of `migrations/cloud`, in order.
 #[cfg(feature = "cloud")]
-pub const CLOUD: &[Migration] =
-    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") }];
+pub const CLOUD: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") },
+    Migration { name: "0002_previous.sql", sql: include_str!("../../migrations/cloud/0002_previous.sql") },
+];
 
 /// Brings the file to the newest schema.
 ///
