@@ -64,6 +64,9 @@ pub enum StoreError {
         /// The oldest revision that can be asked for.
         oldest: u64,
     },
+    /// The file under a read that takes its time has been replaced by another one.
+    #[error("the database file has been replaced meanwhile")]
+    Replaced,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
