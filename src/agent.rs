@@ -3,7 +3,11 @@
 //!
 //! Composes `sync`, `store`, `link` and `api`, which do not know one another.
 
+#[allow(dead_code, reason = "the server asks for it from the cut-over on")]
+mod access;
 mod apply;
+#[allow(dead_code, reason = "opened once the server asks who is there")]
+mod door;
 mod driver;
 mod kinds;
 mod objects;
@@ -99,7 +103,7 @@ async fn serve_api(
     let address = Address::Unix(config.api.socket.clone());
     let listener = Listener::bind(&address).await.context("opening the local API")?;
     set_mode(&config.api.socket, config.api.socket_mode)?;
-    let objects = Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name));
+    let objects = Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, config.api.watch_buffer));
     let server = Server::new(objects, StatusExtension::new(questions), Limits::edge());
     Ok(tokio::spawn(async move {
         server

@@ -7,13 +7,17 @@
 mod check;
 mod files;
 mod journal;
+mod local;
+mod observer;
 mod read;
 mod rows;
 mod salvage;
+mod snapshot;
 mod state;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -28,6 +32,12 @@ use crate::sync::digest::{BucketSet, Buckets, Epoch};
 use crate::sync::replica::{Applied, Totals};
 
 pub use check::CheckReport;
+pub use local::{
+    EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
+    MAX_LEASES, MAX_LOCAL_BYTES,
+};
+pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
+pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
 
 /// The largest page cache of a reading connection, KiB.
 const READER_CACHE_KIB: u32 = 128;
@@ -200,6 +210,8 @@ pub struct Stored {
     pub version: ResourceVersion,
     /// The revision of the last change of this object in this store.
     pub revision: u64,
+    /// The version that this store gives it: the base of the epoch and the revision.
+    pub own_version: u64,
     /// What it is.
     pub object: ObjectRef,
     /// The object as JSON text, as it was received.
@@ -235,6 +247,8 @@ pub struct EdgeStats {
     pub wal_bytes: u64,
     /// Space within the database file that is free for reuse, bytes.
     pub free_bytes: u64,
+    /// Events that had to make room for others before their time, since the store was opened.
+    pub events_dropped: u64,
     /// What the writer has done.
     pub writer: WriterStats,
 }
@@ -253,6 +267,7 @@ struct Inner {
     readers: Readers,
     shared: Arc<state::Shared>,
     checker: check::Checker,
+    snapshots: snapshot::Snapshots,
 }
 
 impl EdgeStore {
@@ -280,7 +295,9 @@ impl EdgeStore {
         let engine = EngineOptions { cache_kib, ..options.engine.clone() };
         let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
         let checker = check::Checker::start(path, &options, writer.clone(), Arc::clone(&shared.recent))?;
-        Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), writer, readers, shared, checker }) })
+        let snapshots = snapshot::Snapshots::new(path, engine, generation);
+        let path = path.to_owned();
+        Ok(Self { inner: Arc::new(Inner { path, writer, readers, shared, checker, snapshots }) })
     }
 
     /// What the store says of itself, as of the last commit.
@@ -425,6 +442,50 @@ impl EdgeStore {
         Ok(list)
     }
 
+    /// The newest committed versions.
+    #[must_use]
+    pub fn versions(&self) -> Versions {
+        self.inner.shared.versions()
+    }
+
+    /// Sets who is told of commits from the next one on. There is one; later calls change nothing.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        // The first one stays.
+        let _ = self.inner.shared.observer.set(observer);
+    }
+
+    /// Waits until the commits that are under way are done, so that the observer's appetite counts.
+    pub async fn settle(&self) {
+        // Nothing depends on the outcome.
+        let _ = self.inner.writer.post(|_, _| Ok::<(), StoreError>(())).await;
+    }
+
+    /// The object of this name that was made on this node.
+    ///
+    /// # Errors
+    /// The store's. An object whose row turns out damaged is not found, and is removed.
+    pub async fn local(
+        &self,
+        kind: LocalKind,
+        namespace: String,
+        name: String,
+    ) -> Result<Option<LocalObject>, StoreError> {
+        let read = move |conn: &_| local::by_name(conn, kind, &namespace, &name);
+        let (object, damaged) = self.inner.readers.run(read).await?;
+        self.report_local_damage(damaged);
+        Ok(object)
+    }
+
+    /// Writes an object that is made on this node, in the next commit.
+    ///
+    /// # Errors
+    /// The store's; a refusal is in the outcome.
+    pub async fn write_local(&self, write: LocalWrite) -> Result<LocalOutcome, StoreError> {
+        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) = &write;
+        let bytes = object.body.len();
+        self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write)).await
+    }
+
     /// The kinds of which objects are held, and how many of each.
     ///
     /// # Errors
@@ -440,6 +501,7 @@ impl EdgeStore {
     pub async fn release_memory(&self) -> Result<(), StoreError> {
         const SHRINK: &str = "PRAGMA shrink_memory";
         let shrink = |conn: &rusqlite::Connection| Ok::<(), StoreError>(conn.execute_batch(SHRINK)?);
+        self.inner.snapshots.release();
         self.inner.readers.run(shrink).await?;
         self.inner.writer.run(0, move |conn, _| shrink(conn)).await
     }
@@ -455,6 +517,7 @@ impl EdgeStore {
             database_bytes: size(&self.inner.path),
             wal_bytes: size(&super::engine::wal_path(&self.inner.path)),
             free_bytes,
+            events_dropped: self.inner.shared.events_dropped.load(Ordering::Relaxed),
             writer: self.inner.writer.stats(),
         })
     }
@@ -476,6 +539,12 @@ impl EdgeStore {
 
     fn recent(&self) -> Arc<journal::Recent> {
         Arc::clone(&self.inner.shared.recent)
+    }
+
+    fn report_local_damage(&self, damaged: Vec<i64>) {
+        if !damaged.is_empty() {
+            drop(self.inner.writer.post(move |conn, state| state.repair_local(conn, &damaged)));
+        }
     }
 
     fn report_damage(&self, damaged: Vec<i64>) {

@@ -70,6 +70,9 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The file under a read that takes its time has been replaced by another one.
+    #[error("the database file has been replaced meanwhile")]
+    Replaced,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

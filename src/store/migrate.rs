@@ -20,8 +20,10 @@ pub struct Migration {
 }
 
 /// The migrations of `migrations/edge`, in order.
-pub const EDGE: &[Migration] =
-    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") }];
+pub const EDGE: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") },
+    Migration { name: "0002_local.sql", sql: include_str!("../../migrations/edge/0002_local.sql") },
+];
 
 /// The migrations of `migrations/cloud`, in order.
 #[cfg(feature = "cloud")]

@@ -42,7 +42,9 @@ impl Generation {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    fn get(&self) -> u64 {
+    /// How often it has been so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::api::Kind;
 use crate::object::kinds::{KINDS, KnownKind};
-use crate::object::schema::Schema;
+use crate::object::schema::{self, Schema};
 use crate::object::{Resource, objectsync};
 
 /// The table of kinds. Readers take a copy of the whole, writers put a new one in its place.
@@ -49,10 +49,6 @@ impl Kinds {
         self.table().version
     }
 
-    pub(super) fn learnt_len(&self) -> usize {
-        self.table().learnt.len()
-    }
-
     /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten for good; a
     /// custom kind that is also a built-in one is left out.
     pub(super) fn set_custom(&self, custom: Vec<Arc<Kind>>) {
@@ -62,18 +58,6 @@ impl Kinds {
             let own = |kind: &Arc<Kind>| !is_covered(&kind.resource, &table.built_in);
             let custom = custom.iter().filter(|kind| own(kind)).cloned().collect();
             Some((custom, learnt))
-        });
-    }
-
-    /// Serves a kind of which an object has been stored.
-    pub(super) fn learn(&self, resource: &Resource) {
-        self.change(|table| {
-            if table.by_path.contains_key(&path(&resource.group, &resource.version, &resource.plural)) {
-                return None;
-            }
-            let mut kinds = table.learnt.clone();
-            kinds.push(Arc::new(learnt(resource.clone())));
-            Some((table.custom.clone(), kinds))
         });
     }
 
@@ -146,8 +130,7 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
 
 /// The schema of a built-in kind: the one place where the cloud asks for it.
 fn schema(resource: &Resource) -> Option<Arc<Schema>> {
-    let _ = resource;
-    None
+    schema::builtin(&resource.group, &resource.version, &resource.kind)
 }
 
 /// Events are kept in their own group, whichever way they came.

@@ -13,7 +13,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
 use super::files;
+use super::local;
 use super::journal::{self, Recent};
+use super::observer::Versions;
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
@@ -166,6 +168,10 @@ struct Copier<'a> {
     expected: u64,
     revision: u64,
     incarnation: Option<String>,
+    /// The base of the old epoch.
+    base: u64,
+    /// The last version of a local object.
+    local: u64,
 }
 
 /// Rows in one transaction of the fresh file.
@@ -191,6 +197,8 @@ impl<'a> Copier<'a> {
             expected: stored.map_or(floor.count, |totals| totals.count.max(floor.count)),
             revision: stored.map_or(floor.revision, |totals| totals.revision.max(floor.revision)),
             incarnation: floor.incarnation.clone().or(incarnation),
+            base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
+            local: floor.versions.local,
         }
     }
 
@@ -198,6 +206,7 @@ impl<'a> Copier<'a> {
     /// file are errors.
     fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
         self.fresh.execute_batch("BEGIN")?;
+        self.local = self.local.max(local::salvage(source, self.fresh)?);
         let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
         let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };
         let downward = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id DESC");
@@ -276,6 +285,10 @@ impl<'a> Copier<'a> {
             count: self.expected,
             incarnation: self.incarnation,
             resources: Resources::default(),
+            versions: Versions {
+                objects: floor.versions.objects.max(self.base.saturating_add(self.revision)),
+                local: self.local,
+            },
         };
         state::start(self.fresh, &floor)?;
         self.fresh.execute_batch("COMMIT")?;

@@ -1,0 +1,1 @@
+//! The keeper over a real store.
