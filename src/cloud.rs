@@ -10,5 +10,5 @@ mod objects;
 pub mod placement;
 mod service;
 
-pub use objects::{CloudList, CloudObjects, MAX_LEARNT_KINDS, RingLimits};
+pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;

@@ -4,7 +4,6 @@
 //! Synced objects and records share a sequence of versions, local objects have their own.
 
 mod list;
-mod plain;
 mod record;
 mod ring;
 mod watch;

@@ -71,7 +71,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         let pretty = matches!(&request, Request::Objects(request) if request.options.pretty);
         match request {
             Request::Methods(allow) => Ok(response::methods(allow)),
-            Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())),
+            Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())?),
             Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension)),
             Request::Discovery(what) => Ok(documents::discovery(&self.keeper.kinds(), &what, &head)?),
             Request::OpenApi(what) => Ok(documents::openapi(&self.keeper.kinds(), &what, &head)?),

@@ -17,7 +17,7 @@ pub trait Extension: Send + Sync + 'static {
     fn call(&self, call: ExtensionCall) -> impl Future<Output = Result<Value>> + Send;
 
     /// Adds to what `/metrics` says.
-    fn metrics(&self, out: &mut MetricsWriter) {
+    fn metrics(&self, out: &mut MetricsWriter<'_>) {
         let _ = out;
     }
 }

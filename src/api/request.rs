@@ -61,10 +61,8 @@ pub(super) struct HealthRequest {
     pub(super) endpoint: &'static str,
     /// The only check that is asked for.
     pub(super) check: Option<String>,
-    /// Whether each check is shown.
-    pub(super) verbose: bool,
-    /// Checks that do not count.
-    pub(super) exclude: Vec<String>,
+    /// How the answer is to look.
+    pub(super) query: Vec<(String, String)>,
 }
 
 /// Which part of what is served.
@@ -286,7 +284,7 @@ impl Request {
             ["version"] => Self::Version,
             ["metrics"] => Self::Metrics,
             [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
-                Self::Health(health(endpoint, check.first(), &query)?)
+                Self::Health(health(endpoint, check.first(), &query))
             }
             ["openapi", rest @ ..] => Self::OpenApi(openapi(rest)?),
             other => Self::Discovery(discovery(other)?),
@@ -312,26 +310,13 @@ fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusa
     }
 }
 
-fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> Result<HealthRequest, Status> {
+fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> HealthRequest {
     let endpoint = match endpoint {
         "livez" => "livez",
         "readyz" => "readyz",
         _ => "healthz",
     };
-    let mut request = HealthRequest {
-        endpoint,
-        check: check.map(|check| (*check).to_owned()),
-        verbose: false,
-        exclude: Vec::new(),
-    };
-    for (key, value) in query {
-        match key.as_str() {
-            "verbose" => request.verbose = flag("verbose", value)?,
-            "exclude" => request.exclude.push(value.clone()),
-            _ => {}
-        }
-    }
-    Ok(request)
+    HealthRequest { endpoint, check: check.map(|check| (*check).to_owned()), query: query.to_vec() }
 }
 
 fn discovery(segments: &[&str]) -> Result<Discovery, Status> {
@@ -690,7 +675,7 @@ mod tests {
         assert_eq!(health("/healthz").endpoint, "healthz");
         assert_eq!(health("/readyz/").endpoint, "readyz");
         let one = health("/livez/store?verbose&exclude=a&exclude=b");
-        assert_eq!((one.check.as_deref(), one.verbose, one.exclude.len()), (Some("store"), true, 2));
+        assert_eq!((one.check.as_deref(), one.query.len()), (Some("store"), 3));
         let extension = Request::Extension {
             method: "POST".into(),
             path: "nodes/a b/confirm".into(),

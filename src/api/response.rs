@@ -117,3 +117,10 @@ pub(super) fn unauthorized(refusal: &Status) -> Response<ResponseBody> {
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
+
+/// An answer to a client that has what it asks for.
+pub(super) fn not_modified() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(None));
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response
+}

@@ -29,7 +29,7 @@ use super::request::{Refusal, Request};
 use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
-use crate::object::Status;
+use crate::object::{Resource, Status};
 use crate::object::status::{Reason, Result};
 
 /// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
@@ -225,7 +225,8 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         let response = self.answer(request, parsed, peer).await;
         let elapsed = started.elapsed();
         let status = response.status().as_u16();
-        self.api.metrics.record_request(label.verb, &label.resource, status, elapsed);
+        let bytes = response.body().size_hint().lower();
+        self.api.metrics.record_request(label.verb, label.resource.as_deref(), status, elapsed, bytes);
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path = uri.path(), status, elapsed_us, "API request");
         if gzip { compress::compressed(response) } else { response }
@@ -275,27 +276,22 @@ impl<K: Keeper, E: Extension> Server<K, E> {
 /// What a request counts as.
 struct Label {
     verb: &'static str,
-    resource: String,
+    /// `None` for what is no kind that is served.
+    resource: Option<Arc<Resource>>,
 }
 
 impl Label {
-    /// Paths that lead nowhere count as one, so that nobody can fill the memory with made-up ones.
     fn of(parsed: &Result<Request, Refusal>, keeper: &impl Keeper) -> Self {
-        let (verb, resource) = match parsed {
+        match parsed {
             Ok(Request::Objects(request)) => {
                 let path = &request.path;
                 let kind = keeper.kind(&path.group, &path.version, &path.plural);
-                let resource = kind.map_or_else(|| "unknown".to_owned(), |kind| kind.resource.qualified());
-                return Self { verb: request.verb.as_str(), resource };
+                let resource = kind.map(|kind| Arc::clone(&kind.resource));
+                Self { verb: request.verb.as_str(), resource }
             }
-            Ok(Request::Health(_)) => ("get", "health"),
-            Ok(Request::Discovery(_)) => ("get", "discovery"),
-            Ok(Request::OpenApi(_)) => ("get", "openapi"),
-            Ok(Request::Extension { .. } | Request::Resources) => ("other", "edgesync"),
-            Ok(_) => ("get", "other"),
-            Err(_) => ("other", "unknown"),
-        };
-        Self { verb, resource: resource.to_owned() }
+            Ok(Request::Extension { .. }) | Err(_) => Self { verb: "other", resource: None },
+            Ok(_) => Self { verb: "get", resource: None },
+        }
     }
 }
 

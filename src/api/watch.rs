@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::convert;
 use super::keeper::{Change, ChangeType, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
-use super::metrics::ApiMetrics;
+use super::metrics::{ApiMetrics, Cut};
 use super::request::{Options, VersionMatch};
 use super::select::Selection;
 use super::table::View;
-use crate::object::status::{Cause, Result};
+use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Status};
 
 /// How often a watch that asks for bookmarks gets one when nothing else happens.
@@ -127,6 +127,8 @@ impl<K: Keeper> Watch<K> {
         let deadline = Instant::now() + self.timeout;
         let sent = tokio::time::timeout_at(deadline, self.send(&sender)).await;
         if let Ok(Err(End::Failed(status))) = sent {
+            let expired = status.is(&Reason::Expired);
+            self.metrics.watch_cut(if expired { Cut::Expired } else { Cut::Closed });
             let line = line("ERROR", &serde_json::to_string(&status).unwrap_or_default());
             let _ = sender.send(Ok(Bytes::from(line))).await;
         }
@@ -152,11 +154,9 @@ impl<K: Keeper> Watch<K> {
             };
             let mut out = Vec::new();
             for change in &batch.changes {
-                if let Some(line) = self.change(change)? {
-                    self.metrics.watch_event();
-                    out.push(line);
-                }
+                out.extend(self.change(change)?);
             }
+            self.metrics.watch_events(out.len() as u64);
             send_all(out, sender).await?;
             after = batch.version;
         }

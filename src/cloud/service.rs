@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agent::presence::CloudPresence;
 use crate::agent::{configured_link, packet_limit};
-use crate::api::{Address, Limits, Listener, Server};
+use crate::api::{Access, Address, Limits, Listener, Server};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
 use crate::cli::service::Service;
 use crate::config::cloud::{BrokerMode, Config};
@@ -48,7 +48,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
-    let server = Server::new(objects, Admin::new(requests), limits);
+    let server = Server::new(objects, Admin::new(requests), Access::open(), limits);
     let api = tokio::spawn(async move {
         server
             .serve(listener, async move {
