@@ -15,6 +15,8 @@ mod media;
 mod objects;
 mod request;
 mod response;
+#[allow(dead_code, reason = "called where objects are written")]
+mod rules;
 mod server;
 mod stall;
 
