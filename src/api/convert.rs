@@ -17,7 +17,7 @@ fn is_event_view(kind: &Kind) -> bool {
 /// An object as the version of the path shows it.
 pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
-        rules::event_to_core(object.fields_mut());
+        rules::event_to_core(&mut object);
     }
     if object.api_version() != kind.resource.api_version() {
         object.fields_mut().insert("apiVersion".to_owned(), json!(kind.resource.api_version()));
@@ -28,7 +28,7 @@ pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
 /// An object as it is kept.
 pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
-        rules::event_to_storage(object.fields_mut());
+        rules::event_to_storage(&mut object);
     }
     if kind.resource != kind.storage {
         object.fields_mut().insert("apiVersion".to_owned(), json!(kind.storage.api_version()));

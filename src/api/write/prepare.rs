@@ -72,7 +72,7 @@ pub(super) fn create<K: Keeper>(write: &Write<'_, K>, mut sent: Object) -> Resul
 pub(super) fn finish_create<K: Keeper>(write: &Write<'_, K>, draft: &mut Draft) -> Result<()> {
     let object = &mut draft.object;
     give_birth(write, object);
-    rules::complete(&write.home.resource, None, object, write.now);
+    rules::complete(&write.home.resource, None, object);
     check(write, None, object)?;
     let facts = Facts::of(write);
     apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
@@ -93,7 +93,7 @@ pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Objec
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_given(&mut object, &old.object);
-    rules::complete(&write.home.resource, Some(&old.object), &mut object, write.now);
+    rules::complete(&write.home.resource, Some(&old.object), &mut object);
     check(write, Some(&old.object), &object)?;
     count_generation(&mut object, &old.object);
     let facts = Facts::of(write);
@@ -130,7 +130,7 @@ pub(super) fn apply<K: Keeper>(write: &Write<'_, K>, old: Option<&Old>, mut appl
         Some(old) => keep_given(&mut object, &old.object),
         None => give_birth(write, &mut object),
     }
-    rules::complete(&write.home.resource, live, &mut object, write.now);
+    rules::complete(&write.home.resource, live, &mut object);
     check(write, live, &object)?;
     if let Some(old) = live {
         count_generation(&mut object, old);
