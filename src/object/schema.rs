@@ -17,7 +17,7 @@ mod custom;
 mod openapi;
 
 pub use builtin::{builtin, object_meta};
-pub use check::{apply_defaults, prune, validate, wrong_types};
+pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, prune, validate, wrong_types};
 #[cfg(feature = "cloud")]
 pub use custom::read;
 pub use openapi::to_openapi;

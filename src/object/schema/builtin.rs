@@ -37,11 +37,8 @@ const MAX_NESTING: usize = 32;
 /// first call for a kind.
 #[must_use]
 pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
-    let name = if group.is_empty() {
-        format!("{version} {kind}")
-    } else {
-        format!("{group}/{version} {kind}")
-    };
+    let name =
+        if group.is_empty() { format!("{version} {kind}") } else { format!("{group}/{version} {kind}") };
     with_table(|table| {
         let (&name, _) = table.blocks.get_key_value(name.as_str())?;
         Some(table.named(name, 0))
@@ -55,6 +52,7 @@ pub fn object_meta() -> Arc<Schema> {
 }
 
 /// Adds what every object has: `apiVersion`, `kind` and `metadata`.
+#[cfg(feature = "cloud")]
 pub(super) fn add_object_fields(properties: &mut BTreeMap<Arc<str>, Arc<Schema>>) {
     with_table(|table| table.add_object_fields(properties, 0));
 }
