@@ -52,6 +52,7 @@ pub fn object_meta() -> Arc<Schema> {
 }
 
 /// Adds what every object has: `apiVersion`, `kind` and `metadata`.
+#[cfg(feature = "cloud")]
 pub(super) fn add_object_fields(properties: &mut BTreeMap<Arc<str>, Arc<Schema>>) {
     with_table(|table| table.add_object_fields(properties, 0));
 }

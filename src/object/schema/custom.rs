@@ -274,7 +274,7 @@ impl Reader {
         let Some(items) = schema.items.as_deref() else { return };
         if keys.is_empty() {
             self.within("x-kubernetes-list-map-keys", |reader| {
-                reader.require("must name at least one field")
+                reader.require("must name at least one field");
             });
         }
         for (index, key) in keys.iter().enumerate() {
@@ -292,7 +292,7 @@ impl Reader {
             };
             let key = Value::from(&**key);
             self.within(&format!("x-kubernetes-list-map-keys[{index}]"), |reader| {
-                reader.invalid(&key, message)
+                reader.invalid(&key, message);
             });
         }
     }

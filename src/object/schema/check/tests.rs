@@ -72,10 +72,7 @@ fn wrong_types_are_told_from_other_mistakes() {
         ]
     );
     assert_eq!(all[1].message, "Invalid value: \"3\": must be an integer");
-    assert_eq!(
-        all[4].message,
-        "Invalid value: an array: must be an array".replace("be an array", "be an object")
-    );
+    assert_eq!(all[4].message, "Invalid value: an array: must be an object");
 }
 
 #[test]
@@ -211,14 +208,14 @@ mod manifests {
     use super::*;
 
     /// The manifest is known whole, correct, and the same afterwards.
-    fn survives(manifest: Value) -> Map<String, Value> {
+    fn survives(manifest: &Value) -> Map<String, Value> {
         let text = |field: &str| manifest[field].as_str().unwrap().to_owned();
         let api_version = text("apiVersion");
         let (group, version) = crate::object::split_api_version(&api_version);
         let schema = builtin(group, version, &text("kind")).unwrap();
         let mut pruned = object(manifest.clone());
         assert_eq!(prune(&schema, &mut pruned), Vec::<String>::new());
-        assert_eq!(Value::Object(pruned.clone()), manifest);
+        assert_eq!(&Value::Object(pruned.clone()), manifest);
         assert_eq!(validate(&schema, &pruned), []);
         apply_defaults(&schema, &mut pruned);
         assert_eq!(validate(&schema, &pruned), []);
@@ -281,7 +278,7 @@ mod manifests {
         let metadata =
             json!({"name": "web", "namespace": "default", "labels": {"app": "web"}, "finalizers": ["a/b"]});
         let pod =
-            survives(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec()}));
+            survives(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec()}));
         let spec = &pod["spec"];
         assert_eq!(spec["restartPolicy"], "Always");
         assert_eq!(spec["containers"][0]["ports"][0]["protocol"], "TCP");
@@ -292,7 +289,7 @@ mod manifests {
 
     #[test]
     fn a_deployment_is_known_whole() {
-        let deployment = survives(json!({
+        let deployment = survives(&json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
             "spec": {
                 "selector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]},
@@ -318,7 +315,7 @@ mod manifests {
 
     #[test]
     fn services_claims_and_rules_are_known_whole() {
-        let service = survives(json!({
+        let service = survives(&json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
             "spec": {
                 "selector": {"app": "web"}, "clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"],
@@ -328,7 +325,7 @@ mod manifests {
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
         }));
         assert_eq!(service["spec"]["type"], "ClusterIP");
-        survives(json!({
+        survives(&json!({
             "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"},
             "spec": {
                 "serviceName": "db", "selector": {"matchLabels": {"app": "db"}},
@@ -339,22 +336,22 @@ mod manifests {
                 }],
             },
         }));
-        survives(json!({
+        survives(&json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "web"},
             "spec": {"ingressClassName": "nginx", "tls": [{"hosts": ["a.b"], "secretName": "tls"}], "rules": [{"host": "a.b",
                 "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]},
         }));
-        survives(json!({
+        survives(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "r"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
             "subjects": [{"kind": "ServiceAccount", "name": "web", "namespace": "default"}],
         }));
-        survives(json!({
+        survives(&json!({
             "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "tick"},
             "spec": {"schedule": "*/5 * * * *", "jobTemplate": {"spec": {"template": {"spec": {
                 "restartPolicy": "OnFailure", "containers": [{"name": "a", "image": "b"}]}}}}},
         }));
-        survives(json!({
+        survives(&json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "ws.lab.io"},
             "spec": {"group": "lab.io", "scope": "Namespaced", "names": {"plural": "ws", "kind": "W", "shortNames": ["w"]},
                 "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},

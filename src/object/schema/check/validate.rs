@@ -108,8 +108,10 @@ impl Checker {
         let required = if self.types_only { &[][..] } else { &schema.required };
         for name in required {
             let nullable = || schema.properties.get(name).is_some_and(|field| field.nullable);
-            let there = fields.get(name.as_ref()).is_some_and(|value| !value.is_null() || nullable());
-            if !there && !(root && is_object_field(name)) {
+            let known = root && is_object_field(name);
+            let there =
+                known || fields.get(name.as_ref()).is_some_and(|value| !value.is_null() || nullable());
+            if !there {
                 self.within(name, |checker| {
                     checker.report("FieldValueRequired", "Required value: must be given".to_owned());
                 });

@@ -8,8 +8,8 @@ use crate::object::schema::{apply_defaults, prune, to_openapi, validate};
 
 const PATH: &str = "spec.versions[0].schema.openAPIV3Schema";
 
-fn with_spec(spec: Value) -> Value {
-    json!({"type": "object", "properties": {"spec": spec}})
+fn with_spec(spec: impl Into<Value>) -> Value {
+    json!({"type": "object", "properties": {"spec": spec.into()}})
 }
 
 fn refused(openapi: &Value) -> Vec<(String, String)> {
@@ -18,7 +18,10 @@ fn refused(openapi: &Value) -> Vec<(String, String)> {
 }
 
 fn object(value: Value) -> Map<String, Value> {
-    value.as_object().unwrap().clone()
+    match value {
+        Value::Object(object) => object,
+        other => panic!("{other} is no object"),
+    }
 }
 
 #[test]
