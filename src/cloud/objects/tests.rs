@@ -4,8 +4,7 @@ mod keep;
 mod replay;
 
 use super::*;
-use crate::object::kinds;
-use serde_json::json;
+use crate::object::{Object, kinds};
 
 #[test]
 fn tokens_come_back_and_others_are_refused() {
@@ -15,20 +14,6 @@ fn tokens_come_back_and_others_are_refused() {
     for bad in ["x", "%%", "e30", "bnVsbA"] {
         assert_eq!(read_token(bad).unwrap_err().code, 400, "{bad}");
     }
-}
-
-#[test]
-fn plain_texts_of_a_secret_become_data() {
-    let secret = kinds::by_word("secret").unwrap().resource();
-    let encode = |object: Value| {
-        let Value::Object(mut object) = object else { panic!("{object}") };
-        encode_string_data(&secret, &mut object).map(|()| Value::Object(object)).map_err(|status| status.code)
-    };
-    let encoded = encode(json!({"data": {"a": "eA==", "b": "eA=="}, "stringData": {"b": "y"}}));
-    assert_eq!(encoded, Ok(json!({"data": {"a": "eA==", "b": "eQ=="}})));
-    assert_eq!(encode(json!({"stringData": {"b": "y"}})), Ok(json!({"data": {"b": "eQ=="}})));
-    assert_eq!(encode(json!({"stringData": {"b": 1}})), Err(422));
-    assert_eq!(encode(json!({"stringData": [], "data": {}})), Err(422));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Keeper, Page, PageQuery, Snapshot, Stored};
-use crate::object::kinds;
+use crate::object::{Object, kinds};
 use crate::store::cloud::{CloudOptions, RecordBatch, RecordPut};
 use crate::store::snapshots::SnapshotLimits;
 use serde_json::{Value, json};
