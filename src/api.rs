@@ -15,6 +15,8 @@ mod media;
 mod objects;
 #[allow(dead_code, unused_imports, reason = "the writes of the API use it")]
 mod patch;
+#[allow(dead_code, reason = "the writes of the API use it")]
+mod protobuf;
 mod request;
 mod response;
 mod server;
