@@ -109,7 +109,7 @@ fn scalars(old: Vec<Value>, new: &[Value], order: Option<&[Value]>, path: &Path<
         }
     }
     let order = order.map(ids).transpose()?;
-    arrange(elements, &named, order, path)
+    arrange(elements, &named, order.as_deref(), path)
 }
 
 /// The merging of a list of objects.
@@ -172,7 +172,7 @@ impl Merge<'_> {
                 }
             }
         }
-        arrange(elements, &named, order, self.path)
+        arrange(elements, &named, order.as_deref(), self.path)
     }
 
     /// Takes the items of a patch apart by what they ask for.
@@ -217,11 +217,11 @@ struct Changes<'p> {
 fn arrange(
     elements: Vec<Element>,
     named: &[String],
-    order: Option<Vec<String>>,
+    order: Option<&[String]>,
     path: &Path<'_>,
 ) -> Result<Vec<Value>> {
     let explicit = order.is_some();
-    let order = order.as_deref().unwrap_or(named);
+    let order = order.unwrap_or(named);
     let mut ranks: HashMap<&str, usize> = HashMap::with_capacity(order.len());
     for (rank, id) in order.iter().enumerate() {
         ranks.entry(id).or_insert(rank);
