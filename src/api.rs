@@ -6,13 +6,20 @@
 
 mod address;
 mod client;
+#[allow(dead_code, unused_imports, reason = "called by the routes of the server")]
+mod discovery;
 mod dispatch;
+#[allow(dead_code, unused_imports, reason = "called by the routes of the server")]
+mod health;
 mod keeper;
 mod kind;
 mod listen;
 mod listing;
 mod media;
+mod metrics;
 mod objects;
+#[allow(dead_code, unused_imports, reason = "called by the routes of the server")]
+mod openapi;
 mod request;
 mod response;
 mod server;
@@ -27,6 +34,7 @@ pub use kind::{Kind, PrinterColumn};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;
+pub use metrics::{ApiMetrics, Cut, MetricsSource, MetricsWriter, Type as MetricType, WatchGuard};
 pub use objects::{Extension, ExtensionCall, ListOptions, ListPage, Objects, PAGE_ITEMS, Preconditions};
 pub use request::encode;
 pub use server::{Limits, Server};
