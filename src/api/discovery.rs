@@ -95,9 +95,7 @@ fn named(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
 }
 
 fn group_value(group: &Group<'_>) -> Value {
-    let version = |version: &Version<'_>| {
-        json!({ "groupVersion": api_version(group.name, version.name), "version": version.name })
-    };
+    let version = |version: &Version<'_>| json!({ "groupVersion": api_version(group.name, version.name), "version": version.name });
     let versions: Vec<Value> = group.versions.iter().map(version).collect();
     let preferred = versions.first().cloned().unwrap_or_default();
     json!({ "name": group.name, "versions": versions, "preferredVersion": preferred })

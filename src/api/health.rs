@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn unreachable() -> Vec<(&'static str, Result<()>)> {
-        checks(Err(Status::service_unavailable("not\nreached")))
+        checks(Err(Status::unavailable("not\nreached", 0)))
     }
 
     #[test]

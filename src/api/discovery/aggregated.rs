@@ -95,8 +95,7 @@ fn version(version: &Version<'_>) -> Value {
 
 fn resource(kind: &Kind) -> Value {
     let Kind { resource, .. } = kind;
-    let response =
-        json!({ "group": resource.group, "version": resource.version, "kind": resource.kind });
+    let response = json!({ "group": resource.group, "version": resource.version, "kind": resource.kind });
     let scope = match resource.scope {
         Scope::Namespaced => "Namespaced",
         Scope::Cluster => "Cluster",

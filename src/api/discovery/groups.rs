@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn stable_versions_come_before_beta_before_alpha_before_other_names() {
-        let mut versions = ["foo", "v1alpha2", "v1", "v11beta2", "v2", "v1beta1", "v3beta1", "v10", "v1gamma1"];
+        let mut versions =
+            ["foo", "v1alpha2", "v1", "v11beta2", "v2", "v1beta1", "v3beta1", "v10", "v1gamma1"];
         versions.sort_by_key(|version| (rank(version), *version));
         let expected = ["v10", "v2", "v1", "v11beta2", "v3beta1", "v1beta1", "v1alpha2", "foo", "v1gamma1"];
         assert_eq!(versions, expected);

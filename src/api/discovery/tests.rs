@@ -44,10 +44,7 @@ fn the_core_group_is_under_api_and_the_others_under_apis() {
 fn the_preferred_version_of_a_group_is_the_first() {
     let autoscaling = group(&kinds(), "autoscaling").unwrap();
     assert_eq!(autoscaling["kind"], "APIGroup");
-    assert_eq!(
-        autoscaling["preferredVersion"],
-        json!({ "groupVersion": "autoscaling/v2", "version": "v2" })
-    );
+    assert_eq!(autoscaling["preferredVersion"], json!({ "groupVersion": "autoscaling/v2", "version": "v2" }));
     assert_eq!(autoscaling["versions"][1]["version"], "v3");
     let example = group(&kinds(), "example.com").unwrap();
     assert_eq!(example["preferredVersion"]["version"], "v1");

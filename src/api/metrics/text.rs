@@ -114,8 +114,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    type Sample = (String, Vec<(String, String)>, f64);
+
     /// Reads a sample as Prometheus does: name, labels, value.
-    fn parse(line: &str) -> Option<(String, Vec<(String, String)>, f64)> {
+    fn parse(line: &str) -> Option<Sample> {
         let end = line.find(['{', ' '])?;
         let (name, rest) = line.split_at(end);
         let mut labels = Vec::new();

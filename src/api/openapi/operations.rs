@@ -78,8 +78,7 @@ const GET: Operation = Operation {
     answer: Content::Object,
     code: "200",
 };
-const REPLACE: Operation =
-    Operation { method: "put", name: "replace", action: "put", code: "200", ..CREATE };
+const REPLACE: Operation = Operation { method: "put", name: "replace", action: "put", code: "200", ..CREATE };
 const PATCH: Operation = Operation {
     method: "patch",
     name: "patch",
@@ -88,12 +87,8 @@ const PATCH: Operation = Operation {
     body: Content::Patch,
     ..REPLACE
 };
-const DELETE: Operation = Operation {
-    name: "delete",
-    action: "delete",
-    parameters: parameters::DELETE,
-    ..DELETE_COLLECTION
-};
+const DELETE: Operation =
+    Operation { name: "delete", action: "delete", parameters: parameters::DELETE, ..DELETE_COLLECTION };
 
 /// The paths of a kind.
 pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
@@ -144,8 +139,10 @@ struct Place<'k> {
 
 impl Place<'_> {
     fn path(self, in_path: &[&str], operations: &[Operation]) -> Value {
-        let mut path: Map<String, Value> =
-            operations.iter().map(|operation| (operation.method.to_owned(), self.operation(operation))).collect();
+        let mut path: Map<String, Value> = operations
+            .iter()
+            .map(|operation| (operation.method.to_owned(), self.operation(operation)))
+            .collect();
         if !in_path.is_empty() {
             path.insert("parameters".into(), parameters::references(self.dialect, in_path).into());
         }
@@ -177,7 +174,8 @@ impl Place<'_> {
             match self.dialect {
                 Dialect::V2 => {
                     value["consumes"] = json!(types);
-                    let body = json!({ "name": "body", "in": "body", "required": required, "schema": schema });
+                    let body =
+                        json!({ "name": "body", "in": "body", "required": required, "schema": schema });
                     parameters.push(body);
                 }
                 Dialect::V3 => {

@@ -93,7 +93,9 @@ pub(super) const DELETE_COLLECTION: &[&str] = &[
 pub(super) fn definitions(dialect: Dialect) -> Map<String, Value> {
     let path = IN_PATH.iter().map(|parameter| (parameter, "path"));
     let query = IN_QUERY.iter().map(|parameter| (parameter, "query"));
-    path.chain(query).map(|(parameter, place)| (parameter.name.to_owned(), value(dialect, parameter, place))).collect()
+    path.chain(query)
+        .map(|(parameter, place)| (parameter.name.to_owned(), value(dialect, parameter, place)))
+        .collect()
 }
 
 /// References to parameters, for an operation. Those of which clients want to know whether they are there are

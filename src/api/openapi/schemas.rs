@@ -34,7 +34,8 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
 fn list(kind: &Kind, dialect: Dialect) -> Value {
     let mut properties = Map::new();
     add_type(&mut properties);
-    properties.insert("metadata".into(), reference(dialect, "ListMeta", "Version and continuation of the list."));
+    properties
+        .insert("metadata".into(), reference(dialect, "ListMeta", "Version and continuation of the list."));
     let items = json!({
         "description": "The objects.",
         "type": "array",
@@ -105,13 +106,17 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
         ("DeleteOptions", delete_options()),
         ("ListMeta", list_meta()),
         ("ObjectMeta", object_meta()),
-        ("Patch", json!({ "description": "A patch, in the form that its media type says.", "type": "object" })),
+        (
+            "Patch",
+            json!({ "description": "A patch, in the form that its media type says.", "type": "object" }),
+        ),
         ("Status", status()),
     ];
     let mut shared: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).collect();
     if let Some(status) = shared.get_mut(&names::meta("Status")) {
-        status["x-kubernetes-group-version-kind"] = json!([{ "group": "", "version": "v1", "kind": "Status" }]);
+        status["x-kubernetes-group-version-kind"] =
+            json!([{ "group": "", "version": "v1", "kind": "Status" }]);
         status["properties"]["metadata"] = reference(dialect, "ListMeta", "Empty.");
     }
     shared
