@@ -90,8 +90,18 @@ fn shown_local(object: LocalObject) -> Stored {
 impl EdgeObjects {
     /// `watch_bytes` is what may be kept in memory for those who watch.
     pub(super) fn new(store: EdgeStore, kinds: Arc<KnownKinds>, node: &str, watch_bytes: usize) -> Self {
+        Self::keeping(store, kinds, node, watch_bytes, INTEREST)
+    }
+
+    fn keeping(
+        store: EdgeStore,
+        kinds: Arc<KnownKinds>,
+        node: &str,
+        watch_bytes: usize,
+        interest: Duration,
+    ) -> Self {
         let node: Arc<str> = node.into();
-        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, INTEREST, store.versions()));
+        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, interest, store.versions()));
         store.observe(watches.clone());
         // A commit in between went unseen.
         watches.catch_up(store.versions());
