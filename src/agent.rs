@@ -103,7 +103,8 @@ async fn serve_api(
     let address = Address::Unix(config.api.socket.clone());
     let listener = Listener::bind(&address).await.context("opening the local API")?;
     set_mode(&config.api.socket, config.api.socket_mode)?;
-    let objects = Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, config.api.watch_buffer));
+    let objects =
+        Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, config.api.watch_buffer));
     let server = Server::new(objects, StatusExtension::new(questions), Limits::edge());
     Ok(tokio::spawn(async move {
         server

@@ -52,7 +52,8 @@ async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut R
         said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
         if random.below(3) == 0 {
             let name = format!("lease-{}", random.below(5));
-            let lease = write_local(store, local(LocalKind::Lease, &name, &version.to_string())).await.unwrap();
+            let lease =
+                write_local(store, local(LocalKind::Lease, &name, &version.to_string())).await.unwrap();
             held.insert(name, lease.body);
             said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
         }
@@ -76,7 +77,9 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
     let totals = store.facts().totals;
     let check = store.check().await.map_err(|error| error.to_string())?;
     let mut held = held(&store).await;
-    held.extend(all_local(&store, LocalKind::Lease).await.into_iter().map(|(name, lease)| (name, lease.body)));
+    held.extend(
+        all_local(&store, LocalKind::Lease).await.into_iter().map(|(name, lease)| (name, lease.body)),
+    );
     store.close().await;
     if check.renewed {
         return Err("the totals do not match the rows".into());

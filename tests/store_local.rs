@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use edgesync::store::StoreError;
 use edgesync::store::edge::{
-    EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES, Scan,
+    EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
+    Scan,
 };
 use store_support::*;
 
@@ -62,10 +63,16 @@ async fn a_write_is_refused_with_its_reason() {
     let refused = async |write| store.write_local(write).await.unwrap().unwrap_err();
     let version = create(&store, Lease, "a", "1").await;
     assert_eq!(refused(LocalWrite::Create(local(Lease, "a", "2"))).await, LocalRefusal::Exists);
-    assert_eq!(refused(LocalWrite::Update(local(Lease, "a", "2"), version - 1)).await, LocalRefusal::Modified);
+    assert_eq!(
+        refused(LocalWrite::Update(local(Lease, "a", "2"), version - 1)).await,
+        LocalRefusal::Modified
+    );
     assert_eq!(refused(LocalWrite::Update(local(Event, "a", "2"), version)).await, LocalRefusal::Missing);
     assert_eq!(refused(LocalWrite::Remove(local(Lease, "a", ""), version + 1)).await, LocalRefusal::Modified);
-    assert_eq!(refused(LocalWrite::Create(local(Lease, "b", &"x".repeat(65_536)))).await, LocalRefusal::TooLarge);
+    assert_eq!(
+        refused(LocalWrite::Create(local(Lease, "b", &"x".repeat(65_536)))).await,
+        LocalRefusal::TooLarge
+    );
     for number in 1..MAX_LEASES {
         create(&store, Lease, &number.to_string(), "1").await;
     }
@@ -221,7 +228,9 @@ async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let noticed = async { tokio::select! { () = noticed => {} () = poked => {} } };
+    let noticed = async {
+        tokio::select! { () = noticed => {} () = poked => {} }
+    };
     tokio::time::timeout(Duration::from_secs(30), noticed).await.expect("it is not noticed");
     let after = store.versions();
     assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");

@@ -161,7 +161,8 @@ impl Iterator for Members<'_> {
 /// Whether a key, in its quotes, is this name; it may be written with escapes.
 fn is_name(key: &str, name: &str) -> bool {
     let plain = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
-    plain == Some(name) || (key.contains('\\') && serde_json::from_str(key).is_ok_and(|key: String| key == name))
+    plain == Some(name)
+        || (key.contains('\\') && serde_json::from_str(key).is_ok_and(|key: String| key == name))
 }
 
 fn byte(json: &str, at: usize) -> Option<u8> {
@@ -241,7 +242,10 @@ mod tests {
             (r#"{"metadata":null,"z":1}"#, r#"{"metadata":{"resourceVersion":"5"},"z":1}"#),
             (r#"{"metadata":[{"resourceVersion":1}]}"#, r#"{"metadata":{"resourceVersion":"5"}}"#),
             (r#"{"metadata":{"resourceVersion":7}}"#, r#"{"metadata":{"resourceVersion":"5"}}"#),
-            (r#"{"metadata":{"resourceVersion":null ,"b":0}}"#, r#"{"metadata":{"resourceVersion":"5" ,"b":0}}"#),
+            (
+                r#"{"metadata":{"resourceVersion":null ,"b":0}}"#,
+                r#"{"metadata":{"resourceVersion":"5" ,"b":0}}"#,
+            ),
         ] {
             assert_eq!(with_resource_version(json, 5), expected, "{json}");
         }

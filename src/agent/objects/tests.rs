@@ -171,7 +171,8 @@ async fn write_local(keeper: &EdgeObjects, random: &mut Random, round: u64) {
 }
 
 async fn change(keeper: &EdgeObjects, random: &mut Random, round: u64) {
-    let kinds = [resource("cm"), resource("cm"), resource("nodes"), deployments("v1"), deployments("v1beta1")];
+    let kinds =
+        [resource("cm"), resource("cm"), resource("nodes"), deployments("v1"), deployments("v1beta1")];
     let changes = (0..=random.below(8)).map(|_| {
         let number = random.below(30);
         // The same name under another UID is another object; the kind may change its version.
@@ -188,7 +189,13 @@ async fn change(keeper: &EdgeObjects, random: &mut Random, round: u64) {
 }
 
 /// What happens to the file: nothing, mostly.
-async fn disturb(keeper: EdgeObjects, path: &Path, random: &mut Random, bytes: usize, keep: Duration) -> EdgeObjects {
+async fn disturb(
+    keeper: EdgeObjects,
+    path: &Path,
+    random: &mut Random,
+    bytes: usize,
+    keep: Duration,
+) -> EdgeObjects {
     match random.below(25) {
         0 => {
             keeper.store.close().await;
@@ -338,7 +345,8 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
     for word in ["cm", "objectsyncs"] {
         let resource = resource(word);
         let mut snapshot = keeper.snapshot(&resource).await.unwrap();
-        let filter: crate::api::RowFilter = Arc::new(|item| item.json.contains("o-7\"") || item.name == "gw-1.u-7");
+        let filter: crate::api::RowFilter =
+            Arc::new(|item| item.json.contains("o-7\"") || item.name == "gw-1.u-7");
         let query = PageQuery { limit: 5, filter: Some(filter), ..PageQuery::default() };
         let page = snapshot.page(query).await.unwrap();
         assert_eq!((page.items.len(), page.next), (1, None), "{word}");
@@ -347,8 +355,12 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
         let query = PageQuery { limit: 39, ..PageQuery::default() };
         assert!(snapshot.page(query).await.unwrap().next.is_some(), "{word}");
         let query = PageQuery { namespace: Some("ns-1".into()), limit: 500, ..PageQuery::default() };
-        assert_eq!(snapshot.page(query).await.unwrap().items.len() as u64, snapshot.count(Some("ns-1")).await.unwrap());
-        let query = PageQuery { after: Some(crate::api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
+        assert_eq!(
+            snapshot.page(query).await.unwrap().items.len() as u64,
+            snapshot.count(Some("ns-1")).await.unwrap()
+        );
+        let query =
+            PageQuery { after: Some(crate::api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
         assert_eq!(snapshot.page(query).await.unwrap_err().code, 400, "{word}");
     }
 }
@@ -362,7 +374,8 @@ async fn a_list_shows_one_commit_however_long_it_takes() {
     let mut snapshot = keeper.snapshot(&cm).await.unwrap();
     let first = snapshot.page(PageQuery { limit: 4, ..PageQuery::default() }).await.unwrap();
     keeper.store.apply((0..20).map(|n| put(cm.clone(), n, n, 6)).collect()).await.unwrap();
-    let rest = snapshot.page(PageQuery { after: first.next, limit: 500, ..PageQuery::default() }).await.unwrap();
+    let rest =
+        snapshot.page(PageQuery { after: first.next, limit: 500, ..PageQuery::default() }).await.unwrap();
     assert_eq!(rest.items.len(), 6);
     assert!(rest.items.iter().all(|item| item.version <= snapshot.version()));
     // Few at a time.
@@ -408,6 +421,27 @@ async fn a_store_that_closes_lets_go_of_those_who_wait() {
     let version = keeper.version(&cm);
     let (batch, ()) = tokio::join!(keeper.changes(&cm, version), keeper.store.close());
     assert_eq!(batch.unwrap_err().code, 503);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
+    let dir = tempfile::tempdir().unwrap();
+    let cm = resource("cm");
+    for round in 0..10 {
+        let keeper = keeper(&dir.path().join(format!("{round}.db")), 1 << 20, LONG).await;
+        let (store, kind) = (keeper.store.clone(), cm.clone());
+        let writing = tokio::spawn(async move {
+            for version in 1..60 {
+                store.apply(vec![put(kind.clone(), 1, 1, version)]).await.unwrap();
+            }
+        });
+        let mut follower = Client { resource: cm.clone(), held: Held::new(), version: 0, relists: 0 };
+        (follower.held, follower.version) = list(&keeper, &cm, 500).await;
+        writing.await.unwrap();
+        follower.catch_up(&keeper, 500).await;
+        assert_eq!(follower.relists, 0, "round {round}");
+        keeper.store.close().await;
+    }
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
 use super::files;
-use super::local;
 use super::journal::{self, Recent};
+use super::local;
 use super::observer::Versions;
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
