@@ -102,7 +102,7 @@ impl Site {
             path("edge.toml"),
             format!(
                 "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/edge.sock\"\n[log]\nformat = \"text\"\nlevel = \"info,edgesync::agent=debug\"\n",
+                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\nlevel = \"info,edgesync::agent=debug\"\n",
                 directory.path().display()
             ),
         )?;

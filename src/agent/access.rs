@@ -196,7 +196,10 @@ mod tests {
         assert_eq!(first.tokens, again.tokens);
         assert_ne!(first.tokens[0], first.tokens[1]);
         assert_eq!(first.tokens[0].len(), 43);
-        assert_eq!((mode(&path.with_file_name("token")), mode(&path.with_file_name("token-secrets"))), (0o640, 0o600));
+        assert_eq!(
+            (mode(&path.with_file_name("token")), mode(&path.with_file_name("token-secrets"))),
+            (0o640, 0o600)
+        );
         let access = first.access();
         assert_eq!(role(&access, &first.tokens[0]), Some(Role::Local));
         assert_eq!(role(&access, &first.tokens[1]), Some(Role::Secrets));

@@ -47,7 +47,11 @@ impl DoorState {
 
 /// Listens on the address, however long it takes, and writes the kubeconfigs for it. To be dropped when the
 /// agent stops.
-pub(super) async fn listen(address: SocketAddr, tokens: &Tokens, state: &watch::Sender<DoorState>) -> Listener {
+pub(super) async fn listen(
+    address: SocketAddr,
+    tokens: &Tokens,
+    state: &watch::Sender<DoorState>,
+) -> Listener {
     let mut wait = FIRST_WAIT;
     loop {
         match Listener::bind(&Address::Tcp(address)).await {

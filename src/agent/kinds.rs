@@ -3,7 +3,6 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::api::Kind;
@@ -13,9 +12,11 @@ use crate::object::{Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
 
 /// Where to change what was received from the cloud.
-const SYNCED_HINT: &str = "change it on the cloud side: with kubectl or edgesync-cloud apply; this node receives it from there";
+const SYNCED_HINT: &str =
+    "change it on the cloud side: with kubectl or edgesync-cloud apply; this node receives it from there";
 /// Why records cannot be changed.
-const RECORD_HINT: &str = "it says what this node holds and follows from that: change the object on the cloud side";
+const RECORD_HINT: &str =
+    "it says what this node holds and follows from that: change the object on the cloud side";
 
 /// Built-in kinds that are in the discovery although nothing of them is held: those that people ask for.
 const COMMON_GROUPS: [&str; 3] = ["", "apps", "batch"];
@@ -38,13 +39,11 @@ type Path = (String, String, String);
 
 /// Kinds by group, version and plural.
 #[derive(Debug, Default)]
-pub(super) struct KnownKinds {
-    known: RwLock<Known>,
-    version: AtomicU64,
-}
+pub(super) struct KnownKinds(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
+    version: u64,
     held: HashMap<Path, Arc<Resource>>,
     /// Made when they are first asked for; the built-in ones among them that are not in the discovery.
     kinds: HashMap<Path, Arc<Kind>>,
@@ -63,11 +62,11 @@ impl KnownKinds {
     }
 
     fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
-        read(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn write<T>(&self, write: impl FnOnce(&mut Known) -> T) -> T {
-        write(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
+        write(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes a kind known.
@@ -77,16 +76,16 @@ impl KnownKinds {
             return;
         }
         self.write(|known| {
+            known.version += 1;
             known.held.insert(path, resource.clone());
             // Which version is preferred may be another one now.
             (known.kinds, known.served) = (HashMap::new(), None);
         });
-        self.version.fetch_add(1, atomic::Ordering::Release);
     }
 
     /// Changes whenever a kind is learnt.
     pub(super) fn version(&self) -> u64 {
-        self.version.load(atomic::Ordering::Acquire)
+        self.read(|known| known.version)
     }
 
     /// The kind served under a path: one that was held, or a built-in one of which nothing is held.
@@ -104,7 +103,7 @@ impl KnownKinds {
         }
         let resource = self.find(group, version, plural)?;
         Some(self.write(|known| {
-            let kind = Arc::new(known.make(resource));
+            let kind = Arc::new(known.make(&resource));
             known.kinds.insert(path, kind.clone());
             kind
         }))
@@ -112,17 +111,24 @@ impl KnownKinds {
 
     /// The kinds of the discovery, by group, version and plural.
     pub(super) fn served(&self) -> Vec<Arc<Kind>> {
-        if let Some(served) = self.read(|known| known.served.clone()) {
+        let (version, served) = self.read(|known| (known.version, known.served.clone()));
+        if let Some(served) = served {
             return served;
         }
         let built_in = kinds::KINDS.iter().filter(|known| is_common(known)).map(KnownKind::resource);
         let mut resources: Vec<Resource> = built_in.collect();
-        resources.extend(self.read(|known| known.held.values().map(|held| (**held).clone()).collect::<Vec<_>>()));
+        resources
+            .extend(self.read(|known| known.held.values().map(|held| (**held).clone()).collect::<Vec<_>>()));
         resources.sort_by(|a, b| (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural)));
         resources.dedup_by(|a, b| path(a) == path(b));
         let found = |resource: &Resource| self.kind(&resource.group, &resource.version, &resource.plural);
         let served: Vec<_> = resources.iter().filter_map(found).collect();
-        self.write(|known| known.served = Some(served.clone()));
+        self.write(|known| {
+            // Unless a kind was learnt meanwhile.
+            if known.version == version {
+                known.served = Some(served.clone());
+            }
+        });
         served
     }
 
@@ -138,7 +144,7 @@ impl KnownKinds {
 }
 
 impl Known {
-    fn make(&self, resource: Arc<Resource>) -> Kind {
+    fn make(&self, resource: &Arc<Resource>) -> Kind {
         let mut kind = Kind::bare(resource.clone());
         if let Some(known) = kinds::by_kind(&resource.api_version(), &resource.kind) {
             kind.singular = known.singular.to_owned();
@@ -147,13 +153,13 @@ impl Known {
         if COMMON_GROUPS.contains(&&*resource.group) && ALL.contains(&&*resource.kind) {
             kind.categories = vec!["all".to_owned()];
         }
-        if is_core_event(&resource) {
+        if is_core_event(resource) {
             kind.storage = local_resource(LocalKind::Event);
         }
-        kind.schema = schema_of(&resource);
+        kind.schema = schema_of(resource);
         kind.writable = local_kind(&kind.storage).is_some();
-        kind.read_only_hint = (!kind.writable).then(|| read_only_hint(&resource).into());
-        kind.preferred = !self.held.values().any(|other| is_preferred(other, &resource));
+        kind.read_only_hint = (!kind.writable).then(|| read_only_hint(resource).into());
+        kind.preferred = !self.held.values().any(|other| is_preferred(other, resource));
         kind
     }
 }
@@ -309,7 +315,10 @@ mod tests {
 
     #[test]
     fn versions_have_the_order_of_kubernetes() {
-        let order = ["zoo", "alpha", "v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v2beta10", "v1", "v2", "v10"];
+        let order = [
+            "zoo", "alpha", "v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v2beta10", "v1", "v2",
+            "v10",
+        ];
         for pair in order.windows(2) {
             assert_eq!(compare_versions(pair[0], pair[1]), Ordering::Less, "{pair:?}");
             assert_eq!(compare_versions(pair[1], pair[0]), Ordering::Greater, "{pair:?}");

@@ -16,8 +16,8 @@ use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
 use crate::store::edge::{
-    self, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES, MAX_LOCAL_BYTES,
-    MAX_SNAPSHOTS, Writing,
+    self, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, Writing,
 };
 
 use super::kinds::{self, KnownKinds};
@@ -28,6 +28,8 @@ use watch::Watches;
 const RETRY_SECONDS: u32 = 5;
 /// How long changes are kept in memory after somebody has listed or watched.
 const INTEREST: Duration = Duration::from_secs(5 * 60);
+/// How long a list waits at most for commits that are under way.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// The objects of the edge's store: synced ones read-only, local ones read-write.
 #[derive(Debug)]
@@ -89,8 +91,18 @@ fn shown_local(object: LocalObject) -> Stored {
 impl EdgeObjects {
     /// `watch_bytes` is what may be kept in memory for those who watch.
     pub(super) fn new(store: EdgeStore, kinds: Arc<KnownKinds>, node: &str, watch_bytes: usize) -> Self {
+        Self::keeping(store, kinds, node, watch_bytes, INTEREST)
+    }
+
+    fn keeping(
+        store: EdgeStore,
+        kinds: Arc<KnownKinds>,
+        node: &str,
+        watch_bytes: usize,
+        interest: Duration,
+    ) -> Self {
         let node: Arc<str> = node.into();
-        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, INTEREST, store.versions()));
+        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, interest, store.versions()));
         store.observe(watches.clone());
         // A commit in between went unseen.
         watches.catch_up(store.versions());
@@ -106,14 +118,17 @@ impl EdgeObjects {
         let wanted = |stored: &edge::Stored| {
             stored.object.namespace == namespace && namespace.is_empty() == (scope == Scope::Cluster)
         };
-        Ok(stored.filter(wanted).and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
+        Ok(stored
+            .filter(wanted)
+            .and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
     }
 
     async fn write(&self, resource: &Resource, name: &str, write: LocalWrite) -> Result<Stored> {
         let outcome: LocalOutcome = self.store.write_local(write).await.map_err(|error| match error {
-            StoreError::Full(_) => {
-                Status::unavailable("the store is full: nothing new is kept until there is room", RETRY_SECONDS)
-            }
+            StoreError::Full(_) => Status::unavailable(
+                "the store is full: nothing new is kept until there is room",
+                RETRY_SECONDS,
+            ),
             error => unavailable(&error),
         })?;
         outcome.map(shown_local).map_err(|refusal| match refusal {
@@ -142,7 +157,8 @@ impl EdgeObjects {
 }
 
 fn local_kind(resource: &Resource, name: &str) -> Result<LocalKind> {
-    kinds::local_kind(resource).ok_or_else(|| Status::forbidden(resource, name, kinds::read_only_hint(resource)))
+    kinds::local_kind(resource)
+        .ok_or_else(|| Status::forbidden(resource, name, kinds::read_only_hint(resource)))
 }
 
 impl Keeper for EdgeObjects {
@@ -198,12 +214,13 @@ impl Keeper for EdgeObjects {
         let place = Place::of(resource);
         if self.watches.of(&place).interest() {
             // Commits under way are not noted: whoever lists before them could not go on with a watch.
-            self.store.settle().await;
+            let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
         match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
             Some(snapshot) => Ok(EdgeList::new(snapshot, place, resource.clone(), self.node.clone())),
             None => {
-                let message = format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+                let message =
+                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
                 Err(Status::too_many_requests(message, 1))
             }
         }

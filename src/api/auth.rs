@@ -167,7 +167,15 @@ mod tests {
         let role = |header| access.authenticate(header, Peer::Tcp);
         assert_eq!(role(Some("Bearer local-token")), Ok(Role::Local));
         assert_eq!(role(Some("bearer  secret-token ")), Ok(Role::Secrets));
-        for wrong in ["Bearer ", "Bearer", "Bearer local-tokeN", "Bearer local-token2", "Digest local-token", "", "Basic eDo="] {
+        for wrong in [
+            "Bearer ",
+            "Bearer",
+            "Bearer local-tokeN",
+            "Bearer local-token2",
+            "Digest local-token",
+            "",
+            "Basic eDo=",
+        ] {
             assert_eq!(code(role(Some(wrong))), 401, "{wrong}");
         }
         assert_eq!(code(role(None)), 401);

@@ -33,8 +33,8 @@ use crate::sync::replica::{Applied, Totals};
 
 pub use check::CheckReport;
 pub use local::{
-    EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
-    MAX_LEASES, MAX_LOCAL_BYTES,
+    EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS,
+    MAX_EVENTS_BYTES, MAX_LEASES, MAX_LOCAL_BYTES,
 };
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
@@ -481,7 +481,8 @@ impl EdgeStore {
     /// # Errors
     /// The store's; a refusal is in the outcome.
     pub async fn write_local(&self, write: LocalWrite) -> Result<LocalOutcome, StoreError> {
-        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) = &write;
+        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) =
+            &write;
         let bytes = object.body.len();
         self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write)).await
     }
@@ -534,6 +535,7 @@ impl EdgeStore {
     pub async fn close(&self) {
         self.inner.checker.stop();
         self.inner.readers.close();
+        self.inner.snapshots.release();
         self.inner.writer.close().await;
     }
 

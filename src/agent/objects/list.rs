@@ -83,9 +83,7 @@ impl EdgeList {
     fn scan(&self, namespace: Option<String>, after: Option<&Cursor>) -> Result<Scan> {
         let by_name = || after.map(named).transpose();
         Ok(match self.place {
-            Place::Synced => {
-                Scan::Objects { resource: self.resource.clone(), namespace, after: by_name()? }
-            }
+            Place::Synced => Scan::Objects { resource: self.resource.clone(), namespace, after: by_name()? },
             Place::Local(kind) => Scan::Local { kind, namespace, after: by_name()? },
             Place::Records(scope) => {
                 let after = after.map(numbered).transpose()?;

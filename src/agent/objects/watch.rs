@@ -55,7 +55,8 @@ impl Watches {
         let side = transition.after.as_ref().or(transition.before.as_ref())?;
         let cluster = side.object.namespace.is_empty();
         let resource = if cluster { &self.cluster_object_syncs } else { &self.object_syncs };
-        let version_before = |stored: &edge::Stored| record::of_stored(&self.node, stored, stored.own_version);
+        let version_before =
+            |stored: &edge::Stored| record::of_stored(&self.node, stored, stored.own_version);
         let before = transition.before.as_ref().and_then(version_before);
         let object = record::of_stored(&self.node, side, transition.version)?;
         Some(entry(resource, transition.after.is_some(), object, before.map(|before| before.json)))
@@ -86,7 +87,9 @@ fn objects(transition: Transition) -> impl Iterator<Item = Entry> {
     let (was, is) = (resource(&before), resource(&after));
     let before = before.map(shown);
     let (gone, previous) = match (was, before) {
-        (Some(was), Some(before)) if is.as_deref() != Some(&*was) => (Some(removed(&was, before, version)), None),
+        (Some(was), Some(before)) if is.as_deref() != Some(&*was) => {
+            (Some(removed(&was, before, version)), None)
+        }
         (_, before) => (None, before.map(|before| before.json)),
     };
     let here = is.zip(after).map(|(is, after)| entry(&is, true, shown(after), previous));

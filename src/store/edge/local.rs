@@ -119,7 +119,15 @@ impl<'a> LocalRow<'a> {
         let read = || {
             let kind = LocalKind::of_code(kind?)?;
             let version = u64::try_from(version?).ok()?;
-            let read = Self { id, kind, namespace: namespace?, name: name?, version, changed: changed?, body: body? };
+            let read = Self {
+                id,
+                kind,
+                namespace: namespace?,
+                name: name?,
+                version,
+                changed: changed?,
+                body: body?,
+            };
             (checksum? == read.checksum()).then_some(read)
         };
         Ok(read().ok_or(id))
@@ -193,10 +201,13 @@ pub(super) fn by_name(
 
 type Found = Result<(i64, LocalObject), i64>;
 
-fn find(conn: &Connection, kind: LocalKind, namespace: &str, name: &str) -> Result<Option<Found>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM local_objects WHERE kind = ?1 AND namespace = ?2 AND name = ?3"
-    );
+fn find(
+    conn: &Connection,
+    kind: LocalKind,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Found>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM local_objects WHERE kind = ?1 AND namespace = ?2 AND name = ?3");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((kind.code(), namespace, name))?;
     let Some(row) = rows.next()? else { return Ok(None) };
@@ -333,7 +344,8 @@ impl Local {
         write: &LocalWrite,
         dropped: &mut u64,
     ) -> Result<LocalOutcome, StoreError> {
-        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) = write;
+        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) =
+            write;
         let found = match find(conn, object.kind, &object.namespace, &object.name)? {
             Some(Err(id)) => {
                 self.drop_damaged(conn, recorder, &[id])?;
@@ -459,7 +471,12 @@ impl Local {
     }
 
     /// Drops the Events that are too old.
-    pub(super) fn expire(&mut self, conn: &Connection, recorder: &mut Recorder, now: i64) -> Result<(), StoreError> {
+    pub(super) fn expire(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        now: i64,
+    ) -> Result<(), StoreError> {
         self.make_room(conn, recorder, None, now)?;
         self.note_version(conn)
     }

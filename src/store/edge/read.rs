@@ -171,7 +171,11 @@ pub(super) fn inventory(
 }
 
 /// A row as an object; the row's id if it is damaged.
-pub(super) fn stored(row: &Row<'_>, resources: &Resources, base: u64) -> Result<Result<Stored, i64>, StoreError> {
+pub(super) fn stored(
+    row: &Row<'_>,
+    resources: &Resources,
+    base: u64,
+) -> Result<Result<Stored, i64>, StoreError> {
     match ObjectRow::read(row)? {
         Some(row) if row.is_sound(resources) => Ok(Ok(Stored {
             uid: row.uid.into(),

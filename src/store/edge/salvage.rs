@@ -13,8 +13,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
 use super::files;
-use super::local;
 use super::journal::{self, Recent};
+use super::local;
 use super::observer::Versions;
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
@@ -314,4 +314,19 @@ fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_on_the_first_page_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        drop(open_writer(&path, KIND, &EngineOptions::default()).unwrap());
+        let page = std::fs::read(&path).unwrap();
+        // Behind the header of the file: the type of the page, here a leaf of a table.
+        assert_eq!(page[100], 13, "a damaged schema could not be mended any more");
+    }
 }

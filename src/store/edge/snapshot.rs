@@ -285,8 +285,7 @@ fn run(
             Ok(Vec::new())
         }
         Scan::Local { kind, namespace, after } => {
-            let mut statement =
-                by_name(conn, local::COLUMNS, "local_objects", "kind", namespace.is_some())?;
+            let mut statement = by_name(conn, local::COLUMNS, "local_objects", "kind", namespace.is_some())?;
             let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
             let mut rows = statement.query((kind.code(), from_namespace, from_name, namespace))?;
             let mut damaged = Vec::new();
@@ -360,7 +359,8 @@ fn count(conn: &Connection, scan: &Scan) -> Result<u64, StoreError> {
     match scan {
         Scan::Objects { resource, namespace, .. } => {
             let Some(id) = Resources::load(conn)?.find(resource).map(|kind| kind.id) else { return Ok(0) };
-            let sql = "SELECT count(*) FROM objects WHERE resource_id = ?1 AND (?2 IS NULL OR namespace = ?2)";
+            let sql =
+                "SELECT count(*) FROM objects WHERE resource_id = ?1 AND (?2 IS NULL OR namespace = ?2)";
             number(sql, &|statement| statement.query_row((id, namespace), one))
         }
         Scan::Records { cluster, namespace, .. } => {
