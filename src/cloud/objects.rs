@@ -71,7 +71,7 @@ impl CloudObjects {
 
     /// Replaces the kinds of CustomResourceDefinitions: all versions that are served, those of a group together.
     /// A kind that was served only because the store has objects of it gives way for good.
-    pub fn set_custom(&self, kinds: Vec<Arc<Kind>>) {
+    pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
         self.kinds.set_custom(kinds);
     }
 }

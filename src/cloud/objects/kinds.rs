@@ -51,9 +51,9 @@ impl Kinds {
 
     /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten for good; a
     /// custom kind that is also a built-in one is left out.
-    pub(super) fn set_custom(&self, custom: Vec<Arc<Kind>>) {
+    pub(super) fn set_custom(&self, custom: &[Arc<Kind>]) {
         self.change(|table| {
-            let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, &custom);
+            let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, custom);
             let learnt = table.learnt.iter().filter(|kind| !covered(kind)).cloned().collect();
             let own = |kind: &Arc<Kind>| !is_covered(&kind.resource, &table.built_in);
             let custom = custom.iter().filter(|kind| own(kind)).cloned().collect();
@@ -226,11 +226,11 @@ mod tests {
         let before = kinds.version();
         assert!(kinds.get("lab.io", "v1", "widgets").is_some_and(|kind| kind.writable && !kind.custom));
         assert!(kinds.get("autoscaling", "v1", "horizontalpodautoscalers").is_none());
-        kinds.set_custom(vec![custom("Widget", "v2")]);
+        kinds.set_custom(&[custom("Widget", "v2")]);
         assert!(kinds.get("lab.io", "v1", "widgets").is_none());
         assert!(kinds.get("lab.io", "v2", "widgets").unwrap().custom);
         assert_eq!(kinds.version(), before + 1);
-        kinds.set_custom(Vec::new());
+        kinds.set_custom(&[]);
         assert!(kinds.all().iter().all(|kind| kind.resource.group != "lab.io"));
     }
 
@@ -238,7 +238,7 @@ mod tests {
     fn the_version_changes_only_with_the_kinds() {
         let kinds = Kinds::new(Vec::new());
         let before = kinds.version();
-        kinds.set_custom(Vec::new());
+        kinds.set_custom(&[]);
         kinds.learn(&guess("v1", "Pod", true));
         assert_eq!(kinds.version(), before);
         kinds.learn(&guess("lab.io/v1", "Widget", true));
@@ -250,7 +250,7 @@ mod tests {
     fn a_definition_does_not_take_a_built_in_kind_over() {
         let kinds = Kinds::new(Vec::new());
         let pods = kinds.get("", "v1", "pods").unwrap();
-        kinds.set_custom(vec![Arc::new(Kind { custom: true, ..Kind::clone(&pods) })]);
+        kinds.set_custom(&[Arc::new(Kind { custom: true, ..Kind::clone(&pods) })]);
         assert!(!kinds.get("", "v1", "pods").unwrap().custom);
     }
 }

@@ -1,4 +1,4 @@
-//! The newest changes in memory, one copy for all who watch.
+//! The newest changes in memory, one copy for all who watch: of those kinds that somebody has watched.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -39,16 +39,25 @@ pub(super) struct Ring {
 
 #[derive(Default)]
 struct State {
-    /// Every change after this version is here.
+    /// Every change after this version is here, if its kind is kept for so long.
     start: u64,
     /// The newest version.
     version: u64,
     bytes: usize,
     /// In ascending order of versions.
     changes: VecDeque<Entry>,
-    /// Numbers of kinds, by group and kind.
-    kinds: HashMap<String, HashMap<String, usize>>,
+    /// The kinds that have been asked for, by group and kind.
+    kinds: HashMap<String, HashMap<String, Interest>>,
     kinds_len: usize,
+    /// Whether one of them is not kept yet.
+    asked: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Interest {
+    number: usize,
+    /// Since which version changes are kept; not yet, if absent.
+    since: Option<u64>,
 }
 
 struct Entry {
@@ -88,18 +97,21 @@ impl Ring {
         }
     }
 
-    /// The changes of a kind after a version; nothing if some of them are here no more.
+    /// The changes of a kind after a version; nothing if some of them are here no more or never were. A kind
+    /// that is asked for is kept from the next transaction on.
     pub(super) fn after(&self, group: &str, kind: &str, after: u64) -> Option<Batch> {
         let state = self.state();
-        if after < state.start {
+        let Some(interest) = state.interest(group, kind) else {
+            drop(state);
+            self.state_mut().ask(group, kind);
+            return None;
+        };
+        if after < state.start || interest.since.is_none_or(|since| after < since) {
             return None;
         }
         let mut batch = Batch { changes: Vec::new(), version: state.version.max(after) };
-        let Some(number) = state.kinds.get(group).and_then(|kinds| kinds.get(kind)) else {
-            return Some(batch);
-        };
         let first = state.changes.partition_point(|entry| entry.change.object.version <= after);
-        for entry in state.changes.iter().skip(first).filter(|entry| entry.kind == *number) {
+        for entry in state.changes.iter().skip(first).filter(|entry| entry.kind == interest.number) {
             batch.changes.push(Arc::clone(&entry.change));
             if batch.changes.len() >= MAX_BATCH {
                 batch.version = entry.change.object.version;
@@ -119,13 +131,17 @@ impl Ring {
 }
 
 impl State {
-    fn number(&mut self, name: &KindName) -> usize {
-        if let Some(number) = self.kinds.get(&name.group).and_then(|kinds| kinds.get(&name.kind)) {
-            return *number;
+    fn interest(&self, group: &str, kind: &str) -> Option<Interest> {
+        self.kinds.get(group).and_then(|kinds| kinds.get(kind)).copied()
+    }
+
+    fn ask(&mut self, group: &str, kind: &str) {
+        if self.interest(group, kind).is_none() {
+            self.kinds_len += 1;
+            let interest = Interest { number: self.kinds_len, since: None };
+            self.kinds.entry(group.to_owned()).or_default().insert(kind.to_owned(), interest);
+            self.asked = true;
         }
-        self.kinds_len += 1;
-        let kinds = self.kinds.entry(name.group.clone()).or_default();
-        *kinds.entry(name.kind.clone()).or_insert(self.kinds_len)
     }
 
     /// Lets go of the oldest changes beyond the limits; returns them, to be dropped without the lock.
@@ -151,12 +167,27 @@ impl Observer for Ring {
         self.progress.send_replace(Progress::At(version));
     }
 
+    fn attend(&self, version: u64) {
+        if !self.state().asked {
+            return;
+        }
+        let mut state = self.state_mut();
+        state.asked = false;
+        for interest in state.kinds.values_mut().flat_map(HashMap::values_mut) {
+            interest.since.get_or_insert(version);
+        }
+    }
+
+    fn wants(&self, of: &KindName) -> bool {
+        self.state().interest(&of.group, &of.kind).is_some_and(|interest| interest.since.is_some())
+    }
+
     fn committed(&self, changes: Vec<WatchChange>, version: u64) {
         let changes: Vec<_> =
             changes.into_iter().map(|change| (Arc::clone(&change.of), Arc::new(shared(change)))).collect();
         let mut state = self.state_mut();
         for (of, change) in changes {
-            let kind = state.number(&of);
+            let Some(Interest { number: kind, .. }) = state.interest(&of.group, &of.kind) else { continue };
             // The object is there a second time once its line has been written.
             let previous = change.previous.as_ref().map_or(0, String::len);
             let bytes = 2 * change.object.json.len() + previous + CHANGE_BYTES;
@@ -205,6 +236,10 @@ mod tests {
     fn ring(changes: usize, bytes: usize) -> Ring {
         let ring = Ring::new(RingLimits { changes, bytes });
         ring.begin(100);
+        for kind in ["A", "B", "C"] {
+            assert!(ring.after("", kind, 100).is_none());
+        }
+        ring.attend(100);
         ring
     }
 
@@ -223,6 +258,20 @@ mod tests {
         assert_eq!(versions(&ring.after("", "B", 100).unwrap()), [102]);
         let batch = ring.after("", "C", 100).unwrap();
         assert_eq!((versions(&batch), batch.version), (vec![], 103));
+    }
+
+    #[test]
+    fn a_kind_is_kept_once_somebody_has_asked_for_it_and_from_the_next_transaction_on() {
+        let ring = ring(100, 1 << 20);
+        let of = KindName { group: String::new(), kind: "D".to_owned() };
+        assert!(!ring.wants(&of));
+        ring.committed(vec![change("A", 101, "{}")], 101);
+        assert!(ring.after("", "D", 101).is_none() && !ring.wants(&of));
+        ring.committed(vec![change("A", 102, "{}")], 102);
+        ring.attend(102);
+        assert!(ring.wants(&of) && ring.after("", "D", 101).is_none());
+        ring.committed(vec![change("D", 103, "{}")], 103);
+        assert_eq!(versions(&ring.after("", "D", 102).unwrap()), [103]);
     }
 
     #[test]

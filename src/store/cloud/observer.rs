@@ -32,10 +32,17 @@ pub struct WatchChange {
     pub previous: Option<String>,
 }
 
-/// Is told of every commit in order, on the writer's thread: each method must be quick and must not wait.
+/// Is told of every commit in order, and of the changes in it that it wants, on the writer's thread: each method must be quick and must not wait.
 pub trait Observer: Send + Sync {
-    /// Every change after this version will be told, none before.
+    /// Every change after this version will be told if it is wanted, none before.
     fn begin(&self, version: u64);
+
+    /// A transaction is about to begin; `version` is the newest one committed. From here to the next call it is
+    /// settled what is wanted.
+    fn attend(&self, version: u64);
+
+    /// Whether changes of a kind are to be told: who wants few spares the writer much.
+    fn wants(&self, of: &KindName) -> bool;
 
     /// These changes have been committed, in this order; `version` is the newest one now. No request has been
     /// answered with a version that has not been told.

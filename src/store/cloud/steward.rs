@@ -57,8 +57,8 @@ pub(super) struct CloudSteward {
     observer: Option<Arc<dyn Observer>>,
     untold: Vec<WatchChange>,
     untold_bytes: usize,
-    /// Names of kinds by their number, for the observer.
-    names: HashMap<i64, Arc<KindName>>,
+    /// Kinds that the open transaction has met, by their number, as far as the observer wants them.
+    names: HashMap<i64, Option<Arc<KindName>>>,
     /// The last committed version, for everyone.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
@@ -102,6 +102,13 @@ impl Before {
             Self::Same { version } => (Some(*version), None),
             Self::Whole { version, body } => (Some(*version), Some(body)),
             Self::Record { version, held, .. } => (Some(*version), Some(held)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Same { .. } => 0,
+            Self::Whole { body, .. } | Self::Record { body, .. } => body.len(),
         }
     }
 
@@ -177,38 +184,30 @@ impl CloudSteward {
         ))?;
         self.now.events += 1;
         self.now.event_bytes += (object.body.len() + previous.map_or(0, str::len)) as u64;
-        if self.observer.is_some() {
-            self.keep(conn, kind, resource_id, object, before.into_body())?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a change for the observer until it is committed.
-    fn keep(
-        &mut self,
-        conn: &Connection,
-        kind: ChangeKind,
-        resource_id: i64,
-        object: Stored,
-        previous: Option<String>,
-    ) -> Result<(), CloudError> {
-        self.untold_bytes += object.body.len() + previous.as_ref().map_or(0, String::len);
+        let Some(of) = self.wanted(conn, resource_id)? else { return Ok(()) };
+        self.untold_bytes += object.body.len() + before.len();
         if self.untold_bytes > MAX_UNTOLD_BYTES {
             self.untold.clear();
             return Ok(());
         }
-        let of = match self.names.get(&resource_id) {
-            Some(name) => Arc::clone(name),
-            None => {
-                let name = conn
-                    .prepare_cached(r#"SELECT "group", kind FROM resources WHERE id = ?1"#)?
-                    .query_row([resource_id], |row| Ok(KindName { group: row.get(0)?, kind: row.get(1)? }))?;
-                Arc::clone(self.names.entry(resource_id).or_insert(Arc::new(name)))
-            }
-        };
         let Stored { version, namespace, name, body, .. } = object;
+        let previous = before.into_body();
         self.untold.push(WatchChange { kind, of, version, namespace, name, body, previous });
         Ok(())
+    }
+
+    /// The name of a kind, if the observer wants its changes.
+    fn wanted(&mut self, conn: &Connection, resource_id: i64) -> Result<Option<Arc<KindName>>, CloudError> {
+        let Some(observer) = &self.observer else { return Ok(None) };
+        if let Some(known) = self.names.get(&resource_id) {
+            return Ok(known.clone());
+        }
+        let name = conn
+            .prepare_cached(r#"SELECT "group", kind FROM resources WHERE id = ?1"#)?
+            .query_row([resource_id], |row| Ok(KindName { group: row.get(0)?, kind: row.get(1)? }))?;
+        let name = observer.wants(&name).then(|| Arc::new(name));
+        self.names.insert(resource_id, name.clone());
+        Ok(name)
     }
 
     /// Tells the observer what has been committed.
@@ -261,6 +260,10 @@ impl Steward for CloudSteward {
             observer.begin(self.committed.last);
             self.observer = Some(Arc::clone(observer));
         }
+        if let Some(observer) = &self.observer {
+            observer.attend(self.committed.last);
+        }
+        self.names.clear();
         Ok(())
     }
 

@@ -152,6 +152,7 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
     let start = Keeper::version(&fixture.objects, &cm);
+    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_none());
     let added = create(&fixture.objects, "a").await;
     let modified = update(&fixture.objects, &added, "1").await;
     let removed = fixture.objects.remove(&cm, "lab", "a", modified.version).await.unwrap();
@@ -160,6 +161,7 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
         (ChangeType::Modified, modified.json.clone(), Some(added.json.clone())),
         (ChangeType::Deleted, removed.json.clone(), None),
     ];
+    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_some());
     let from_memory = fixture.objects.changes(&cm, start).await.unwrap();
     assert_eq!((&seen(&from_memory)[..], from_memory.version), (&expected[..], removed.version));
     assert!(seen(&fixture.objects.changes(&resource("secrets"), start).await.unwrap()).is_empty());
@@ -189,6 +191,8 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
     let store = fixture.objects.store().clone();
     let get =
         async |objects: &CloudObjects| Keeper::get(objects, &syncs, "lab", "edge.u1").await.unwrap().unwrap();
+    let start = store.version();
+    assert!(fixture.objects.ring.after(&syncs.group, &syncs.kind, start).is_none());
     store.record("edge", report(99)).await.unwrap();
     let first = get(&fixture.objects).await;
     store.record("edge", report(100)).await.unwrap();
