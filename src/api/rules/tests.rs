@@ -244,7 +244,7 @@ fn the_ports_of_a_service_are_told_apart() {
     assert_eq!(service(json!([])), ["spec.ports"]);
     assert!(wrong("svc", json!({"spec": {"clusterIP": "None"}})).is_empty());
     assert_eq!(wrong("svc", json!({"spec": {"type": "ExternalName"}})), ["spec.externalName"]);
-    let at = |ip: &str| json!({"spec": {"clusterIP": ip, "ports": [{"port": 1}]}});
+    let at = |ip: &str| json!({"metadata": {"name": "a"}, "spec": {"clusterIP": ip, "ports": [{"port": 1}]}});
     assert_eq!(wrong_update("svc", at("10.0.0.1"), at("10.0.0.2")), ["spec.clusterIP"]);
     assert_eq!(completed("svc", Some(at("10.0.0.1")), at(""))["spec"]["clusterIP"], "10.0.0.1");
 }
