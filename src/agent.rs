@@ -3,10 +3,8 @@
 //!
 //! Composes `sync`, `store`, `link` and `api`, which do not know one another.
 
-#[allow(dead_code, reason = "the server asks for it from the cut-over on")]
 mod access;
 mod apply;
-#[allow(dead_code, reason = "opened once the server asks who is there")]
 mod door;
 mod driver;
 mod kinds;

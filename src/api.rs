@@ -55,6 +55,6 @@ pub use kind::{Kind, PrinterColumn};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;
-pub use metrics::MetricsWriter;
+pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use request::encode;
 pub use server::{Limits, Server};

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::api::Kind;
 use crate::object::kinds::KnownKind;
-use crate::object::schema::Schema;
+use crate::object::schema::{self, Schema};
 use crate::object::{Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
 
@@ -131,16 +131,6 @@ impl KnownKinds {
         });
         served
     }
-
-    /// The kinds held, and the records about them.
-    pub(super) fn all(&self) -> Vec<Arc<Resource>> {
-        let records = [Scope::Namespaced, Scope::Cluster].map(object_syncs);
-        let held = self.read(|known| known.held.values().cloned().collect::<Vec<_>>());
-        let mut all: Vec<_> = held.into_iter().chain(records).collect();
-        all.sort();
-        all.dedup();
-        all
-    }
 }
 
 impl Known {
@@ -165,8 +155,8 @@ impl Known {
 }
 
 /// What the fields of a built-in kind are.
-fn schema_of(_resource: &Resource) -> Option<Arc<Schema>> {
-    None
+fn schema_of(resource: &Resource) -> Option<Arc<Schema>> {
+    schema::builtin(&resource.group, &resource.version, &resource.kind)
 }
 
 /// Whether a kind is in the discovery although nothing of it is held.

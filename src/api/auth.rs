@@ -102,7 +102,7 @@ impl Access {
 ///
 /// # Errors
 /// 403 for what needs another role, with a message that says which.
-pub fn authorize(role: Role, verb: &str, kind: &Kind) -> Result<()> {
+pub(super) fn authorize(role: Role, verb: &str, kind: &Kind) -> Result<()> {
     let resource = &kind.resource;
     let secrets = resource.group.is_empty() && resource.kind == "Secret";
     if !secrets || role == Role::Secrets {

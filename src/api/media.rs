@@ -2,11 +2,14 @@
 
 use serde_json::Value;
 
+use super::protobuf;
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 
-/// The media types that are read and written.
+/// The media types that are written.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+/// The media types that are read.
+const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
 /// The most media ranges of a header that are looked at.
 const MAX_RANGES: usize = 32;
@@ -62,7 +65,7 @@ impl Format {
 
 /// What a response shows of objects: the `as` of a media range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum As {
+pub(super) enum As {
     /// All of them.
     #[default]
     Whole,
@@ -74,11 +77,11 @@ pub enum As {
 
 /// What a client takes, decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accepted {
+pub(super) struct Accepted {
     /// The encoding.
-    pub format: Format,
+    pub(super) format: Format,
     /// What is shown.
-    pub shown: As,
+    pub(super) shown: As,
 }
 
 impl Accepted {
@@ -87,7 +90,7 @@ impl Accepted {
     ///
     /// # Errors
     /// 406 if nothing can be given.
-    pub fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
+    pub(super) fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
         let json = if pretty { Format::PrettyJson } else { Format::Json };
         let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
         let Some(accept) = accept else { return Ok(Self { format: json, shown: As::Whole }) };
@@ -143,6 +146,9 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
     if body.is_empty() {
         return Ok(Value::Null);
     }
+    if media_type.eq_ignore_ascii_case(protobuf::MEDIA_TYPE) {
+        return protobuf::read(body);
+    }
     let text = std::str::from_utf8(body);
     let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")));
     match media_type.to_ascii_lowercase().as_str() {
@@ -157,7 +163,7 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml::parse(text?)
             .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
-        _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
+        _ => Err(Status::unsupported_media_type(&BODY_TYPES)),
     }
 }
 
@@ -215,7 +221,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_header_or_body_panics(accept in ".{0,60}", kind in ".{0,20}", body in prop::collection::vec(any::<u8>(), 0..80)) {
-            let _ = Format::accepted(Some(&accept), false);
+            let _ = Accepted::read(Some(&accept), false);
             let _ = read_body(Some(&kind), &body);
             let _ = read_body(Some("application/json"), &body);
             let _ = read_body(Some("application/yaml"), &body);

@@ -29,7 +29,7 @@ const BUCKETS: [f64; 7] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
 /// Counters of one API. All methods can be called from any thread.
 #[derive(Debug, Default)]
-pub struct ApiMetrics {
+pub(super) struct ApiMetrics {
     /// Requests by group and resource, then by verb and code.
     requests: Mutex<BTreeMap<(String, String), Codes>>,
     verbs: [PerVerb; VERBS.len()],
@@ -52,7 +52,7 @@ struct PerVerb {
 
 /// Why a watch was ended by the server before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub(super) enum Cut {
     /// The client did not read what was sent.
     Slow,
     /// The version that it went on from has been forgotten.
@@ -75,7 +75,7 @@ impl Cut {
 
 /// Counts a watch as open as long as it lives.
 #[derive(Debug)]
-pub struct WatchGuard(Arc<ApiMetrics>);
+pub(super) struct WatchGuard(Arc<ApiMetrics>);
 
 impl Drop for WatchGuard {
     fn drop(&mut self) {
@@ -86,7 +86,7 @@ impl Drop for WatchGuard {
 impl ApiMetrics {
     /// Counts an answered request. `resource` is that of a kind that is served, `None` for anything else: what
     /// clients make up gets no label of its own. `bytes` is the length of the body of the answer.
-    pub fn record_request(
+    pub(super) fn record_request(
         &self,
         verb: &str,
         resource: Option<&Resource>,
@@ -114,35 +114,27 @@ impl ApiMetrics {
         *requests.entry(key).or_default().entry((verb, code)).or_default() += 1;
     }
 
-    /// Counts the bytes of an answer that is written after its request was counted: a streamed list, or
-    /// events of a watch.
-    pub fn bytes_sent(&self, verb: &str, bytes: u64) {
-        if let Some(counted) = self.verbs.get(verb_index(verb)) {
-            counted.bytes.fetch_add(bytes, Relaxed);
-        }
-    }
-
     /// Counts a watch as open until the guard is dropped.
     #[must_use]
-    pub fn watch_opened(self: &Arc<Self>) -> WatchGuard {
+    pub(super) fn watch_opened(self: &Arc<Self>) -> WatchGuard {
         self.watches.fetch_add(1, Relaxed);
         WatchGuard(Arc::clone(self))
     }
 
     /// Counts events that were handed to a watching client.
-    pub fn watch_events(&self, events: u64) {
+    pub(super) fn watch_events(&self, events: u64) {
         self.watch_events.fetch_add(events, Relaxed);
     }
 
     /// Counts a watch that the server ended.
-    pub fn watch_cut(&self, cause: Cut) {
+    pub(super) fn watch_cut(&self, cause: Cut) {
         if let Some(counter) = self.cuts.get(cause as usize) {
             counter.fetch_add(1, Relaxed);
         }
     }
 
     /// Writes everything: the API, the process, and what others add.
-    pub fn write(&self, out: &mut String, extra: impl FnOnce(&mut MetricsWriter<'_>)) {
+    pub(super) fn write(&self, out: &mut String, extra: impl FnOnce(&mut MetricsWriter<'_>)) {
         let mut out = MetricsWriter::new(out);
         self.write_requests(&mut out);
         self.write_durations(&mut out);
@@ -227,14 +219,12 @@ mod tests {
             metrics.record_request("get", Some(&things), code, Duration::from_millis(3), bytes);
         }
         metrics.record_request("connect", None, 405, Duration::from_secs(60), 0);
-        metrics.bytes_sent("list", 7);
         let text = text(&metrics);
         for line in [
             "edgesync_api_requests_total{code=\"200\",group=\"example.com\",resource=\"things\",verb=\"get\"} 2",
             "edgesync_api_requests_total{code=\"404\",group=\"example.com\",resource=\"things\",verb=\"get\"} 1",
             "edgesync_api_requests_total{code=\"405\",group=\"\",resource=\"other\",verb=\"other\"} 1",
             "edgesync_api_response_bytes_total{verb=\"get\"} 35",
-            "edgesync_api_response_bytes_total{verb=\"list\"} 7",
             "edgesync_api_request_duration_seconds_bucket{verb=\"get\",le=\"0.001\"} 0",
             "edgesync_api_request_duration_seconds_bucket{verb=\"get\",le=\"0.005\"} 3",
             "edgesync_api_request_duration_seconds_bucket{verb=\"get\",le=\"+Inf\"} 3",

@@ -4,7 +4,7 @@ mod keep;
 mod replay;
 
 use super::*;
-use crate::object::{Object, kinds};
+use crate::object::kinds;
 
 #[test]
 fn tokens_come_back_and_others_are_refused() {

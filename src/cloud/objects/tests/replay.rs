@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::super::*;
 use super::keep::{Fixture, config_map, pages, resource};
 use crate::api::{ChangeType, Keeper, PageQuery, Snapshot, Stored};
-use crate::object::ObjectRef;
+use crate::object::{Object, ObjectRef};
 use crate::store::cloud::{CloudOptions, HistoryLimits, RecordBatch, RecordPut};
 use serde_json::json;
 
