@@ -12,6 +12,8 @@ mod observer;
 mod read;
 mod rows;
 mod salvage;
+mod serving;
+mod shared;
 mod snapshot;
 mod state;
 
@@ -265,7 +267,7 @@ struct Inner {
     path: PathBuf,
     writer: Writer<state::State>,
     readers: Readers,
-    shared: Arc<state::Shared>,
+    shared: Arc<shared::Shared>,
     checker: check::Checker,
     snapshots: snapshot::Snapshots,
 }
@@ -442,51 +444,6 @@ impl EdgeStore {
         Ok(list)
     }
 
-    /// The newest committed versions.
-    #[must_use]
-    pub fn versions(&self) -> Versions {
-        self.inner.shared.versions()
-    }
-
-    /// Sets who is told of commits from the next one on. There is one; later calls change nothing.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
-        // The first one stays.
-        let _ = self.inner.shared.observer.set(observer);
-    }
-
-    /// Waits until the commits that are under way are done, so that the observer's appetite counts.
-    pub async fn settle(&self) {
-        // Nothing depends on the outcome.
-        let _ = self.inner.writer.post(|_, _| Ok::<(), StoreError>(())).await;
-    }
-
-    /// The object of this name that was made on this node.
-    ///
-    /// # Errors
-    /// The store's. An object whose row turns out damaged is not found, and is removed.
-    pub async fn local(
-        &self,
-        kind: LocalKind,
-        namespace: String,
-        name: String,
-    ) -> Result<Option<LocalObject>, StoreError> {
-        let read = move |conn: &_| local::by_name(conn, kind, &namespace, &name);
-        let (object, damaged) = self.inner.readers.run(read).await?;
-        self.report_local_damage(damaged);
-        Ok(object)
-    }
-
-    /// Writes an object that is made on this node, in the next commit.
-    ///
-    /// # Errors
-    /// The store's; a refusal is in the outcome.
-    pub async fn write_local(&self, write: LocalWrite) -> Result<LocalOutcome, StoreError> {
-        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) =
-            &write;
-        let bytes = object.body.len();
-        self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write)).await
-    }
-
     /// The kinds of which objects are held, and how many of each.
     ///
     /// # Errors
@@ -541,12 +498,6 @@ impl EdgeStore {
 
     fn recent(&self) -> Arc<journal::Recent> {
         Arc::clone(&self.inner.shared.recent)
-    }
-
-    fn report_local_damage(&self, damaged: Vec<i64>) {
-        if !damaged.is_empty() {
-            drop(self.inner.writer.post(move |conn, state| state.repair_local(conn, &damaged)));
-        }
     }
 
     fn report_damage(&self, damaged: Vec<i64>) {

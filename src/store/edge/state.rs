@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use super::files::{self, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::{Local, LocalOutcome, LocalWrite};
-use super::observer::{Observer, Recorder, Versions};
+use super::observer::{Recorder, Versions};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
 use super::salvage::{self, Salvaged};
-use super::{Commit, EdgeOptions, Facts, Health, Reset, Writing};
+use super::shared::Shared;
+use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, open_writer};
 use crate::store::migrate;
@@ -39,55 +40,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often Events that are too old are dropped when nothing else is written: each time costs a commit.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
-
-/// What the handles see without asking the writer.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// The largest confirmed revision; ahead of what is written.
-    confirmed: AtomicU64,
-    totals: watch::Sender<Totals>,
-    incarnation: watch::Sender<Option<String>>,
-    health: watch::Sender<Health>,
-    /// The last changes made in place.
-    pub(super) recent: Arc<Recent>,
-    /// Who is told of commits.
-    pub(super) observer: OnceLock<Arc<dyn Observer>>,
-    versions: Mutex<Versions>,
-    /// Events that had to go before their time.
-    pub(super) events_dropped: AtomicU64,
-}
-
-impl Shared {
-    pub(super) fn versions(&self) -> Versions {
-        *self.versions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_versions(&self, versions: Versions) {
-        *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = versions;
-    }
-
-    pub(super) fn facts(&self) -> Facts {
-        let totals = *self.totals.borrow();
-        let confirmed = self.confirmed.load(Ordering::Acquire).min(totals.revision);
-        Facts { totals, confirmed, incarnation: self.incarnation.borrow().clone() }
-    }
-
-    pub(super) fn watch_totals(&self) -> watch::Receiver<Totals> {
-        self.totals.subscribe()
-    }
-
-    pub(super) fn watch_health(&self) -> watch::Receiver<Health> {
-        self.health.subscribe()
-    }
-
-    /// Revisions never go back within a process, so the largest one counts; one that this store never
-    /// had confirms nothing.
-    pub(super) fn confirm(&self, revision: u64) {
-        if revision <= self.totals.borrow().revision {
-            self.confirmed.fetch_max(revision, Ordering::AcqRel);
-        }
-    }
-}
 
 /// The state beside the connection.
 #[derive(Debug)]
