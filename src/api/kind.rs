@@ -27,6 +27,9 @@ pub struct Kind {
     pub status_subresource: bool,
     /// Further columns of a table, from a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
+    /// Fields beyond name and namespace by which a custom kind can be selected (`selectableFields`), such as
+    /// `spec.color`. Those of built-in kinds are known to the field selectors themselves.
+    pub selectable_fields: Vec<Arc<str>>,
     /// Whether the definition of the kind came from a CustomResourceDefinition.
     pub custom: bool,
     /// Whether this version is the one that clients should prefer in its group.
@@ -69,6 +72,7 @@ impl Kind {
             schema: None,
             status_subresource: false,
             columns: Vec::new(),
+            selectable_fields: Vec::new(),
             custom: false,
             preferred: true,
             writable: false,
