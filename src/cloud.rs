@@ -3,8 +3,14 @@
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
 mod admin;
+#[allow(dead_code, reason = "started with the service")]
+mod collect;
+#[allow(dead_code, reason = "started with the service")]
+mod definitions;
 pub mod demo;
 mod fleet;
+#[cfg(test)]
+mod memory;
 mod node;
 mod objects;
 pub mod placement;

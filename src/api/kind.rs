@@ -27,7 +27,8 @@ pub struct Kind {
     pub status_subresource: bool,
     /// Further columns of a table, from a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
-    /// Further fields to select by, from a CustomResourceDefinition: paths such as `spec.color`.
+    /// Fields beyond name and namespace by which a custom kind can be selected (`selectableFields`), such as
+    /// `spec.color`. Those of built-in kinds are known to the field selectors themselves.
     pub selectable_fields: Vec<Arc<str>>,
     /// Whether the definition of the kind came from a CustomResourceDefinition.
     pub custom: bool,
