@@ -9,7 +9,7 @@ use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 /// The media types that are written.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 /// The media types that are read.
-const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+const READ_TYPES: [&str; 3] = [MEDIA_TYPES[0], MEDIA_TYPES[1], protobuf::MEDIA_TYPE];
 
 /// The most media ranges of a header that are looked at.
 const MAX_RANGES: usize = 32;
@@ -140,18 +140,19 @@ fn thousandths(quality: &str) -> u32 {
 /// Reads a body. No content type means JSON; an empty body is `Null`.
 ///
 /// # Errors
-/// 415 for another format, 400 for a body that is not what its type says or nests too deep.
+/// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type says or nests too deep.
 pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
     let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default().trim();
     if body.is_empty() {
         return Ok(Value::Null);
     }
-    if media_type.eq_ignore_ascii_case(protobuf::MEDIA_TYPE) {
+    let media_type = media_type.to_ascii_lowercase();
+    if media_type == protobuf::MEDIA_TYPE {
         return protobuf::read(body);
     }
     let text = std::str::from_utf8(body);
     let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")));
-    match media_type.to_ascii_lowercase().as_str() {
+    match media_type.as_str() {
         "application/json" => {
             let text = text?;
             if too_deep(text) {
@@ -163,7 +164,7 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml::parse(text?)
             .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
-        _ => Err(Status::unsupported_media_type(&BODY_TYPES)),
+        _ => Err(Status::unsupported_media_type(&READ_TYPES)),
     }
 }
 

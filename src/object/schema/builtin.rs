@@ -3,9 +3,12 @@
 //! A table is a list of types. A line that starts with a letter opens a type: its name, flags, then `: ` and a
 //! description. `@` opens a kind instead, `@group/version Kind`; it has `apiVersion`, `kind` and `metadata` besides
 //! its fields. Lines that start with `#` say something to who reads the table. Each line that starts with a space is a
-//! field: its name (with `!` if it is required), its type, flags, then ` # ` and a description.
+//! field: its name (with `!` if it is required), its number, its type, flags, then ` # ` and a description.
 //!
-//! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `bytes` (Base64), `quantity`, `port` (a number or a name),
+//! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message that is field 2 but
+//! whose fields JSON has in the type itself. `?` tells an empty value from none. See [`message`].
+//!
+//! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `micro` (a time with microseconds), `bytes` (Base64), `quantity`, `port` (a number or a name),
 //! `any`, `obj` (an object of which nothing is known), the name of a type, `[]T` for lists and `{}T` for maps.
 //!
 //! | flag | meaning |
@@ -16,11 +19,18 @@
 //! | `atomic` | an object or a map that an apply owns as one value |
 //! | `merge`, `merge=key` | a strategic merge patch merges the items |
 //! | `retain` | it understands `$retainKeys` |
+//! | `wire=T` | its message is that of the type T |
+//!
+//! A type with the flag `one` is in JSON the value of its last field that is there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{Limits, ListType, PatchStrategy, Schema, Type};
+
+mod message;
+
+pub(crate) use message::{Content, Found, Many, Message, MessageField, message, message_of_kind};
 
 /// The tables: what every build knows, and what only the cloud side needs.
 const TABLES: &[&str] = &[
@@ -37,12 +47,16 @@ const MAX_NESTING: usize = 32;
 /// first call for a kind.
 #[must_use]
 pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
-    let name =
-        if group.is_empty() { format!("{version} {kind}") } else { format!("{group}/{version} {kind}") };
+    let name = block_name(group, version, kind);
     with_table(|table| {
         let (&name, _) = table.blocks.get_key_value(name.as_str())?;
         Some(table.named(name, 0))
     })
+}
+
+/// What a kind is called in the tables.
+fn block_name(group: &str, version: &str, kind: &str) -> String {
+    if group.is_empty() { format!("{version} {kind}") } else { format!("{group}/{version} {kind}") }
 }
 
 /// The schema of `metadata`.
@@ -69,6 +83,7 @@ fn with_table<T>(use_it: impl FnOnce(&mut Table) -> T) -> T {
 struct Block {
     kind: bool,
     atomic: bool,
+    one: bool,
     description: &'static str,
     fields: &'static str,
 }
@@ -77,6 +92,7 @@ struct Block {
 struct Table {
     blocks: HashMap<&'static str, Block>,
     read: HashMap<&'static str, Arc<Schema>>,
+    messages: HashMap<&'static str, Arc<Message>>,
 }
 
 impl Table {
@@ -95,7 +111,7 @@ impl Table {
                 }
             }
         }
-        Self { blocks, read: HashMap::new() }
+        Self { blocks, read: HashMap::new(), messages: HashMap::new() }
     }
 
     /// The type of this name or expression, shared by all who use it.
@@ -128,12 +144,16 @@ impl Table {
             }
             return schema;
         }
-        // Kinds of the core group are used as types as well.
-        let block = self.blocks.get(expression).or_else(|| {
-            let core = format!("v1 {expression}");
-            self.blocks.get(core.as_str())
+        self.block(expression).map_or_else(anything, |(_, block)| self.object(block, depth))
+    }
+
+    /// A type with its name. Kinds of the core group are used as types as well.
+    fn block(&self, name: &str) -> Option<(&'static str, Block)> {
+        let block = self.blocks.get_key_value(name).or_else(|| {
+            let core = format!("v1 {name}");
+            self.blocks.get_key_value(core.as_str())
         });
-        block.copied().map_or_else(anything, |block| self.object(block, depth))
+        block.map(|(&name, &block)| (name, block))
     }
 
     fn inner(&mut self, expression: &'static str, choices: &[&str], depth: usize) -> Arc<Schema> {
@@ -204,8 +224,9 @@ impl Block {
     fn new(line: &'static str, fields: &'static str) -> (&'static str, Self) {
         let (head, description) = line.split_once(": ").unwrap_or((line, ""));
         let (head, atomic) = head.strip_suffix(" atomic").map_or((head, false), |head| (head, true));
+        let (head, one) = head.strip_suffix(" one").map_or((head, false), |head| (head, true));
         let (name, kind) = head.strip_prefix('@').map_or((head, false), |name| (name, true));
-        (name, Self { kind, atomic, description, fields })
+        (name, Self { kind, atomic, one, description, fields })
     }
 }
 
@@ -218,6 +239,7 @@ fn end_of_fields(text: &str) -> usize {
 struct Field {
     name: &'static str,
     required: bool,
+    numbers: &'static str,
     kind: &'static str,
     flags: &'static str,
     description: &'static str,
@@ -228,8 +250,9 @@ impl Field {
         let (field, description) = line.split_once(" # ").unwrap_or((line, ""));
         let (name, rest) = field.trim_start().split_once(' ')?;
         let (kind, flags) = rest.split_once(' ').unwrap_or((rest, ""));
+        let (name, numbers) = name.split_once(':').unwrap_or((name, ""));
         let (name, required) = name.strip_suffix('!').map_or((name, false), |name| (name, true));
-        Some(Self { name, required, kind, flags, description })
+        Some(Self { name, required, numbers, kind, flags, description })
     }
 }
 
@@ -258,7 +281,7 @@ fn scalar(name: &str) -> Option<Schema> {
         "int32" => (Type::Integer, "int32"),
         "int64" => (Type::Integer, "int64"),
         "num" => (Type::Number, "double"),
-        "time" => (Type::String, "date-time"),
+        "time" | "micro" => (Type::String, "date-time"),
         "bytes" => (Type::String, "byte"),
         "quantity" => (Type::IntOrString, "quantity"),
         "port" => (Type::IntOrString, "int-or-string"),

@@ -3,8 +3,8 @@ use std::collections::HashSet;
 use super::*;
 
 const SCALARS: &[&str] =
-    &["str", "bool", "int32", "int64", "num", "time", "bytes", "quantity", "port", "any", "obj"];
-const FLAGS: &[&str] = &["set", "map", "atomic", "merge", "retain", "default", ""];
+    &["str", "bool", "int32", "int64", "num", "time", "micro", "bytes", "quantity", "port", "any", "obj"];
+const FLAGS: &[&str] = &["set", "map", "atomic", "merge", "retain", "default", "wire", ""];
 
 fn each_kind() -> Vec<(String, Arc<Schema>)> {
     let table = Table::new(TABLES);
@@ -30,7 +30,7 @@ fn visit_all(schema: &Schema, path: &str, visit: &mut impl FnMut(&Schema, &str))
 #[test]
 fn every_line_of_the_tables_is_understood() {
     let table = Table::new(TABLES);
-    let mut used = HashSet::from(["ObjectMeta"]);
+    let mut used = HashSet::from(["ObjectMeta", "DeleteOptions"]);
     for (name, block) in &table.blocks {
         for line in block.fields.lines() {
             let field = Field::new(line).unwrap_or_else(|| panic!("{name}: {line}"));
@@ -44,6 +44,7 @@ fn every_line_of_the_tables_is_understood() {
                 let flag = flag.split('=').next().unwrap();
                 assert!(FLAGS.contains(&flag), "{name}: {line}");
             }
+            used.extend(field.flags.split(' ').filter_map(|flag| flag.strip_prefix("wire=")));
             if let Some((_, json)) = field.flags.split_once("default=") {
                 serde_json::from_str::<serde_json::Value>(json).unwrap_or_else(|_| panic!("{name}: {line}"));
             }
@@ -57,6 +58,42 @@ fn every_line_of_the_tables_is_understood() {
             text.lines().filter(|line| !line.starts_with(' ')).partition(|line| !line.starts_with('#'));
         assert!(blocks.iter().all(|line| table.blocks.contains_key(Block::new(line, "").0)));
         assert!(!comments.is_empty());
+    }
+}
+
+#[test]
+fn every_field_has_a_number_of_its_own() {
+    let table = Table::new(TABLES);
+    for (name, block) in &table.blocks {
+        // Kinds that are defined by a CustomResourceDefinition have no such encoding.
+        if name.contains("ObjectSync") {
+            let (_, kind) = name.rsplit_once(' ').unwrap_or_default();
+            assert!(message_of_kind("reliablesyncs.kubeedge.io", "v1alpha1", kind).is_none());
+            continue;
+        }
+        let numbers = block.fields.lines().map(|line| {
+            let field = Field::new(line).unwrap();
+            let numbers = field.numbers.trim_end_matches('?');
+            let (outer, inner) = numbers.split_once('.').map_or((numbers, None), |(a, b)| (a, Some(b)));
+            let outer: u32 = outer.parse().unwrap_or_else(|_| panic!("{name}: {line}"));
+            let inner: Option<u32> = inner.map(|inner| inner.parse().unwrap());
+            assert!(outer > 0 && inner != Some(0), "{name}: {line}");
+            (outer, inner)
+        });
+        let mut numbers: Vec<(u32, Option<u32>)> = numbers.chain(block.kind.then_some((1, None))).collect();
+        numbers.sort_unstable();
+        for pair in numbers.windows(2) {
+            let (one, other) = (pair[0], pair[1]);
+            assert!(one != other, "{name} has {one:?} twice");
+            assert!(one.0 != other.0 || one.1.is_some(), "{name} has {one:?} as a field and as a message");
+        }
+        let message = message(name).unwrap();
+        assert_eq!(message.fields().count(), numbers.len());
+        for field in message.fields() {
+            if let Content::Message(inner) = field.content {
+                assert!(super::message(inner).is_some(), "{name}.{} is a {inner}", field.name);
+            }
+        }
     }
 }
 
