@@ -3,9 +3,7 @@
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
 mod admin;
-#[allow(dead_code, reason = "started with the service")]
 mod collect;
-#[allow(dead_code, reason = "started with the service")]
 mod definitions;
 pub mod demo;
 mod fleet;
@@ -15,6 +13,8 @@ mod node;
 mod objects;
 pub mod placement;
 mod service;
+mod upkeep;
 
 pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;
+pub use upkeep::Upkeep;

@@ -40,7 +40,7 @@ pub(super) fn health(
     checks: &[(&'static str, Result<()>)],
 ) -> Result<Response<ResponseBody>> {
     // A process that answers is alive, whatever its store says.
-    let checks = if request.endpoint == "livez" { &[] } else { checks };
+    let checks = if request.endpoint == "readyz" { checks } else { &[] };
     let answer = match &request.check {
         Some(check) => super::health::single(check, checks).ok_or_else(Status::no_such_path)?,
         None => super::health::answer(request.endpoint, checks, &request.query),

@@ -67,6 +67,21 @@ pub trait Keeper: Send + Sync + 'static {
     /// 410 if changes after `after` have been forgotten; 503 when the store is closed.
     fn changes(&self, resource: &Arc<Resource>, after: u64) -> impl Future<Output = Result<Batch>> + Send;
 
+    /// Called before an object of a kind is created in a namespace, which may be made by this.
+    ///
+    /// # Errors
+    /// 403 if nothing can be created there now.
+    fn ensure_namespace(
+        &self,
+        kind: &Resource,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let _ = (kind, namespace, name, dry_run);
+        async { Ok(()) }
+    }
+
     /// Stores a new object under its namespace and name and gives it `metadata.resourceVersion`. All
     /// other metadata (uid, creationTimestamp, generation) has been set.
     ///

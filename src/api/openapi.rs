@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 
 use super::kind::Kind;
 
-mod convert;
 mod names;
 mod operations;
 mod parameters;

@@ -15,7 +15,7 @@ use super::kind::Kind;
 use super::patch::{self, PatchType};
 use super::request::Options;
 use crate::object::status::{Cause, Reason, Result};
-use crate::object::{Object, Status};
+use crate::object::{Object, Scope, Status};
 
 pub(super) use delete::{DeleteOptions, Deleted, collection, delete};
 pub(super) use prepare::Part;
@@ -87,10 +87,15 @@ impl<K: Keeper> Write<'_, K> {
 
     async fn store_new(&self, draft: prepare::Draft) -> Result<Written> {
         let prepare::Draft { object, warnings, .. } = draft;
+        let resource = &self.kind.resource;
+        if resource.scope == Scope::Namespaced {
+            let (namespace, name) = (self.namespace, object.name());
+            self.keeper.ensure_namespace(resource, namespace, name, self.options.dry_run).await?;
+        }
         if self.options.dry_run {
             let found = self.keeper.get(&self.kind.storage, object.namespace(), object.name()).await?;
             if found.is_some() {
-                return Err(Status::already_exists(&self.kind.resource, object.name()));
+                return Err(Status::already_exists(resource, object.name()));
             }
             return Ok(Written { code: 201, object: shown(&object, 0), warnings });
         }

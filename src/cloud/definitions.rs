@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::collect::remove;
 use crate::api::{Batch, ChangeType, Keeper, Kind, PAGE_ROWS, PageQuery, Snapshot, Stored};
-use crate::object::schema::Schema;
-use crate::object::status::{Cause, Reason, Result};
+use crate::object::schema;
+use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status};
 use names::Outcome;
 use read::Definition;
@@ -51,14 +51,6 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
     }
     let causes = check::check(old, object);
     if causes.is_empty() { Ok(()) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
-}
-
-/// Reads a schema that stands at a path of a definition: the one place where definitions ask for it. Every field is
-/// kept, none is checked.
-#[allow(clippy::unnecessary_wraps, reason = "what a schema says can be wrong")]
-fn schema(given: &Value, path: &str) -> Result<Schema, Vec<Cause>> {
-    let _ = (given, path);
-    Ok(Schema { preserve_unknown: true, ..Schema::default() })
 }
 
 /// A field that is an object; empty if it is absent or something else.

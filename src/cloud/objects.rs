@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::api::Kind;
+use crate::api::{Kind, Namespaces};
 use crate::object::status::{Cause, Result};
 use crate::object::{Resource, Status};
 use crate::store::StoreError;
@@ -35,6 +35,7 @@ pub struct CloudObjects {
     kinds: Kinds,
     /// The newest changes, for watches.
     ring: Arc<Ring>,
+    namespaces: Arc<Namespaces>,
 }
 
 impl std::fmt::Debug for CloudObjects {
@@ -60,7 +61,12 @@ impl CloudObjects {
         let ring = Arc::new(Ring::new(limits));
         store.observe(Arc::clone(&ring) as Arc<_>).await?;
         let kinds = Kinds::new(store.resources().await?);
-        Ok(Self { store, kinds, ring })
+        Ok(Self { store, kinds, ring, namespaces: Arc::default() })
+    }
+
+    /// Which namespaces are known to exist.
+    pub(super) fn namespaces(&self) -> &Arc<Namespaces> {
+        &self.namespaces
     }
 
     /// The store behind.

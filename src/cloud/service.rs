@@ -20,6 +20,7 @@ use crate::systemd::{self, Signals};
 use super::admin::Admin;
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
+use super::upkeep::Upkeep;
 
 /// How long the end waits for an external broker to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -47,6 +48,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut fleet =
         Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let server = Server::new(objects, Admin::new(requests), Access::open(), limits);
     let api = tokio::spawn(async move {
@@ -67,6 +69,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             downlink.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
             let _ = api.await;
+            drop(upkeep);
             store.close().await;
         })
         .await;

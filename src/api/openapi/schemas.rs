@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::convert::to_openapi;
+use crate::object::schema::to_openapi;
 use super::{Dialect, names};
 use crate::api::kind::Kind;
 

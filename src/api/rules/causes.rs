@@ -66,10 +66,6 @@ impl Causes {
         self.add(Cause::forbidden(&at.0, message));
     }
 
-    pub(super) fn too_long(&mut self, at: &Path, message: &str) {
-        self.add(Cause::too_long(&at.0, message));
-    }
-
     pub(super) fn duplicate(&mut self, at: &Path, value: &str) {
         let shown: String = value.chars().take(64).collect();
         self.add(Cause {

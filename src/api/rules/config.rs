@@ -1,4 +1,5 @@
-//! ConfigMaps and Secrets: their keys, their size, and what each type of Secret must hold. Pure.
+//! ConfigMaps and Secrets: their keys, and what each type of Secret must hold. The 1 MiB of values that Kubernetes
+//! allows, because of its database, is no limit here: that of all objects is the store's. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,38 +9,31 @@ use super::causes::{Causes, Path};
 use super::{map, text};
 use crate::object::Object;
 
-/// The most bytes that the values of one ConfigMap or Secret have together.
-const MAX_DATA: usize = 1 << 20;
 /// The longest key, in bytes.
 const MAX_KEY: usize = 253;
 
 pub(super) fn check_config_map(fields: &Map<String, Value>, causes: &mut Causes) {
     let root = Path::new("");
     let (data, binary) = (map(fields, "data"), map(fields, "binaryData"));
-    let mut size = 0;
-    for (key, value) in data {
+    for key in data.keys() {
         check_key(&root.key("data", key), key, causes);
         if binary.contains_key(key) {
             causes.invalid(&root.key("data", key), key, "must not be a key of `binaryData` too");
         }
-        size += value.as_str().map_or(0, str::len);
     }
     for (key, value) in binary {
         check_key(&root.key("binaryData", key), key, causes);
-        size += decoded(&root.key("binaryData", key), value, causes).map_or(0, |bytes| bytes.len());
+        decoded(&root.key("binaryData", key), value, causes);
     }
-    check_size(&root, size, causes);
 }
 
 pub(super) fn check_secret(object: &Object, causes: &mut Causes) {
     let fields = object.fields();
     let root = Path::new("");
     let data = map(fields, "data");
-    let mut size = 0;
     for (key, value) in data {
         check_key(&root.key("data", key), key, causes);
         let bytes = decoded(&root.key("data", key), value, causes);
-        size += bytes.as_ref().map_or(0, Vec::len);
         let is_json = |bytes: Vec<u8>| serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
         if docker_key(text(fields, "type")) == Some(key.as_str())
             && bytes.is_some_and(|bytes| !is_json(bytes))
@@ -47,7 +41,6 @@ pub(super) fn check_secret(object: &Object, causes: &mut Causes) {
             causes.invalid(&root.key("data", key), "<secret contents redacted>", "must be JSON");
         }
     }
-    check_size(&root.field("data"), size, causes);
     check_type(object, data, causes);
 }
 
@@ -111,8 +104,3 @@ fn decoded(at: &Path, value: &Value, causes: &mut Causes) -> Option<Vec<u8>> {
     bytes
 }
 
-fn check_size(at: &Path, size: usize, causes: &mut Causes) {
-    if size > MAX_DATA {
-        causes.too_long(at, &format!("must have at most {MAX_DATA} bytes of values, has {size}"));
-    }
-}

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
 use crate::api::keeper::Keeper;
+use crate::api::kind::Kind;
 use crate::api::request::FieldValidation;
 use crate::api::{convert, rules};
 use crate::object::schema;
@@ -290,14 +291,23 @@ fn keep_given(object: &mut Object, old: &Object) {
     }
 }
 
-/// Checks an object that is about to be stored: metadata, schema, rules of its kind.
+/// Checks an object that is about to be stored: metadata, schema, rules of its kind. An Event is checked in the form
+/// in which it was sent.
 fn check<K: Keeper>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
-    let resource = &write.home.resource;
+    if write.kind.resource.group == write.home.resource.group {
+        return check_as(write.home, old, object);
+    }
+    let old = old.map(|old| convert::served(write.kind, old.clone()));
+    check_as(write.kind, old.as_ref(), &convert::served(write.kind, object.clone()))
+}
+
+fn check_as(kind: &Kind, old: Option<&Object>, object: &Object) -> Result<()> {
+    let resource = &kind.resource;
     let mut causes = match object.validate(resource) {
         Ok(()) => Vec::new(),
         Err(problems) => causes(problems),
     };
-    if let Some(schema) = write.home.schema.as_deref() {
+    if let Some(schema) = kind.schema.as_deref() {
         causes.extend(schema::validate(schema, object.fields()));
     }
     if causes.is_empty() {
@@ -310,7 +320,7 @@ fn check<K: Keeper>(write: &Write<'_, K>, old: Option<&Object>, object: &Object)
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Status::invalid(&write.kind.resource.group, &resource.kind, object.name(), causes))
+    Err(Status::invalid(&resource.group, &resource.kind, object.name(), causes))
 }
 
 fn causes(problems: Problems) -> Vec<Cause> {

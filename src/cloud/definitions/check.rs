@@ -144,7 +144,7 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
             None | Some(Value::Null) => {
                 causes.push(Cause::required(&at_schema, "every version must have a schema"));
             }
-            Some(given) => causes.extend(schema(given, &at_schema).err().into_iter().flatten()),
+            Some(given) => causes.extend(schema::read(given, &at_schema).err().into_iter().flatten()),
         }
         check_columns(&at, version, causes);
         check_selectable(&at, version, causes);

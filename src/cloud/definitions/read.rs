@@ -126,7 +126,7 @@ impl Definition {
         let path = format!("spec.versions[{number}].schema.openAPIV3Schema");
         let absent = Value::Null;
         let given = map(version, "schema").get("openAPIV3Schema").unwrap_or(&absent);
-        let schema = schema(given, &path).map_err(|causes| {
+        let schema = schema::read(given, &path).map_err(|causes| {
             causes.first().map_or_else(|| "the schema cannot be read".to_owned(), ToString::to_string)
         })?;
         let paths = list(version, "selectableFields").map(|field| text(field, "jsonPath"));

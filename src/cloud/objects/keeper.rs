@@ -10,6 +10,7 @@ use crate::store::cloud::{
 };
 
 use super::ring::{self, MAX_BATCH};
+use super::super::definitions;
 use super::{CloudObjects, read_token, status, write_token};
 
 /// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
@@ -77,6 +78,18 @@ impl Keeper for CloudObjects {
         let page = self.store.history(query).await.map_err(|error| status(resource, "", &error))?;
         let changes = page.changes.into_iter().map(|change| Arc::new(ring::shared(change))).collect();
         Ok(Batch { changes, version: page.version })
+    }
+
+    async fn ensure_namespace(&self, kind: &Resource, namespace: &str, name: &str, dry_run: bool) -> Result<()> {
+        self.namespaces.ensure(self, kind, name, namespace, dry_run).await
+    }
+
+    fn collects(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+        definitions::admit(kind, old, object)
     }
 
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {

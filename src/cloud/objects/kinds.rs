@@ -155,8 +155,7 @@ fn categories(known: &KnownKind) -> &'static [&'static str] {
     }
 }
 
-/// Whether the status is written under `/status` alone. A record is all about its status: whoever writes one
-/// writes both.
+/// Whether the status is written under `/status` alone, as the API pages of the kinds say.
 fn has_status(known: &KnownKind) -> bool {
     match known.group {
         "" => matches!(
