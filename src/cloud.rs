@@ -3,7 +3,7 @@
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
 mod admin;
-#[allow(dead_code, reason = "started with the service")]
+#[allow(dead_code, unused_imports, reason = "started with the service")]
 mod collect;
 #[allow(dead_code, reason = "started with the service")]
 mod definitions;

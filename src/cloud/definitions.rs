@@ -55,7 +55,6 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
 
 /// Reads a schema that stands at a path of a definition: the one place where definitions ask for it. Every field is
 /// kept, none is checked.
-#[allow(clippy::unnecessary_wraps, reason = "what a schema says can be wrong")]
 fn schema(given: &Value, path: &str) -> Result<Schema, Vec<Cause>> {
     let _ = (given, path);
     Ok(Schema { preserve_unknown: true, ..Schema::default() })
