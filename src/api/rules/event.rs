@@ -52,6 +52,7 @@ fn swap(event: &mut Map<String, Value>, api_version: &str) {
 }
 
 /// What is being done with an Event.
+#[derive(Clone, Copy)]
 pub(super) enum Write<'a> {
     Create,
     /// It replaces this one.

@@ -199,7 +199,7 @@ async fn a_name_belongs_to_who_had_it_first() {
     // When the first one goes, the second one gets the name.
     keeper
         .edit("crd", "", "widgets.lab.io", |first| {
-            first.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z")
+            first.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z");
         })
         .await;
     let served = || keeper.kind("lab.io", "v1", "gadgets").is_some();
@@ -220,7 +220,7 @@ async fn a_definition_goes_after_the_objects_of_its_kind() {
     }
     keeper
         .edit("crd", "", "widgets.lab.io", |crd| {
-            crd.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z")
+            crd.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z");
         })
         .await;
     keeper.until("the end of the free one", |names| !names.contains(&"Widget free".to_owned())).await;
