@@ -1,5 +1,7 @@
 //! What there is to say of a pod in a line. Pure.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -41,7 +43,10 @@ pub(super) fn restarts(pod: &Value, now: Timestamp) -> String {
 /// `true/all` of the conditions that readiness also depends on.
 pub(super) fn readiness_gates(pod: &Value) -> String {
     let gates = list(pod, "spec.readinessGates");
-    let met = gates.iter().filter(|gate| condition(pod, str_at(gate, "conditionType")) == "True").count();
+    let conditions = list(pod, "status.conditions").iter();
+    let conditions = conditions.filter(|condition| str_at(condition, "status") == "True");
+    let conditions: BTreeSet<&str> = conditions.map(|condition| str_at(condition, "type")).collect();
+    let met = gates.iter().filter(|gate| conditions.contains(str_at(gate, "conditionType"))).count();
     if gates.is_empty() { NONE.to_owned() } else { format!("{met}/{}", gates.len()) }
 }
 
@@ -53,11 +58,11 @@ impl Summary {
         if scheduled.is_some_and(|scheduled| str_at(scheduled, "reason") == "SchedulingGated") {
             "SchedulingGated".clone_into(&mut summary.status);
         }
-        let containers = list(pod, "spec.containers").len();
-        summary.containers = containers + sidecars(pod).count();
-        let initializing = summary.initialize(pod);
+        let sidecars = sidecars(pod);
+        summary.containers = list(pod, "spec.containers").len() + sidecars.len();
+        let initializing = summary.initialize(pod, &sidecars);
         if !initializing || condition(pod, "Initialized") == "True" {
-            summary.run(pod);
+            summary.run(pod, &sidecars);
         }
         if is_deleted(pod) {
             if str_at(pod, "status.reason") == "NodeLost" {
@@ -71,7 +76,7 @@ impl Summary {
 
     /// Takes in the containers that run before the others, and returns whether one of them still has
     /// to finish, or to start if it is to stay.
-    fn initialize(&mut self, pod: &Value) -> bool {
+    fn initialize(&mut self, pod: &Value, sidecars: &BTreeSet<&str>) -> bool {
         let total = list(pod, "spec.initContainers").len();
         for (number, container) in list(pod, "status.initContainerStatuses").iter().enumerate() {
             self.count_restarts(container);
@@ -79,7 +84,7 @@ impl Summary {
             if terminated.is_some_and(|state| int(state, "exitCode") == 0) {
                 continue;
             }
-            if is_sidecar(pod, container) && is_true(container, "started") {
+            if sidecars.contains(str_at(container, "name")) && is_true(container, "started") {
                 self.ready += usize::from(is_true(container, "ready"));
                 continue;
             }
@@ -95,10 +100,10 @@ impl Summary {
     }
 
     /// Takes in the containers proper. Of those before them, only the ones that stay still count.
-    fn run(&mut self, pod: &Value) {
+    fn run(&mut self, pod: &Value, sidecars: &BTreeSet<&str>) {
         (self.restarts, self.restarted) = (0, None);
         for container in list(pod, "status.initContainerStatuses") {
-            if is_sidecar(pod, container) {
+            if sidecars.contains(str_at(container, "name")) {
                 self.count_restarts(container);
             }
         }
@@ -130,14 +135,9 @@ impl Summary {
 }
 
 /// The names of containers that start before the others and stay.
-fn sidecars(pod: &Value) -> impl Iterator<Item = &str> {
+fn sidecars(pod: &Value) -> BTreeSet<&str> {
     let stays = |container: &&Value| str_at(container, "restartPolicy") == "Always";
-    list(pod, "spec.initContainers").iter().filter(stays).map(|container| str_at(container, "name"))
-}
-
-fn is_sidecar(pod: &Value, status: &Value) -> bool {
-    let name = str_at(status, "name");
-    sidecars(pod).any(|sidecar| sidecar == name)
+    list(pod, "spec.initContainers").iter().filter(stays).map(|container| str_at(container, "name")).collect()
 }
 
 /// Why a container has ended.
