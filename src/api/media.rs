@@ -140,7 +140,8 @@ fn thousandths(quality: &str) -> u32 {
 /// Reads a body. No content type means JSON; an empty body is `Null`.
 ///
 /// # Errors
-/// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type says or nests too deep.
+/// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type
+/// says or nests too deep.
 pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
     let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default().trim();
     if body.is_empty() {
@@ -201,7 +202,10 @@ mod tests {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(view(kubectl), Ok(As::Table));
         assert_eq!(view("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), Err(406));
-        assert_eq!(view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"), Ok(As::Metadata));
+        assert_eq!(
+            view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+            Ok(As::Metadata)
+        );
         assert_eq!(view("application/json;as=Other;v=v1;g=meta.k8s.io,application/json"), Ok(As::Whole));
     }
 
@@ -217,6 +221,11 @@ mod tests {
         assert_eq!(code(Some("application/json"), b"\"\xff\""), 400);
         assert_eq!(code(None, "[".repeat(5_000).as_bytes()), 400);
         assert_eq!(code(Some("application/yaml"), b"a: [1"), 400);
+        let protobuf = Some("Application/vnd.kubernetes.protobuf; charset=x");
+        assert_eq!(code(protobuf, b"{}"), 400);
+        let lease = b"k8s\0\x0a\x1f\x0a\x16coordination.k8s.io/v1\x12\x05Lease";
+        let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"});
+        assert_eq!(read_body(protobuf, lease), Ok(expected));
     }
 
     proptest! {

@@ -71,7 +71,7 @@ fn varint(mut number: u64) -> Vec<u8> {
 /// A field with bytes.
 fn field(number: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
-    [varint(u64::from(number) << 3 | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
+    [varint((u64::from(number) << 3) | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
 }
 
 /// A field with a number.
@@ -130,7 +130,10 @@ fn a_lease_of_a_leader_election_is_read() {
         field(4, time(1_700_000_010, 0)),
         number(5, 0),
     ];
-    let raw = [field(1, [field(1, "scheduler"), field(3, "kube-system"), field(8, "")].concat()), field(2, spec.concat())];
+    let raw = [
+        field(1, [field(1, "scheduler"), field(3, "kube-system"), field(8, "")].concat()),
+        field(2, spec.concat()),
+    ];
     assert_eq!(
         read_kind("coordination.k8s.io/v1", "Lease", raw.concat()),
         json!({
@@ -223,7 +226,10 @@ fn the_envelope_says_how_its_content_is_read() {
 #[test]
 fn what_stands_twice_is_merged_or_the_last_one_holds() {
     let raw = [
-        field(1, [field(1, "old"), field(3, "ns"), field(11, [field(1, "a"), field(2, "1")].concat())].concat()),
+        field(
+            1,
+            [field(1, "old"), field(3, "ns"), field(11, [field(1, "a"), field(2, "1")].concat())].concat(),
+        ),
         number(4, 1),
         field(1, [field(1, "new"), field(11, [field(2, "2"), field(1, "a")].concat())].concat()),
         field(2, [field(1, "x"), field(1, "y"), field(2, "1"), field(2, "")].concat()),
@@ -264,7 +270,8 @@ fn schemas_of_custom_kinds_are_read_however_they_nest() {
         field(3, "#/x"),
         number(38, 1),
     ];
-    let version = |schema: &[u8]| field(7, [field(1, "v1"), number(2, 1), field(4, field(1, schema))].concat());
+    let version =
+        |schema: &[u8]| field(7, [field(1, "v1"), number(2, 1), field(4, field(1, schema))].concat());
     let raw = |schema: &[u8]| field(2, [field(1, "example.com"), version(schema)].concat());
     let read_schema = |schema: &[u8]| {
         let read = read(&body("apiextensions.k8s.io/v1", "CustomResourceDefinition", raw(schema)));
@@ -295,27 +302,34 @@ fn schemas_of_custom_kinds_are_read_however_they_nest() {
 #[cfg(feature = "cloud")]
 #[test]
 fn numbers_of_lists_may_be_packed() {
-    let pod = |ids: Vec<u8>| read_kind("v1", "Pod", field(2, field(14, ids)))["spec"]["securityContext"].clone();
+    let pod =
+        |ids: Vec<u8>| read_kind("v1", "Pod", field(2, field(14, ids)))["spec"]["securityContext"].clone();
     let packed = [varint(1), varint(4_000_000_000), varint((-1_i64).cast_unsigned())].concat();
     let expected = json!({"supplementalGroups": [1, 4_000_000_000_u64, -1]});
     assert_eq!(pod(field(4, &packed)), expected);
-    assert_eq!(pod([number(4, 1), field(4, ""), field(4, varint(4_000_000_000)), number(4, -1)].concat()), expected);
+    assert_eq!(
+        pod([number(4, 1), field(4, ""), field(4, varint(4_000_000_000)), number(4, -1)].concat()),
+        expected
+    );
 }
 
 #[test]
 fn what_is_not_such_an_object_is_refused() {
     let lease = |spec: Vec<u8>| body("coordination.k8s.io/v1", "Lease", field(2, spec));
-    let not_text = body("v1", "ConfigMap", field(2, field(1, [0xff])));
+    let not_text = body("v1", "ConfigMap", field(2, field(1, [0xff_u8])));
     let no_kind = [MAGIC, &field(1, field(1, "v1"))].concat();
     for (bytes, why) in [
         (b"{}".to_vec(), "begin"),
         (MAGIC.to_vec(), "apiVersion"),
         (no_kind, "apiVersion"),
-        (body("v1", "ConfigMap", [0x0a, 5, 1]), "cut short"),
-        (body("v1", "ConfigMap", [0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]), "cut short"),
-        (body("v1", "ConfigMap", [0xff; 11]), "too long"),
-        (body("v1", "ConfigMap", [0x02, 0]), "impossible number"),
-        (body("v1", "ConfigMap", [0x0b, 0x0c]), "unknown type"),
+        (body("v1", "ConfigMap", [0x0a_u8, 5, 1]), "cut short"),
+        (
+            body("v1", "ConfigMap", [0x0a_u8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+            "cut short",
+        ),
+        (body("v1", "ConfigMap", [0xff_u8; 11]), "too long"),
+        (body("v1", "ConfigMap", [0x02_u8, 0]), "impossible number"),
+        (body("v1", "ConfigMap", [0x0b_u8, 0x0c]), "unknown type"),
         (body("v1", "ConfigMap", number(1, 1)), "wrong type"),
         (not_text, "UTF-8"),
         (lease(field(4, time(i64::MAX, 0))), "out of range"),
