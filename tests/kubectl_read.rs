@@ -63,8 +63,8 @@ fn names(cluster: &Cluster, arguments: &[&str]) -> Vec<String> {
 }
 
 /// An Event about the Pod `web`.
-fn event(api: &str, name: &str, kind: &str, reason: &str, note: &str) -> String {
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default"});
+fn event(uid: &str, api: &str, name: &str, kind: &str, reason: &str, note: &str) -> String {
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": uid});
     let metadata = json!({"name": name, "namespace": "default"});
     let event = if api == "v1" {
         json!({"apiVersion": api, "kind": "Event", "metadata": metadata, "type": kind, "reason": reason,
@@ -190,7 +190,8 @@ async fn describe_tells_of_an_object_and_its_events() {
         "mode:\n----\nfast",
     ]);
     cluster.kubectl(&["describe", "secret", "credentials"]).shows(&["Type:  Opaque", "password:  7 bytes"]);
-    cluster.apply(&event("events.k8s.io/v1", "web.1", "Warning", "BackOff", "back-off restarting"));
+    let uid = cluster.get("pod/web")["metadata"]["uid"].as_str().unwrap().to_owned();
+    cluster.apply(&event(&uid, "events.k8s.io/v1", "web.1", "Warning", "BackOff", "back-off restarting"));
     let pod = cluster.kubectl(&["describe", "pod", "web"]);
     pod.shows(&["edge-1", "nginx:1.27", "Containers:", "Events:", "BackOff", "back-off restarting"]);
     cluster.kubectl(&["describe", "namespace", "plant"]).shows(&["Name:         plant", "Active"]);
@@ -203,8 +204,8 @@ async fn describe_tells_of_an_object_and_its_events() {
 #[tokio::test]
 async fn events_of_both_groups_are_the_same_events() {
     let cluster = cluster().await;
-    cluster.apply(&event("v1", "web.1", "Normal", "Pulled", "image pulled"));
-    cluster.apply(&event("events.k8s.io/v1", "web.2", "Warning", "BackOff", "back-off restarting"));
+    cluster.apply(&event("u", "v1", "web.1", "Normal", "Pulled", "image pulled"));
+    cluster.apply(&event("u", "events.k8s.io/v1", "web.2", "Warning", "BackOff", "back-off restarting"));
     for kind in ["events", "events.events.k8s.io", "ev"] {
         assert_eq!(names(&cluster, &[kind]), ["web.1", "web.2"]);
         let rows = cluster.kubectl(&["get", kind]).rows();
