@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api_support::{Running, config_map, connect, parse, raw, send, soon};
-use edgesync::api::{
-    Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, Snapshot, Stored,
-};
+use edgesync::api::{Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, Snapshot, Stored};
 use edgesync::object::status::Result;
 use edgesync::object::{Object, Resource, Status, kinds};
 use serde_json::{Value, json};
@@ -276,7 +274,8 @@ struct ReadOnly {
 
 impl ReadOnly {
     fn new(item_bytes: usize, pages_that_work: usize) -> Arc<Self> {
-        let item = json!({"apiVersion": "v1", "metadata": {"name": "a"}, "data": "x".repeat(item_bytes)}).to_string();
+        let item = json!({"apiVersion": "v1", "metadata": {"name": "a"}, "data": "x".repeat(item_bytes)})
+            .to_string();
         Arc::new(Self { pages: Arc::default(), item, pages_that_work, permits: Semaphore::new(0) })
     }
 }

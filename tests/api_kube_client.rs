@@ -100,7 +100,8 @@ async fn storm(address: &Address, rounds: usize) {
         async move {
             let mut random = 0x9e37_79b9_u64.wrapping_mul(lane + 1);
             for round in 0..rounds {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let name = format!("m{}", (random >> 33) % 40);
                 // Others write the same names: refusals are part of it.
                 match (random >> 20) % 4 {
@@ -216,8 +217,12 @@ async fn typed_and_dynamic_clients_agree_on_what_is_served() {
     let params = PatchParams::apply("test");
     namespaces.patch("made", &params, &Patch::Apply(&space)).await.unwrap();
     assert_eq!(namespaces.get("made").await.unwrap().status.unwrap().phase.as_deref(), Some("Active"));
-    let watched = tokio::time::timeout(Duration::from_secs(20), kube::runtime::wait::await_condition(
-        namespaces.clone(), "made", |space: Option<&Namespace>| space.is_some()));
+    let watched = tokio::time::timeout(
+        Duration::from_secs(20),
+        kube::runtime::wait::await_condition(namespaces.clone(), "made", |space: Option<&Namespace>| {
+            space.is_some()
+        }),
+    );
     watched.await.unwrap().unwrap();
 }
 

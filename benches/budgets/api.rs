@@ -94,7 +94,8 @@ async fn singles(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
         rate(site, 1, REQUESTS / 4, async |client, n| create(client, format!("one-{n}")).await).await?;
     table.figure("API: creates over 1 connection", format!("{created:.0}/s"));
     let created =
-        rate(site, CONNECTIONS, REQUESTS, async |client, n| create(client, format!("many-{n}")).await).await?;
+        rate(site, CONNECTIONS, REQUESTS, async |client, n| create(client, format!("many-{n}")).await)
+            .await?;
     table.figure("API: creates over 32 connections", format!("{created:.0}/s"));
     for (connections, what) in
         [(1, "API: gets over 1 connection"), (CONNECTIONS, "API: gets over 32 connections")]
@@ -111,7 +112,8 @@ async fn singles(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
 /// Makes the store hold exactly [`OBJECTS`] ConfigMaps.
 async fn fill(site: &FleetSite) -> anyhow::Result<()> {
     let there = REQUESTS + REQUESTS / 4;
-    rate(site, CONNECTIONS, OBJECTS - there, async |client, n| create(client, format!("fill-{n}")).await).await?;
+    rate(site, CONNECTIONS, OBJECTS - there, async |client, n| create(client, format!("fill-{n}")).await)
+        .await?;
     Ok(())
 }
 
@@ -129,7 +131,10 @@ fn lists(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     let title = "API: list of 10,000 objects of 1 KB";
     table.figure(title, format!("{rate:.0} MB/s = {:.0} % of bare SQLite", 100.0 * rate / bare));
     let grown = site.cloud_rss_peak().saturating_sub(before) as f64 / 1e6;
-    table.figure("  the server's peak RSS grows by", format!("{grown:.1} MB for {:.1} MB", bytes as f64 / 1e6));
+    table.figure(
+        "  the server's peak RSS grows by",
+        format!("{grown:.1} MB for {:.1} MB", bytes as f64 / 1e6),
+    );
     Ok(())
 }
 
@@ -160,7 +165,9 @@ fn bare_read(site: &FleetSite) -> anyhow::Result<f64> {
     let mut bytes = 0;
     for _ in 0..3 {
         let started = Instant::now();
-        let mut rows = conn.prepare("SELECT namespace, name, version, body FROM objects ORDER BY resource_id, namespace, name")?;
+        let mut rows = conn.prepare(
+            "SELECT namespace, name, version, body FROM objects ORDER BY resource_id, namespace, name",
+        )?;
         let mut rows = rows.query([])?;
         bytes = 0;
         while let Some(row) = rows.next()? {
@@ -209,7 +216,9 @@ async fn watchers(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
         let _: Value = writer.put(&path, &config_map("watched", round)).await?;
     }
     let all = async { while tasks.join_next().await.is_some() {} };
-    tokio::time::timeout(Duration::from_secs(120), all).await.context("the watchers have not seen all changes")?;
+    tokio::time::timeout(Duration::from_secs(120), all)
+        .await
+        .context("the watchers have not seen all changes")?;
     let rate = seen.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     ensure!(seen.load(Ordering::Relaxed) == WATCHERS * WATCHED_CHANGES, "changes were lost");
     table.figure("API: 1,000 watchers of one object, 300 changes", format!("{rate:.0} events/s"));

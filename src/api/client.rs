@@ -225,7 +225,8 @@ impl Client {
             path: path.to_owned(),
             source,
         };
-        let request = self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
+        let request =
+            self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         let code = response.status().as_u16();
         match Limited::new(response.into_body(), MAX_ANSWER).collect().await {

@@ -138,7 +138,9 @@ mod gzip {
             sender.try_send(Ok("a".into())).unwrap();
             sender.try_send(Err(Status::internal("broken"))).unwrap();
             drop(sender);
-            assert!(compressed(Response::new(ResponseBody::Parts(parts))).into_body().collect().await.is_err());
+            assert!(
+                compressed(Response::new(ResponseBody::Parts(parts))).into_body().collect().await.is_err()
+            );
         }
     }
 }

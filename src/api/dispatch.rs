@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::auth::{self, Role};
+use super::extension::{Extension, ExtensionCall};
 use super::keeper::{Keeper, RowFilter, Stored};
 use super::kind::Kind;
 use super::media::{self, Accepted, As, Format};
 use super::metrics::ApiMetrics;
-use super::extension::{Extension, ExtensionCall};
 use super::patch::PatchType;
 use super::read::{self, Show};
 use super::request::{
@@ -113,7 +113,8 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         if verb.writes() {
             check_writable(&kind, verb, path.name.as_deref().unwrap_or_default())?;
         }
-        let call = Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
+        let call =
+            Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
         let mut response = match verb {
             Verb::Get => {
                 let (namespace, name) = (call.namespace(), call.name());
@@ -273,7 +274,8 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
     /// Fields that stand twice in a JSON body: warnings, or a refusal.
     fn check_duplicates(&self, bytes: &[u8]) -> Result<Vec<String>> {
         let validation = self.options.field_validation;
-        let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| validation != FieldValidation::Ignore) else {
+        let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| validation != FieldValidation::Ignore)
+        else {
             return Ok(Vec::new());
         };
         let found = duplicates::duplicates(text).into_iter().map(|path| format!("duplicate field {path:?}"));
@@ -289,7 +291,12 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
         Ok(found)
     }
 
-    async fn delete(&self, verb: Verb, format: Format, body: impl ReadBody) -> Result<Response<ResponseBody>> {
+    async fn delete(
+        &self,
+        verb: Verb,
+        format: Format,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>> {
         let bytes = body.read().await?;
         let options = media::read_body(self.head.content_type, &bytes)?;
         drop(bytes);

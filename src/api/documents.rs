@@ -21,16 +21,8 @@ use crate::object::Status;
 use crate::object::status::Result;
 
 /// Paths that are no groups, in the list of all.
-const OWN_PATHS: &[&str] = &[
-    "/edgesync/v1/",
-    "/healthz",
-    "/livez",
-    "/metrics",
-    "/openapi/v2",
-    "/openapi/v3",
-    "/readyz",
-    "/version",
-];
+const OWN_PATHS: &[&str] =
+    &["/edgesync/v1/", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
 /// Parts of a document that are made ahead of the client.
 const PARTS_AHEAD: usize = 1;
 
@@ -96,11 +88,8 @@ fn aggregated(kinds: &[Arc<Kind>], root: Root, head: &Head<'_>) -> Result<Respon
 /// A text with its tag; only the tag if the client has the text already.
 fn tagged(content_type: &'static str, text: String, head: &Head<'_>) -> Response<ResponseBody> {
     let tag = discovery::etag(&text);
-    let mut response = if has_it(head, &tag) {
-        response::not_modified()
-    } else {
-        response::text(200, content_type, text)
-    };
+    let mut response =
+        if has_it(head, &tag) { response::not_modified() } else { response::text(200, content_type, text) };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
     }

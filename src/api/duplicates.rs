@@ -53,10 +53,9 @@ impl<'de> Visitor<'de> for Place<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let mut number = 0;
-        while let Some(()) = items.next_element_seed(Place {
-            path: format!("{}[{number}]", self.path),
-            found: &mut *self.found,
-        })? {
+        while let Some(()) = items
+            .next_element_seed(Place { path: format!("{}[{number}]", self.path), found: &mut *self.found })?
+        {
             number += 1;
         }
         Ok(())

@@ -272,7 +272,10 @@ fn check_options(options: &Options) -> Result<()> {
     }
     if !options.continue_token.is_empty() {
         if options.version_match.is_some() {
-            return invalid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
+            return invalid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden when continue is provided",
+            );
         }
         if version.is_some_and(|version| version > 0) {
             let message = "specifying resource version is not allowed when using continue";
@@ -280,9 +283,10 @@ fn check_options(options: &Options) -> Result<()> {
         }
     }
     match (options.version_match, version) {
-        (Some(_), None) => {
-            invalid("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided")
-        }
+        (Some(_), None) => invalid(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ),
         (Some(VersionMatch::Exact), Some(0)) => invalid(
             "resourceVersionMatch",
             "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",

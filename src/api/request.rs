@@ -324,9 +324,7 @@ fn discovery(segments: &[&str]) -> Result<Discovery, Status> {
         [] => Ok(Discovery::Root),
         ["api"] => Ok(Discovery::Core),
         ["apis"] => Ok(Discovery::Groups),
-        ["api", version] => {
-            Ok(Discovery::Version { group: String::new(), version: (*version).to_owned() })
-        }
+        ["api", version] => Ok(Discovery::Version { group: String::new(), version: (*version).to_owned() }),
         ["apis", group] => Ok(Discovery::Group((*group).to_owned())),
         ["apis", group, version] => {
             Ok(Discovery::Version { group: (*group).to_owned(), version: (*version).to_owned() })
@@ -704,7 +702,11 @@ mod tests {
     fn the_old_path_of_a_watch_selects_the_name() {
         for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
             let (verb, path, options) = resource("GET", uri);
-            assert_eq!((verb, path.name, options.fields.only_name()), (Verb::Watch, None, Some("p")), "{uri}");
+            assert_eq!(
+                (verb, path.name, options.fields.only_name()),
+                (Verb::Watch, None, Some("p")),
+                "{uri}"
+            );
         }
         assert_eq!(line("GET", "/apis/apps/v1/watch/deployments"), "watch apps/v1 - deployments - -");
     }

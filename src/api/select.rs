@@ -33,11 +33,7 @@ impl Selection {
         fields
             .check(&resource.group, &resource.kind, &kind.selectable_fields)
             .map_err(|error| Status::bad_request(error.to_string()))?;
-        Ok(Self {
-            namespace: namespace.map(str::to_owned),
-            labels: labels.clone(),
-            fields: fields.clone(),
-        })
+        Ok(Self { namespace: namespace.map(str::to_owned), labels: labels.clone(), fields: fields.clone() })
     }
 
     /// The only namespace that can be selected, if there is one.

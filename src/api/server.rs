@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, ORIGIN, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, ORIGIN,
+    USER_AGENT,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::compress;
 use super::auth::{Access, Peer, Role};
+use super::compress;
 use super::dispatch::{Api, Head, ReadBody};
 use super::extension::Extension;
 use super::keeper::Keeper;
@@ -29,8 +30,8 @@ use super::request::{Refusal, Request};
 use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
-use crate::object::{Resource, Status};
 use crate::object::status::{Reason, Result};
+use crate::object::{Resource, Status};
 
 /// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -117,8 +118,7 @@ impl<K: Keeper, E: Extension> Server<K, E> {
     #[must_use]
     pub fn new(keeper: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
         let units = limits.bodies_bytes.max(limits.body_bytes).div_ceil(BODY_UNIT);
-        let snapshots =
-            SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
+        let snapshots = SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
         Arc::new(Self {
             api: Api {
                 keeper,
@@ -318,7 +318,8 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     let accepted = header(headers, &ACCEPT_ENCODING).unwrap_or_default();
     accepted.split(',').any(|coding| {
         let (coding, quality) = coding.split_once(';').unwrap_or((coding, ""));
-        coding.trim().eq_ignore_ascii_case("gzip") && !matches!(quality.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
+        coding.trim().eq_ignore_ascii_case("gzip")
+            && !matches!(quality.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
     })
 }
 

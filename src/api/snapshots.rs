@@ -42,7 +42,9 @@ impl Token {
     pub(super) fn decode(text: &str, place: &str) -> Result<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let token = bytes.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
-        let token = token.ok_or_else(|| Status::bad_request("continue key is not valid: it is not one that this server gave"))?;
+        let token = token.ok_or_else(|| {
+            Status::bad_request("continue key is not valid: it is not one that this server gave")
+        })?;
         if token.place != place {
             return Err(Status::bad_request("continue key is not valid: it was given for another list"));
         }

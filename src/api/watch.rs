@@ -84,9 +84,9 @@ impl Start {
             (Some(true), _) => Ok(Self::Everything { bookmark: options.bookmarks }),
             (Some(false), None) => Ok(Self::After(current)),
             // Nobody can have seen it here: the store is another one or an older copy. Who starts anew is right again.
-            (_, Some(version)) if version > current => {
-                Err(Status::expired(format!("The resourceVersion {version} is not one that this server gave")))
-            }
+            (_, Some(version)) if version > current => Err(Status::expired(format!(
+                "The resourceVersion {version} is not one that this server gave"
+            ))),
             (_, Some(version)) => Ok(Self::After(version)),
             (None, None) => Ok(Self::Everything { bookmark: false }),
         }
@@ -238,7 +238,8 @@ impl<K: Keeper> Watch<K> {
             metadata.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
         }
         let resource = &self.kind.resource;
-        let object = json!({"kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata});
+        let object =
+            json!({"kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata});
         let object = self.lines.shown(object);
         Bytes::from(line("BOOKMARK", &object.to_string()))
     }
@@ -307,8 +308,8 @@ fn line(event: &str, json: &str) -> String {
 mod tests {
     use super::*;
 
-    fn start(options: Options) -> Result<Start, u16> {
-        Start::read(&options, 100).map_err(|status| status.code)
+    fn start(options: &Options) -> Result<Start, u16> {
+        Start::read(options, 100).map_err(|status| status.code)
     }
 
     #[test]
@@ -320,27 +321,24 @@ mod tests {
             bookmarks: true,
             ..options
         };
-        assert_eq!(start(at(None)), Ok(Start::Everything { bookmark: false }));
-        assert_eq!(start(at(Some(0))), Ok(Start::Everything { bookmark: false }));
-        assert_eq!(start(at(Some(7))), Ok(Start::After(7)));
-        assert_eq!(start(at(Some(101))), Err(410));
-        assert_eq!(start(initial(at(None), true)), Ok(Start::Everything { bookmark: true }));
-        assert_eq!(start(initial(at(Some(7)), true)), Ok(Start::Everything { bookmark: true }));
-        assert_eq!(start(initial(at(Some(101)), true)), Err(504));
-        assert_eq!(start(initial(at(None), false)), Ok(Start::After(100)));
-        assert_eq!(start(initial(at(Some(7)), false)), Ok(Start::After(7)));
+        assert_eq!(start(&at(None)), Ok(Start::Everything { bookmark: false }));
+        assert_eq!(start(&at(Some(0))), Ok(Start::Everything { bookmark: false }));
+        assert_eq!(start(&at(Some(7))), Ok(Start::After(7)));
+        assert_eq!(start(&at(Some(101))), Err(410));
+        assert_eq!(start(&initial(at(None), true)), Ok(Start::Everything { bookmark: true }));
+        assert_eq!(start(&initial(at(Some(7)), true)), Ok(Start::Everything { bookmark: true }));
+        assert_eq!(start(&initial(at(Some(101)), true)), Err(504));
+        assert_eq!(start(&initial(at(None), false)), Ok(Start::After(100)));
+        assert_eq!(start(&initial(at(Some(7)), false)), Ok(Start::After(7)));
     }
 
     #[test]
     fn options_that_do_not_go_together_are_refused() {
-        let with = |initial, version_match| Options {
-            initial_events: initial,
-            version_match,
-            ..Options::default()
-        };
-        assert_eq!(start(with(None, Some(VersionMatch::NotOlderThan))), Err(422));
-        assert_eq!(start(with(Some(true), None)), Err(422));
-        assert_eq!(start(with(Some(true), Some(VersionMatch::Exact))), Err(422));
+        let with =
+            |initial, version_match| Options { initial_events: initial, version_match, ..Options::default() };
+        assert_eq!(start(&with(None, Some(VersionMatch::NotOlderThan))), Err(422));
+        assert_eq!(start(&with(Some(true), None)), Err(422));
+        assert_eq!(start(&with(Some(true), Some(VersionMatch::Exact))), Err(422));
     }
 
     #[test]

@@ -109,7 +109,10 @@ impl<K: Keeper> Write<'_, K> {
         let unconditional = sent.resource_version().is_empty();
         for attempt in 1.. {
             let Some(old) = self.old(name).await? else {
-                if self.part == Part::Object && unconditional && prepare::creates_on_update(&self.kind.storage) {
+                if self.part == Part::Object
+                    && unconditional
+                    && prepare::creates_on_update(&self.kind.storage)
+                {
                     return self.create(Value::Object(sent.into_fields())).await;
                 }
                 break;

@@ -61,7 +61,8 @@ impl FieldSelector {
 
     /// Selects only objects of this name, beside what is asked for already.
     pub fn select_name(&mut self, name: &str) {
-        let requirement = Requirement { field: "metadata.name".to_owned(), equal: true, value: name.to_owned() };
+        let requirement =
+            Requirement { field: "metadata.name".to_owned(), equal: true, value: name.to_owned() };
         self.0.push(requirement);
     }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::object::schema::to_openapi;
 use super::{Dialect, names};
 use crate::api::kind::Kind;
+use crate::object::schema::to_openapi;
 
 /// The schemas of a kind and of its list.
 pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {

@@ -103,4 +103,3 @@ fn decoded(at: &Path, value: &Value, causes: &mut Causes) -> Option<Vec<u8>> {
     }
     bytes
 }
-

@@ -85,8 +85,9 @@ impl DeleteOptions {
     fn check<K: Keeper>(&self, write: &Write<'_, K>, old: &Old) -> Result<()> {
         let (resource, object) = (&write.kind.resource, &old.object);
         let failed = |what: &str, given: &str, current: &str| {
-            let why =
-                format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {current}");
+            let why = format!(
+                "Precondition failed: {what} in precondition: {given}, {what} in object meta: {current}"
+            );
             Err(Status::conflict(resource, object.name(), &why))
         };
         if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object.uid()) {
@@ -157,7 +158,11 @@ pub(in crate::api) async fn delete<K: Keeper>(
     }
 }
 
-async fn delete_as_read<K: Keeper>(write: &Write<'_, K>, old: &Old, options: &DeleteOptions) -> Result<Deleted> {
+async fn delete_as_read<K: Keeper>(
+    write: &Write<'_, K>,
+    old: &Old,
+    options: &DeleteOptions,
+) -> Result<Deleted> {
     let storage = &write.kind.storage;
     let written = |object| Written { code: 200, object, warnings: Vec::new() };
     let finalizer = match options.propagation {

@@ -106,7 +106,11 @@ pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Objec
 }
 
 /// Works out what becomes of an object to which a configuration is applied by the server.
-pub(super) fn apply<K: Keeper>(write: &Write<'_, K>, old: Option<&Old>, mut applied: Object) -> Result<Draft> {
+pub(super) fn apply<K: Keeper>(
+    write: &Write<'_, K>,
+    old: Option<&Old>,
+    mut applied: Object,
+) -> Result<Draft> {
     if let Some(old) = old {
         check_preconditions(write, old, &applied)?;
     }
@@ -115,7 +119,9 @@ pub(super) fn apply<K: Keeper>(write: &Write<'_, K>, old: Option<&Old>, mut appl
     let mut applied = convert::stored(write.kind, applied);
     match write.part {
         Part::Status => {
-            applied.fields_mut().retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata" | "status"));
+            applied
+                .fields_mut()
+                .retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata" | "status"));
         }
         Part::Object if write.home.status_subresource => drop(applied.fields_mut().remove("status")),
         Part::Object => {}
@@ -144,10 +150,12 @@ pub(super) fn apply<K: Keeper>(write: &Write<'_, K>, old: Option<&Old>, mut appl
 /// A name that begins with a prefix: five characters without vowels, so that no words come out.
 pub(super) fn generated_name(prefix: &str) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    let end = prefix.char_indices().map(|(at, _)| at).chain([prefix.len()]).take_while(|at| *at <= MAX_PREFIX);
+    let end =
+        prefix.char_indices().map(|(at, _)| at).chain([prefix.len()]).take_while(|at| *at <= MAX_PREFIX);
     let mut name = prefix.get(..end.last().unwrap_or_default()).unwrap_or_default().to_owned();
     let letters = Uuid::new_v4().into_bytes();
-    let letter = |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).map(|letter| char::from(*letter));
+    let letter =
+        |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).map(|letter| char::from(*letter));
     name.extend(letters.iter().take(5).filter_map(letter));
     name
 }

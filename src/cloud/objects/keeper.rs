@@ -9,8 +9,8 @@ use crate::store::cloud::{
     self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Preconditions, Scan,
 };
 
-use super::ring::{self, MAX_BATCH};
 use super::super::definitions;
+use super::ring::{self, MAX_BATCH};
 use super::{CloudObjects, read_token, status, write_token};
 
 /// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
@@ -80,7 +80,13 @@ impl Keeper for CloudObjects {
         Ok(Batch { changes, version: page.version })
     }
 
-    async fn ensure_namespace(&self, kind: &Resource, namespace: &str, name: &str, dry_run: bool) -> Result<()> {
+    async fn ensure_namespace(
+        &self,
+        kind: &Resource,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<()> {
         self.namespaces.ensure(self, kind, name, namespace, dry_run).await
     }
 

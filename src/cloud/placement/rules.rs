@@ -218,6 +218,8 @@ impl<'de> Deserialize<'de> for KindMatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use crate::object::kinds::guess;
     use proptest::prelude::*;
 

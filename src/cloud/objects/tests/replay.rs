@@ -192,6 +192,7 @@ async fn every_client_that_replays_the_changes_ends_with_what_a_fresh_list_shows
             store: objects.store.clone(),
             kinds: Kinds::new(Vec::new()),
             ring: Arc::clone(&objects.ring),
+            namespaces: Arc::default(),
         });
         let (finish, done) = watch::channel(false);
         let mut following = JoinSet::new();
