@@ -155,8 +155,10 @@ fn lease(name: &str, holder: &str) -> Value {
         "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15}})
 }
 
-fn event(api_version: &str, name: &str, reason: &str, note: &str) -> Value {
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default"});
+/// An Event about the Pod `web`.
+fn event(uid: &Value, api_version: &str, name: &str, reason: &str, note: &str) -> Value {
+    let object =
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": uid});
     let metadata = json!({"name": name, "namespace": "default"});
     if api_version == "v1" {
         json!({"apiVersion": api_version, "kind": "Event", "metadata": metadata, "type": "Normal",
@@ -177,7 +179,8 @@ async fn a_watch_on_the_node_sees_objects_arrive_change_and_go() {
     let edge = Edge::start(&cluster).await;
     let tables = edge.local.start(&["get", "configmaps", "-A", "-w"], "");
     let changes = edge.local.start(&["get", "configmaps", "-A", "-w", "--output-watch-events"], "");
-    let chosen = edge.local.start(&["get", "cm", "-l", "app=web", "-w", "-o", "jsonpath={.data.mode}{'\\n'}"], "");
+    let chosen =
+        edge.local.start(&["get", "cm", "-l", "app=web", "-w", "-o", "jsonpath={.data.mode}{'\\n'}"], "");
     let records = edge.local.start(&["get", "objectsyncs", "-A", "-w", "-o", "name"], "");
     cluster.apply(OBJECTS);
     changes.lines_with(&["ADDED"]).await;
@@ -217,11 +220,11 @@ async fn the_node_answers_without_the_cloud_and_after_a_restart() {
     edge.feed(&["create"], &lease("offline", "me")).says("lease.coordination.k8s.io/offline created");
 
     // A watch that began without the cloud goes on with it.
-    let watch = edge.local.start(&["get", "cm", "-w", "-o", "name", "--output-watch-events"], "");
+    let watch = edge.local.start(&["get", "cm", "-w", "-o", "name"], "");
     watch.lines_with(&["other", "settings"]).await;
     cluster.cloud.run().await;
     cluster.kubectl(&["create", "configmap", "late"]).ok();
-    watch.line("ADDED    configmap/late").await;
+    watch.line("configmap/late").await;
 }
 
 #[tokio::test]
@@ -230,9 +233,7 @@ async fn what_came_from_the_cloud_cannot_be_changed_on_the_node() {
     let before = edge.get("configmap/settings");
     let mut other = before.clone();
     other["data"]["mode"] = json!("mine");
-    let map = |name: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}})
-    };
+    let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
     let patch = ["patch", "cm", "settings", "-p", r#"{"data":{"mode":"mine"}}"#];
     for run in [
         edge.feed(&["create"], &map("mine")),
@@ -292,7 +293,9 @@ async fn secrets_need_the_other_kubeconfig() {
 async fn who_has_no_token_of_the_node_is_not_let_in() {
     let (edge, cluster) = in_sync().await;
     let address = edge.opened().await;
-    for (name, url) in [("none", format!("http://{address}")), ("wrong", format!("http://edgesync:wrong@{address}"))] {
+    for (name, url) in
+        [("none", format!("http://{address}")), ("wrong", format!("http://edgesync:wrong@{address}"))]
+    {
         let stranger = Kubectl::to_server(&cluster.site, name, &url);
         for arguments in [&["get", "cm"][..], &["api-resources"], &["get", "--raw", "/edgesync/v1/status"]] {
             let run = stranger.run(arguments);
@@ -306,7 +309,9 @@ async fn who_has_no_token_of_the_node_is_not_let_in() {
     // The tokens are kept: a kubeconfig that was copied is good for ever, as long as the address is.
     let token = |name: &str| std::fs::read_to_string(edge.agent.database.with_file_name(name)).unwrap();
     let url = format!("http://edgesync:{}@{address}", token("token").trim());
-    Kubectl::to_server(&cluster.site, "copy", &url).run(&["get", "cm", "settings", "-o", "name"]).says("configmap/settings");
+    Kubectl::to_server(&cluster.site, "copy", &url)
+        .run(&["get", "cm", "settings", "-o", "name"])
+        .says("configmap/settings");
 }
 
 #[tokio::test]
@@ -317,7 +322,8 @@ async fn the_files_are_for_the_group_and_those_for_secrets_are_not() {
         ["kubeconfig", "kubeconfig-secrets", "token", "token-secrets"]
             .map(|name| std::fs::read_to_string(file(edge, name)).unwrap())
     };
-    for (name, expected) in [("kubeconfig", 0o640), ("token", 0o640), ("kubeconfig-secrets", 0o600), ("token-secrets", 0o600)]
+    for (name, expected) in
+        [("kubeconfig", 0o640), ("token", 0o640), ("kubeconfig-secrets", 0o600), ("token-secrets", 0o600)]
     {
         assert_eq!(mode(&file(&edge, name)), expected, "{name}");
     }
@@ -375,7 +381,8 @@ async fn the_programs_own_command_line_asks_over_the_socket() {
     // Who runs the agent may see Secrets without a token.
     assert!(edgesync(&agent, &["get", "secret", "credentials", "-o", "yaml"]).contains("aHVudGVyMg=="));
     assert_eq!(edgesync(&agent, &["get", "cm", "-l", "app=db", "-o", "name"]), "configmap/other\n");
-    let version = cluster.get("configmap/settings")["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let version =
+        cluster.get("configmap/settings")["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let syncs = edgesync(&agent, &["syncs"]);
     assert!(syncs.lines().any(|line| line.contains("settings") && line.contains(&version)), "{syncs}");
     assert!(edgesync(&agent, &["status"]).contains(NODE));
@@ -392,12 +399,25 @@ async fn records_objects_and_fields_are_shown_as_in_a_cluster() {
     let uid = cluster.get("configmap/settings")["metadata"]["uid"].as_str().unwrap().to_owned();
     let record = format!("{NODE}.{uid}");
     let row = rows.iter().find(|row| row.contains(&record)).expect("a row for the record");
-    for cell in ["default", "ConfigMap", "settings"] {
-        assert!(row.iter().any(|one| one == cell), "no {cell} in {row:?} below {:?}", rows[0]);
-    }
-    edge.kubectl(&["describe", "objectsync", &record]).shows(&[&record, "Object Kind:", "ConfigMap", "settings"]);
-    edge.kubectl(&["describe", "cm", "settings"]).shows(&["Name:         settings", "app=web", "mode:\n----\nfast"]);
-    assert_eq!(edge.get(&format!("objectsync/{record}"))["spec"], cluster.get(&format!("objectsync/{record}"))["spec"]);
+    assert_eq!(rows[0][..5], ["NAMESPACE", "NAME", "NODE", "OBJECT", "HELD VERSION"]);
+    let version = cluster.get("configmap/settings")["metadata"]["resourceVersion"].take();
+    let expected = ["default", &record, NODE, "configmap/default/settings", version.as_str().unwrap()];
+    assert_eq!(row[..5], expected);
+    edge.kubectl(&["describe", "objectsync", &record]).shows(&[
+        &record,
+        "Object Kind:",
+        "ConfigMap",
+        "settings",
+    ]);
+    edge.kubectl(&["describe", "cm", "settings"]).shows(&[
+        "Name:         settings",
+        "app=web",
+        "mode:\n----\nfast",
+    ]);
+    assert_eq!(
+        edge.get(&format!("objectsync/{record}"))["spec"],
+        cluster.get(&format!("objectsync/{record}"))["spec"]
+    );
 
     edge.kubectl(&["explain", "lease.spec"]).shows(&["holderIdentity", "leaseDurationSeconds", "renewTime"]);
     edge.kubectl(&["explain", "objectsync.spec"]).shows(&["objectName", "objectKind"]);
@@ -411,7 +431,8 @@ async fn records_objects_and_fields_are_shown_as_in_a_cluster() {
         assert!(resources.iter().any(|one| one == row), "no {row:?} in {resources:?}");
     }
     let writable = edge.kubectl(&["api-resources", "--verbs=create", "-o", "name"]).lines();
-    let mut expected = ["events", "events.events.k8s.io", "leases.coordination.k8s.io"].map(str::to_owned).to_vec();
+    let mut expected =
+        ["events", "events.events.k8s.io", "leases.coordination.k8s.io"].map(str::to_owned).to_vec();
     expected.sort();
     let mut found = writable;
     found.sort();
@@ -431,9 +452,12 @@ async fn lists_are_cut_selected_and_counted() {
     assert_eq!(run.stderr.matches("continue=").count(), 2, "{run}");
     assert_eq!(run.lines().len(), 5);
 
-    for (selector, names) in
-        [("app=web", &["settings"][..]), ("app in (web, db)", &["other", "settings"]), ("!app", &["far"]), ("tier", &["settings"])]
-    {
+    for (selector, names) in [
+        ("app=web", &["settings"][..]),
+        ("app in (web, db)", &["other", "settings"]),
+        ("!app", &["far"]),
+        ("tier", &["settings"]),
+    ] {
         assert_eq!(edge.names(&["cm", "-A", "-l", selector]), names, "{selector}");
     }
     for (kind, selector, names) in [
@@ -455,9 +479,15 @@ async fn leases_are_held_on_the_node() {
     edge.feed(&["create"], &lease("gate", "one")).says("lease.coordination.k8s.io/gate created");
     edge.feed(&["create"], &lease("gate", "two")).fails_with("(AlreadyExists)");
     let first = edge.get("lease/gate");
-    assert!(first["metadata"]["uid"].is_string() && first["metadata"]["creationTimestamp"].is_string(), "{first}");
+    assert!(
+        first["metadata"]["uid"].is_string() && first["metadata"]["creationTimestamp"].is_string(),
+        "{first}"
+    );
     let rows = edge.kubectl(&["get", "leases"]).rows();
-    assert_eq!((&rows[0], &rows[1][..2]), (&["NAME", "HOLDER", "AGE"].map(str::to_owned).to_vec(), &["gate".into(), "one".into()][..]));
+    assert_eq!(
+        (&rows[0], &rows[1][..2]),
+        (&["NAME", "HOLDER", "AGE"].map(str::to_owned).to_vec(), &["gate".into(), "one".into()][..])
+    );
 
     // Two that have read the same version: one gets it.
     let taken = |holder: &str| {
@@ -465,19 +495,31 @@ async fn leases_are_held_on_the_node() {
         lease["spec"]["holderIdentity"] = json!(holder);
         lease
     };
-    let watch = edge.local.start(&["get", "lease", "gate", "-w", "-o", "jsonpath={.spec.holderIdentity}{'\\n'}"], "");
+    let watch =
+        edge.local.start(&["get", "lease", "gate", "-w", "-o", "jsonpath={.spec.holderIdentity}{'\\n'}"], "");
     watch.line("one").await;
     edge.feed(&["replace"], &taken("two")).says("lease.coordination.k8s.io/gate replaced");
     edge.feed(&["replace"], &taken("three")).fails_with("(Conflict)");
     let old = json!({"metadata": {"resourceVersion": first["metadata"]["resourceVersion"]}, "spec": {"holderIdentity": "four"}});
-    edge.kubectl(&["patch", "lease", "gate", "--type=merge", "-p", &old.to_string()]).fails_with("(Conflict)");
+    edge.kubectl(&["patch", "lease", "gate", "--type=merge", "-p", &old.to_string()])
+        .fails_with("(Conflict)");
     watch.line("two").await;
     edge.kubectl(&["patch", "lease", "gate", "-p", r#"{"spec":{"holderIdentity":"five"}}"#]).ok();
-    edge.kubectl(&["patch", "lease", "gate", "--type=json", "-p", r#"[{"op":"replace","path":"/spec/leaseDurationSeconds","value":20}]"#]).ok();
+    edge.kubectl(&[
+        "patch",
+        "lease",
+        "gate",
+        "--type=json",
+        "-p",
+        r#"[{"op":"replace","path":"/spec/leaseDurationSeconds","value":20}]"#,
+    ])
+    .ok();
     watch.lines_with(&["two", "five"]).await;
 
-    edge.feed(&["apply", "--server-side"], &lease("other", "one")).says("lease.coordination.k8s.io/other serverside-applied");
-    edge.feed(&["apply", "--server-side", "--field-manager=rival"], &lease("other", "two")).fails_with("conflict");
+    edge.feed(&["apply", "--server-side"], &lease("other", "one"))
+        .says("lease.coordination.k8s.io/other serverside-applied");
+    edge.feed(&["apply", "--server-side", "--field-manager=rival"], &lease("other", "two"))
+        .fails_with("conflict");
     let force = ["apply", "--server-side", "--field-manager=rival", "--force-conflicts"];
     edge.feed(&force, &lease("other", "two")).says("lease.coordination.k8s.io/other serverside-applied");
     edge.feed(&["apply"], &lease("third", "one")).says("lease.coordination.k8s.io/third created");
@@ -495,7 +537,10 @@ async fn leases_are_held_on_the_node() {
     edge.kubectl(&["patch", "lease", "gate", "-p", r#"{"spec":{"holderIdentity":"six"}}"#]).ok();
     edge.crash().await;
     let gate = edge.get("lease/gate");
-    assert_eq!((&gate["spec"]["holderIdentity"], &gate["spec"]["leaseDurationSeconds"]), (&json!("six"), &json!(20)));
+    assert_eq!(
+        (&gate["spec"]["holderIdentity"], &gate["spec"]["leaseDurationSeconds"]),
+        (&json!("six"), &json!(20))
+    );
     assert_eq!(gate["metadata"]["uid"], first["metadata"]["uid"]);
 
     edge.kubectl(&["delete", "lease", "gate"]).shows(&["\"gate\" deleted"]);
@@ -511,8 +556,9 @@ async fn leases_are_held_on_the_node() {
 #[tokio::test]
 async fn events_are_kept_on_the_node() {
     let (mut edge, _cluster) = in_sync().await;
-    edge.feed(&["create"], &event("v1", "web.1", "Pulled", "image pulled")).says("event/web.1 created");
-    let new = event("events.k8s.io/v1", "web.2", "BackOff", "back-off restarting");
+    let uid = &edge.get("pod/web")["metadata"]["uid"];
+    edge.feed(&["create"], &event(uid, "v1", "web.1", "Pulled", "image pulled")).says("event/web.1 created");
+    let new = event(uid, "events.k8s.io/v1", "web.2", "BackOff", "back-off restarting");
     edge.feed(&["create"], &new).says("event.events.k8s.io/web.2 created");
     for restart in [false, true] {
         if restart {
@@ -528,14 +574,17 @@ async fn events_are_kept_on_the_node() {
         let event = edge.kubectl(&["get", "events.v1.events.k8s.io", "web.1", "-o", "json"]).json();
         assert_eq!((&event["note"], &event["regarding"]["name"]), (&json!("image pulled"), &json!("web")));
         let event = edge.kubectl(&["get", "events.v1.", "web.2", "-o", "json"]).json();
-        assert_eq!((&event["message"], &event["involvedObject"]["name"]), (&json!("back-off restarting"), &json!("web")));
+        assert_eq!(
+            (&event["message"], &event["involvedObject"]["name"]),
+            (&json!("back-off restarting"), &json!("web"))
+        );
     }
     edge.kubectl(&["describe", "pod", "web"]).shows(&["Pulled", "BackOff", "back-off restarting"]);
     edge.kubectl(&["events", "--for", "pod/web"]).shows(&["Pulled", "BackOff"]);
     assert_eq!(edge.names(&["events", "--field-selector", "reason=Pulled"]), ["web.1"]);
     let watch = edge.local.start(&["get", "events", "-w", "--no-headers"], "");
     watch.lines_with(&["Pulled", "BackOff"]).await;
-    edge.feed(&["create"], &event("v1", "web.3", "Started", "container started")).ok();
+    edge.feed(&["create"], &event(uid, "v1", "web.3", "Started", "container started")).ok();
     watch.line("container started").await;
     edge.kubectl(&["delete", "event", "web.1"]).ok();
     assert_eq!(edge.names(&["events"]), ["web.2", "web.3"]);
@@ -586,6 +635,8 @@ async fn a_watch_goes_on_from_a_list_but_not_from_one_of_another_database() {
     let watching = start(&edge, &watch(paths[0], &fresh));
     cluster.kubectl(&["create", "configmap", "later"]).ok();
     watching.line("\"later\"").await;
-    eventually("the node holds it", PATIENCE, async || edge.names(&["cm"]).contains(&"later".into()).then_some(()))
-        .await;
+    eventually("the node holds it", PATIENCE, async || {
+        edge.names(&["cm"]).contains(&"later".into()).then_some(())
+    })
+    .await;
 }
