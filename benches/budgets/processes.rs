@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -54,10 +55,20 @@ fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<
 }
 
 fn program(name: &str) -> PathBuf {
-    PathBuf::from(if name == "edgesync" {
-        env!("CARGO_BIN_EXE_edgesync")
-    } else {
-        env!("CARGO_BIN_EXE_edgesync-cloud")
+    match name {
+        "edgesync" => edge_program().clone(),
+        _ => PathBuf::from(env!("CARGO_BIN_EXE_edgesync-cloud")),
+    }
+}
+
+/// The agent as it is built for devices. The build is cargo's, so it takes time only if something has changed.
+fn edge_program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let build = ["build", "--profile", "edge", "--no-default-features", "--bin", "edgesync"];
+        let built = Command::new(env!("CARGO")).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.is_ok_and(|status| status.success()), "cargo {} failed", build.join(" "));
+        Path::new(env!("CARGO_BIN_EXE_edgesync")).with_file_name("../edge/edgesync")
     })
 }
 
