@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::auth::{self, Role};
+use super::convert::Texts;
 use super::extension::{Extension, ExtensionCall};
 use super::keeper::{Keeper, RowFilter, Stored};
 use super::kind::Kind;
@@ -177,7 +178,7 @@ fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show>
             View::Table(TableView::new(kind, include))
         }
     };
-    Ok(Show { kind: Arc::clone(kind), format: accepted.format, view })
+    Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })
 }
 
 /// A request on objects of a kind that is served.
@@ -222,7 +223,7 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
             selection: Arc::new(self.selection()?),
             bookmarks: self.options.bookmarks,
             timeout: watch::timeout(&self.options),
-            lines: Lines::new(&self.kind, self.show.view.clone()),
+            lines: Lines::new(self.show.texts.clone(), self.show.view.clone()),
             metrics: Arc::clone(&self.api.metrics),
             stopping: self.api.stopping.subscribe(),
         };

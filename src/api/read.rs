@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::convert;
+use super::convert::Texts;
 use super::keeper::{Cursor, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
 use super::listing::ListWriter;
@@ -33,6 +33,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct Show {
     /// The kind in the version of the path.
     pub(super) kind: Arc<Kind>,
+    /// How its objects are turned into that version.
+    pub(super) texts: Texts,
     /// The encoding.
     pub(super) format: Format,
     /// What is shown of them.
@@ -53,7 +55,7 @@ impl Show {
     }
 
     fn served(&self, json: String) -> Result<String> {
-        convert::served_text(&self.kind, &self.kind.resource.api_version().into(), json)
+        self.texts.served(json)
     }
 
     fn value(&self, json: String) -> Result<Value> {

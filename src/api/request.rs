@@ -1,17 +1,19 @@
 //! From method, path and query to a typed request. Pure: no body, no store, no connection; nothing a
 //! client sends makes it panic.
 
-use std::str::FromStr;
+mod options;
+mod uri;
 
+use crate::object::Status;
 use crate::object::status::Reason;
-use crate::object::{FieldSelector, Selector, Status};
+
+use options::options;
+pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
+pub use uri::encode;
+use uri::{parse_query, split_path};
 
 /// The longest path with its query, in bytes.
 pub(super) const MAX_URI: usize = 8 << 10;
-/// The most pairs in a query.
-const MAX_QUERY_PAIRS: usize = 64;
-/// The longest name of a field manager, in bytes.
-const MAX_MANAGER: usize = 128;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,75 +139,6 @@ pub(super) struct ResourcePath {
     pub(super) name: Option<String>,
     /// What follows the name, such as `status`.
     pub(super) subresource: Option<String>,
-}
-
-/// The options of a query that this API knows. Others are ignored, as Kubernetes does.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Options {
-    /// Only objects with such labels.
-    pub(super) labels: Selector,
-    /// Only objects with such fields.
-    pub(super) fields: FieldSelector,
-    /// The most items wanted; `None` for all.
-    pub(super) limit: Option<u64>,
-    /// Where the page before ended.
-    pub(super) continue_token: String,
-    /// The version that a list must show, or after which a watch starts.
-    pub(super) resource_version: Option<u64>,
-    /// How `resource_version` is meant by a list.
-    pub(super) version_match: Option<VersionMatch>,
-    /// How long a list or watch may take, in seconds.
-    pub(super) timeout_seconds: Option<u64>,
-    /// Whether a watch is told now and then how far it has come.
-    pub(super) bookmarks: bool,
-    /// Whether a watch begins with all objects, and a bookmark after them.
-    pub(super) initial_events: Option<bool>,
-    /// Whether a write is only tried.
-    pub(super) dry_run: bool,
-    /// Who writes, for `metadata.managedFields`.
-    pub(super) field_manager: String,
-    /// What happens with fields that are not known.
-    pub(super) field_validation: FieldValidation,
-    /// Whether an apply takes fields from others.
-    pub(super) force: bool,
-    /// How much of the objects a table carries; empty for the default.
-    pub(super) include_object: String,
-    /// How an object is deleted, where the query says so.
-    pub(super) delete: DeleteQuery,
-    /// Whether JSON is indented.
-    pub(super) pretty: bool,
-}
-
-/// How a list's `resourceVersion` is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VersionMatch {
-    /// Exactly this state.
-    Exact,
-    /// This state or a newer one.
-    NotOlderThan,
-}
-
-/// What happens with fields of a body that the kind does not have, or has twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum FieldValidation {
-    /// They are dropped.
-    Ignore,
-    /// They are dropped, and a `Warning` header says so.
-    #[default]
-    Warn,
-    /// The request is refused.
-    Strict,
-}
-
-/// Options of a delete as they may stand in the query; those of a body win.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DeleteQuery {
-    /// Seconds that the object may live on.
-    pub(super) grace: Option<i64>,
-    /// What becomes of its dependents.
-    pub(super) propagation: Option<String>,
-    /// An older way to say the same.
-    pub(super) orphan_dependents: Option<bool>,
 }
 
 /// A request that is refused before anything is looked up.
@@ -415,180 +348,6 @@ fn methods(name: bool, subresource: bool) -> &'static str {
         (true, false) => OBJECT_METHODS,
         (true, true) => SUBRESOURCE_METHODS,
     }
-}
-
-/// Reads the options; the second value is whether a watch is asked for.
-fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
-    let mut options = Options::default();
-    let mut watch = false;
-    for (key, value) in query {
-        match key.as_str() {
-            "labelSelector" => options.labels = selector(value)?,
-            "fieldSelector" => options.fields = selector(value)?,
-            "continue" => options.continue_token.clone_from(value),
-            "limit" => options.limit = number(key, value)?.filter(|limit| *limit > 0),
-            "resourceVersion" => options.resource_version = version(value)?,
-            "resourceVersionMatch" => options.version_match = version_match(value)?,
-            "timeoutSeconds" => options.timeout_seconds = number(key, value)?,
-            "allowWatchBookmarks" => options.bookmarks = flag(key, value)?,
-            "sendInitialEvents" => options.initial_events = Some(flag(key, value)?),
-            "dryRun" => options.dry_run |= dry_run(value)?,
-            "fieldManager" => options.field_manager = manager(value)?,
-            "fieldValidation" => options.field_validation = field_validation(value)?,
-            "force" => options.force = flag(key, value)?,
-            "includeObject" => options.include_object.clone_from(value),
-            "gracePeriodSeconds" if !value.is_empty() => {
-                let grace = value.parse().map_err(|_| bad_option(key, value, "must be a whole number"))?;
-                options.delete.grace = Some(grace);
-            }
-            "propagationPolicy" => options.delete.propagation = Some(value.clone()),
-            "orphanDependents" => options.delete.orphan_dependents = Some(flag(key, value)?),
-            "pretty" => options.pretty = flag(key, value)?,
-            "watch" => watch = flag(key, value)?,
-            _ => {}
-        }
-    }
-    Ok((options, watch))
-}
-
-fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status> {
-    value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
-}
-
-fn number(name: &str, value: &str) -> Result<Option<u64>, Status> {
-    match value.parse::<u64>() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) if value.is_empty() => Ok(None),
-        Err(_) => Err(bad_option(name, value, "must be a whole number that is not negative")),
-    }
-}
-
-fn version(value: &str) -> Result<Option<u64>, Status> {
-    match value.parse::<u64>() {
-        Ok(version) => Ok(Some(version)),
-        Err(_) if value.is_empty() => Ok(None),
-        Err(_) => {
-            Err(bad_option("resourceVersion", value, "must be a version that this server gave, or '0'"))
-        }
-    }
-}
-
-fn version_match(value: &str) -> Result<Option<VersionMatch>, Status> {
-    match value {
-        "" => Ok(None),
-        "Exact" => Ok(Some(VersionMatch::Exact)),
-        "NotOlderThan" => Ok(Some(VersionMatch::NotOlderThan)),
-        _ => Err(bad_option("resourceVersionMatch", value, "must be 'Exact' or 'NotOlderThan'")),
-    }
-}
-
-/// Reads one value of `dryRun`, in a query or in the options of a delete.
-pub(super) fn dry_run(value: &str) -> Result<bool, Status> {
-    match value {
-        "" => Ok(false),
-        "All" => Ok(true),
-        _ => Err(bad_option("dryRun", value, "must be 'All'")),
-    }
-}
-
-fn manager(value: &str) -> Result<String, Status> {
-    if value.len() > MAX_MANAGER {
-        return Err(bad_option("fieldManager", value, "must be at most 128 bytes"));
-    }
-    if value.chars().any(char::is_control) {
-        return Err(bad_option("fieldManager", value, "must consist of printable characters"));
-    }
-    Ok(value.to_owned())
-}
-
-fn field_validation(value: &str) -> Result<FieldValidation, Status> {
-    match value {
-        "" | "Warn" => Ok(FieldValidation::Warn),
-        "Ignore" => Ok(FieldValidation::Ignore),
-        "Strict" => Ok(FieldValidation::Strict),
-        _ => Err(bad_option("fieldValidation", value, "must be 'Ignore', 'Warn' or 'Strict'")),
-    }
-}
-
-fn flag(name: &str, value: &str) -> Result<bool, Status> {
-    match value {
-        // A bare `?watch` means yes, as Kubernetes reads it.
-        "" | "1" | "t" | "true" | "T" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "false" | "F" | "FALSE" | "False" => Ok(false),
-        _ => Err(bad_option(name, value, "must be true or false")),
-    }
-}
-
-fn bad_option(name: &str, value: &str, message: &str) -> Status {
-    let shown: String = value.chars().take(64).collect();
-    Status::bad_request(format!("invalid value {shown:?} of the query parameter '{name}': {message}"))
-}
-
-/// Splits a path at its slashes and decodes each segment. Slashes at the end are ignored.
-fn split_path(path: &str) -> Result<Vec<String>, Status> {
-    let trimmed = path.strip_prefix('/').unwrap_or(path).trim_end_matches('/');
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
-    }
-    trimmed.split('/').map(segment).collect()
-}
-
-/// Decodes a segment. What could leave its place in the path once it is decoded is refused.
-fn segment(encoded: &str) -> Result<String, Status> {
-    let decoded = decode(encoded, false)?;
-    let leaves = decoded.is_empty() || decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
-    if leaves || decoded.chars().any(char::is_control) {
-        let shown: String = encoded.chars().take(64).collect();
-        return Err(Status::bad_request(format!("invalid path segment {shown:?}")));
-    }
-    Ok(decoded)
-}
-
-fn parse_query(query: &str) -> Result<Vec<(String, String)>, Status> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    if pairs.clone().count() > MAX_QUERY_PAIRS {
-        return Err(Status::bad_request(format!("the query has more than {MAX_QUERY_PAIRS} parameters")));
-    }
-    let decoded = pairs.map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((decode(key, true)?, decode(value, true)?))
-    });
-    decoded.collect()
-}
-
-/// Undoes percent-encoding; in a query a plus sign is a space.
-fn decode(encoded: &str, plus_is_space: bool) -> Result<String, Status> {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => match (rest.next().and_then(hex), rest.next().and_then(hex)) {
-                (Some(high), Some(low)) => bytes.push(high << 4 | low),
-                _ => return Err(Status::bad_request("invalid percent-encoding in the request URI")),
-            },
-            b'+' if plus_is_space => bytes.push(b' '),
-            other => bytes.push(other),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
-}
-
-/// Encodes text as one segment of a path or one value of a query.
-#[must_use]
-pub fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -7,28 +7,50 @@
 //! An update that changes nothing but metadata and status is not held against the rules of its kind: what was
 //! accepted once can always be labelled, finalized and deleted.
 
+#[cfg(feature = "cloud")]
 mod access;
+#[cfg_attr(
+    not(feature = "cloud"),
+    allow(dead_code, reason = "the kinds that are written on the edge need less")
+)]
 mod causes;
+#[cfg(feature = "cloud")]
 mod complete;
+#[cfg(feature = "cloud")]
 mod config;
+#[cfg(feature = "cloud")]
 mod cron;
 mod event;
+#[cfg(feature = "cloud")]
 mod fixed;
+#[cfg(feature = "cloud")]
 mod pod;
+#[cfg_attr(
+    not(feature = "cloud"),
+    allow(dead_code, reason = "the kinds that are written on the edge need less")
+)]
 mod record;
+#[cfg(feature = "cloud")]
 mod service;
+#[cfg(feature = "cloud")]
 mod workload;
 
 use serde_json::{Map, Value};
 
 use crate::object::status::Cause;
 use crate::object::{Object, Resource};
-use causes::{Causes, Path};
+use causes::Causes;
+#[cfg(feature = "cloud")]
+use causes::Path;
 
-#[allow(unused_imports, reason = "called where objects are written")]
+#[cfg(feature = "cloud")]
 pub(super) use complete::complete;
-#[allow(unused_imports, reason = "called where objects are written")]
 pub(super) use event::{event_to_core, event_to_storage};
+
+/// On the edge only Leases and Events are written: nothing is to be filled in, and the rules of other kinds are
+/// left out of the program.
+#[cfg(not(feature = "cloud"))]
+pub(super) fn complete(_: &Resource, _: Option<&Object>, _: &mut Object) {}
 
 /// What is wrong with a new object; nothing if it may be created. At most 64 causes are given.
 pub(super) fn check_create(kind: &Resource, object: &Object) -> Vec<Cause> {
@@ -50,6 +72,7 @@ pub(super) fn check_update(kind: &Resource, old: &Object, new: &Object) -> Vec<C
     if is_event(kind) {
         event::check(kind, new, event::Write::Update(old), &mut causes);
     }
+    #[cfg(feature = "cloud")]
     fixed::check(kind, old.fields(), new.fields(), &mut causes);
     causes.into()
 }
@@ -68,6 +91,18 @@ fn same_content(old: &Object, new: &Object) -> bool {
 
 /// The rules of a kind that do not depend on what was before.
 fn check(kind: &Resource, object: &Object, causes: &mut Causes) {
+    match (kind.group.as_str(), kind.kind.as_str()) {
+        ("coordination.k8s.io", "Lease") => record::check_lease(map(object.fields(), "spec"), causes),
+        #[cfg(feature = "cloud")]
+        _ => check_in_cloud(kind, object, causes),
+        #[cfg(not(feature = "cloud"))]
+        _ => {}
+    }
+}
+
+/// The rules of the kinds that are written in the cloud alone.
+#[cfg(feature = "cloud")]
+fn check_in_cloud(kind: &Resource, object: &Object, causes: &mut Causes) {
     let fields = object.fields();
     let spec = map(fields, "spec");
     let at = Path::new("spec");
@@ -86,7 +121,6 @@ fn check(kind: &Resource, object: &Object, causes: &mut Causes) {
         ("batch", "CronJob") => workload::check_cron_job(object, causes),
         ("autoscaling", "HorizontalPodAutoscaler") => workload::check_autoscaler(spec, causes),
         ("policy", "PodDisruptionBudget") => workload::check_budget(spec, causes),
-        ("coordination.k8s.io", "Lease") => record::check_lease(spec, causes),
         ("reliablesyncs.kubeedge.io", "ObjectSync" | "ClusterObjectSync") => {
             record::check_sync(object, causes);
         }
@@ -110,6 +144,7 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
 }
 
 /// The items of a list that are objects, with their numbers.
+#[cfg(feature = "cloud")]
 fn items<'a>(
     fields: &'a Map<String, Value>,
     name: &str,
@@ -119,9 +154,10 @@ fn items<'a>(
 }
 
 /// How many items a list has; 0 if it is absent.
+#[cfg(feature = "cloud")]
 fn length(fields: &Map<String, Value>, name: &str) -> usize {
     fields.get(name).and_then(Value::as_array).map_or(0, Vec::len)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;

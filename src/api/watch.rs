@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::convert;
+use super::convert::Texts;
 use super::keeper::{Change, ChangeType, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
 use super::metrics::{ApiMetrics, Cut};
@@ -180,7 +180,7 @@ impl<K: Keeper> Watch<K> {
             let page = snapshot.page(query).await?;
             let mut out = Vec::new();
             for row in page.items {
-                out.push(Bytes::from(self.lines.line(&self.kind, "ADDED", row.json)?));
+                out.push(Bytes::from(self.lines.line("ADDED", row.json)?));
             }
             send_all(out, sender).await?;
             after = page.next;
@@ -215,7 +215,7 @@ impl<K: Keeper> Watch<K> {
                 let previous = change.previous.as_deref().unwrap_or(&change.object.json);
                 let mut object: Object = serde_json::from_str(previous).map_err(Status::internal)?;
                 object.set_metadata("resourceVersion", change.object.version.to_string());
-                return Ok(Some(self.lines.line(&self.kind, "DELETED", object.to_json())?.into()));
+                return Ok(Some(self.lines.line("DELETED", object.to_json())?.into()));
             }
             (_, false, false) => return Ok(None),
         };
@@ -229,7 +229,7 @@ impl<K: Keeper> Watch<K> {
             let line = change.line.get_or_init(|| Bytes::from(line(event, &change.object.json)));
             return Ok(Some(line.clone()));
         }
-        Ok(Some(self.lines.line(&self.kind, event, change.object.json.clone())?.into()))
+        Ok(Some(self.lines.line(event, change.object.json.clone())?.into()))
     }
 
     fn bookmark(&mut self, version: u64, initial_end: bool) -> Bytes {
@@ -268,15 +268,15 @@ async fn send_all(lines: Vec<Bytes>, sender: &Sender) -> Result<(), End> {
 
 /// How objects are written into lines.
 pub(super) struct Lines {
+    texts: Texts,
     view: View,
-    api_version: Arc<str>,
     /// Whether something has been sent: only the first table has its columns defined.
     begun: bool,
 }
 
 impl Lines {
-    pub(super) fn new(kind: &Kind, view: View) -> Self {
-        Self { view, api_version: kind.resource.api_version().into(), begun: false }
+    pub(super) fn new(texts: Texts, view: View) -> Self {
+        Self { texts, view, begun: false }
     }
 
     /// Whether objects are written as they are kept.
@@ -284,8 +284,8 @@ impl Lines {
         matches!(self.view, View::Whole) && kind.resource == kind.storage
     }
 
-    fn line(&mut self, kind: &Kind, event: &str, json: String) -> Result<String> {
-        let json = convert::served_text(kind, &self.api_version, json)?;
+    fn line(&mut self, event: &str, json: String) -> Result<String> {
+        let json = self.texts.served(json)?;
         if matches!(self.view, View::Whole) {
             return Ok(line(event, &json));
         }

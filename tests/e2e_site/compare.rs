@@ -32,11 +32,16 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
         });
         let (fits, node, status) = believed.await;
         if fits {
-            let (wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
+            let (wanted, versions) = read(&cloud.client()).await;
+            let found = held(&agent.client()).await;
             let mut differences = differences(&wanted, &found);
             let node = &agent.node;
-            if records(&cloud.client(), node).await != records(&agent.client(), node).await {
-                differences.push("the ObjectSync records".to_owned());
+            let versions = versions.into_iter().map(|(uid, version)| (format!("{node}.{uid}"), version));
+            let versions: BTreeMap<String, String> = versions.collect();
+            for (side, client) in [("cloud", cloud.client()), ("node", agent.client())] {
+                if records(&client, node).await != versions {
+                    differences.push(format!("the ObjectSync records of the {side}"));
+                }
             }
             if differences.is_empty() {
                 return wanted.len();
@@ -51,19 +56,30 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
     }
 }
 
-/// Everything that a side holds, by UID.
+/// Everything that a side holds, by UID, without what each side has of its own.
 pub(crate) async fn held(client: &Client) -> BTreeMap<String, Value> {
-    let mut all = BTreeMap::new();
+    read(client).await.0
+}
+
+/// Everything that a side holds, and the versions that its API gives it; both by UID.
+async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, String>) {
+    let (mut all, mut versions) = (BTreeMap::new(), BTreeMap::new());
     for collection in COLLECTIONS {
         for mut item in items(client, collection).await {
-            // Not sent to nodes.
-            item["metadata"].as_object_mut().unwrap().remove("managedFields");
             let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
+            let metadata = item["metadata"].as_object_mut().unwrap();
+            // Not sent to nodes.
+            metadata.remove("managedFields");
+            // A node counts its own versions; the cloud's stand in the records.
+            let Some(Value::String(version)) = metadata.remove("resourceVersion") else {
+                panic!("no version: {item}");
+            };
+            versions.insert(uid.clone(), version);
             let twice = all.insert(uid, item);
             assert!(twice.is_none(), "listed twice: {twice:?}");
         }
     }
-    all
+    (all, versions)
 }
 
 /// The versions in the ObjectSync records of a node, by name.

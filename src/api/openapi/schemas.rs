@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, names};
 use crate::api::kind::Kind;
-use crate::object::schema::to_openapi;
+use crate::object::schema::{self, Schema, to_openapi};
 
 /// The schemas of a kind and of its list.
 pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
@@ -15,10 +15,9 @@ pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
 }
 
 fn object(kind: &Kind, dialect: Dialect) -> Value {
-    let converted = kind.schema.as_ref().map(|schema| to_openapi(schema));
-    let mut schema = match (converted, dialect) {
-        (Some(Value::Object(schema)), Dialect::V3) => schema,
-        (Some(Value::Object(schema)), Dialect::V2) => downgrade(schema),
+    let converted = kind.schema.as_ref().map(|schema| converted(schema, dialect));
+    let mut schema = match converted {
+        Some(Value::Object(schema)) => schema,
         _ => Map::from_iter([("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true))]),
     };
     schema.insert("type".into(), json!("object"));
@@ -29,6 +28,14 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
     }
     mark(&mut schema, kind, &kind.resource.kind);
     Value::Object(schema)
+}
+
+/// A schema in the words of the dialect.
+fn converted(schema: &Schema, dialect: Dialect) -> Value {
+    match (to_openapi(schema), dialect) {
+        (Value::Object(schema), Dialect::V2) => Value::Object(downgrade(schema)),
+        (schema, _) => schema,
+    }
 }
 
 fn list(kind: &Kind, dialect: Dialect) -> Value {
@@ -105,7 +112,7 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
     let schemas = [
         ("DeleteOptions", delete_options()),
         ("ListMeta", list_meta()),
-        ("ObjectMeta", object_meta()),
+        ("ObjectMeta", converted(&schema::object_meta(), dialect)),
         (
             "Patch",
             json!({ "description": "A patch, in the form that its media type says.", "type": "object" }),
@@ -127,94 +134,12 @@ fn text(description: &str) -> Value {
     json!({ "description": description, "type": "string" })
 }
 
-fn time(description: &str) -> Value {
-    json!({ "description": description, "type": "string", "format": "date-time" })
-}
-
 fn number(description: &str, format: &str) -> Value {
     json!({ "description": description, "type": "integer", "format": format })
 }
 
 fn flag(description: &str) -> Value {
     json!({ "description": description, "type": "boolean" })
-}
-
-fn texts(description: &str) -> Value {
-    json!({ "description": description, "type": "object", "additionalProperties": { "type": "string" } })
-}
-
-fn object_meta() -> Value {
-    json!({
-        "description": "What every object has: its names, its versions, and what others have attached to it.",
-        "type": "object",
-        "properties": {
-            "annotations": texts("Texts that programs attach; not to be selected by."),
-            "creationTimestamp": time("When the object was created. Set by the server."),
-            "deletionGracePeriodSeconds": number("Seconds between the request to delete it and its end.", "int64"),
-            "deletionTimestamp": time("When the object is to be gone. Set by the server when it is deleted."),
-            "finalizers": {
-                "description": "Who has to agree before the object is removed.",
-                "type": "array",
-                "items": { "type": "string" },
-                "x-kubernetes-list-type": "set",
-                "x-kubernetes-patch-strategy": "merge",
-            },
-            "generateName": text("The start of the name, if the server is to make one."),
-            "generation": number("Grows with each change of what is wanted. Set by the server.", "int64"),
-            "labels": texts("Texts to select objects by."),
-            "managedFields": managed_fields(),
-            "name": text("The name, unique for the kind within the namespace."),
-            "namespace": text("The namespace; empty for kinds that have none."),
-            "ownerReferences": owner_references(),
-            "resourceVersion": text("The version of the object; only to be compared for equality. Set by the server."),
-            "selfLink": text("Deprecated: always empty."),
-            "uid": text("Unique among all objects that ever were. Set by the server."),
-        },
-    })
-}
-
-fn managed_fields() -> Value {
-    json!({
-        "description": "Who has set which fields. Kept by the server.",
-        "type": "array",
-        "x-kubernetes-list-type": "atomic",
-        "items": {
-            "type": "object",
-            "properties": {
-                "apiVersion": text("The version in which the fields are named."),
-                "fieldsType": text("The form of the fields: 'FieldsV1'."),
-                "fieldsV1": { "description": "The fields.", "type": "object" },
-                "manager": text("Who has set them."),
-                "operation": text("How: 'Apply' or 'Update'."),
-                "subresource": text("Through which subresource."),
-                "time": time("When they were set last."),
-            },
-        },
-    })
-}
-
-fn owner_references() -> Value {
-    json!({
-        "description": "The objects without which this one is removed.",
-        "type": "array",
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["uid"],
-        "x-kubernetes-patch-merge-key": "uid",
-        "x-kubernetes-patch-strategy": "merge",
-        "items": {
-            "type": "object",
-            "required": ["apiVersion", "kind", "name", "uid"],
-            "x-kubernetes-map-type": "atomic",
-            "properties": {
-                "apiVersion": text("Group and version of the owner."),
-                "blockOwnerDeletion": flag("Whether an owner that is deleted in the foreground waits for this object."),
-                "controller": flag("Whether the owner controls this object."),
-                "kind": text("Kind of the owner."),
-                "name": text("Name of the owner."),
-                "uid": text("UID of the owner."),
-            },
-        },
-    })
 }
 
 fn list_meta() -> Value {
