@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::object::status::Result;
 
 /// The Kubernetes version whose rules the API follows; clients compare theirs with it.
-const KUBERNETES_MINOR: &str = "33";
+const KUBERNETES_MINOR: &str = "36";
 /// The most names of checks that a client may leave out.
 const MAX_EXCLUDED: usize = 64;
 
@@ -155,6 +155,6 @@ mod tests {
         for member in ["buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "platform"] {
             assert!(version[member].is_string(), "{member} is missing");
         }
-        assert!(version["gitVersion"].as_str().is_some_and(|text| text.starts_with("v1.33.0+edgesync.")));
+        assert!(version["gitVersion"].as_str().is_some_and(|text| text.starts_with("v1.36.0+edgesync.")));
     }
 }

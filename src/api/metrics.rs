@@ -53,8 +53,6 @@ struct PerVerb {
 /// Why a watch was ended by the server before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The client did not read what was sent.
-    Slow,
     /// The version that it went on from has been forgotten.
     Expired,
     /// The server stopped, or its store did.
@@ -62,11 +60,10 @@ pub(super) enum Cut {
 }
 
 impl Cut {
-    const ALL: [Self; 3] = [Self::Slow, Self::Expired, Self::Closed];
+    const ALL: [Self; 2] = [Self::Expired, Self::Closed];
 
     fn label(self) -> &'static str {
         match self {
-            Self::Slow => "slow",
             Self::Expired => "expired",
             Self::Closed => "closed",
         }
@@ -138,7 +135,11 @@ impl ApiMetrics {
         let mut out = MetricsWriter::new(out);
         self.write_requests(&mut out);
         self.write_durations(&mut out);
-        out.family("edgesync_api_response_bytes_total", Type::Counter, "Bytes of the bodies of answers.");
+        out.family(
+            "edgesync_api_response_bytes_total",
+            Type::Counter,
+            "Bytes of the bodies of answers, but for long lists and watches.",
+        );
         for (verb, counted) in VERBS.iter().zip(&self.verbs) {
             out.sample("", &[("verb", verb)], counted.bytes.load(Relaxed) as f64);
         }
@@ -261,7 +262,6 @@ mod tests {
         assert!(after.contains("edgesync_api_watches 1\n"));
         assert!(after.contains("edgesync_api_watch_events_total 5\n"));
         assert!(after.contains("edgesync_api_watches_cut_total{cause=\"expired\"} 1\n"));
-        assert!(after.contains("edgesync_api_watches_cut_total{cause=\"slow\"} 0\n"));
         drop(second);
         assert!(text(&metrics).contains("edgesync_api_watches 0\n"));
     }

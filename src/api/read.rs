@@ -28,6 +28,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// How long reading the first part of a list may take if the client does not say.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a client may take for a list: as long, it keeps the log of the database from being reused.
+pub(super) const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// How objects are written for a client.
 #[derive(Clone)]
 pub(super) struct Show {
@@ -113,11 +116,16 @@ pub(super) async fn list<K: Keeper>(
         body.push_str(&writer.end(lister.finish().await?)?);
         return Ok(response::text(200, format.media_type(), body));
     }
-    // One part waits while the next one is made: a list costs two pages, however long it is.
-    let (sender, parts) = mpsc::channel(1);
+    // One part waits while the next one is made: a list costs two pages, however long it is. The other place is for
+    // the failure that cuts the connection, which must not get lost.
+    let (sender, parts) = mpsc::channel(2);
+    let failure = sender.clone().try_reserve_owned().map_err(Status::internal)?;
     tokio::spawn(async move {
-        if let Err(status) = stream(lister, &mut writer, page, &sender).await {
-            let _ = sender.send(Err(status)).await;
+        let streamed = stream(lister, &mut writer, page, &sender);
+        let streamed = tokio::time::timeout(STREAM_TIMEOUT, streamed).await;
+        let late = || Err(Status::timeout("the list was not taken in time"));
+        if let Err(status) = streamed.unwrap_or_else(|_| late()) {
+            failure.send(Err(status));
         }
     });
     Ok(response::stream(format.media_type(), ResponseBody::Parts(parts)))

@@ -159,5 +159,5 @@ fn length(fields: &Map<String, Value>, name: &str) -> usize {
     fields.get(name).and_then(Value::as_array).map_or(0, Vec::len)
 }
 
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use super::convert::Texts;
 use super::keeper::{Change, ChangeType, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
 use super::metrics::{ApiMetrics, Cut};
+use super::read::STREAM_TIMEOUT;
 use super::request::{Options, VersionMatch};
 use super::select::Selection;
 use super::table::View;
@@ -130,14 +131,17 @@ impl<K: Keeper> Watch<K> {
             let expired = status.is(&Reason::Expired);
             self.metrics.watch_cut(if expired { Cut::Expired } else { Cut::Closed });
             let line = line("ERROR", &serde_json::to_string(&status).unwrap_or_default());
-            let _ = sender.send(Ok(Bytes::from(line))).await;
+            let _ = tokio::time::timeout(STREAM_TIMEOUT, sender.send(Ok(Bytes::from(line)))).await;
         }
     }
 
     async fn send(&mut self, sender: &Sender) -> Result<(), End> {
         let mut after = match self.start {
             Start::After(version) => version,
-            Start::Everything { bookmark } => self.send_everything(bookmark, sender).await?,
+            Start::Everything { bookmark } => {
+                let sent = tokio::time::timeout(STREAM_TIMEOUT, self.send_everything(bookmark, sender)).await;
+                sent.unwrap_or_else(|_| Err(Status::timeout("the objects were not taken in time").into()))?
+            }
         };
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;
         loop {

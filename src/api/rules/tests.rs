@@ -1,3 +1,4 @@
+#![cfg(feature = "cloud")]
 use super::*;
 use crate::object::kinds;
 use proptest::prelude::*;

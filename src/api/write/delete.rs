@@ -8,6 +8,9 @@ use crate::api::request::{DeleteQuery, dry_run};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
 
+/// Namespaces that stay.
+const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
+
 /// What becomes of the objects that an object owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::api) enum Propagation {
@@ -164,6 +167,10 @@ async fn delete_as_read<K: Keeper>(
     options: &DeleteOptions,
 ) -> Result<Deleted> {
     let storage = &write.kind.storage;
+    let immortal = IMMORTAL_NAMESPACES.contains(&old.object.name());
+    if immortal && storage.group.is_empty() && storage.kind == "Namespace" {
+        return Err(Status::forbidden(storage, old.object.name(), "this namespace may not be deleted"));
+    }
     let written = |object| Written { code: 200, object, warnings: Vec::new() };
     let finalizer = match options.propagation {
         Propagation::Background => None,

@@ -9,6 +9,11 @@ use crate::object::kinds::{KINDS, KnownKind};
 use crate::object::schema::{self, Schema};
 use crate::object::{Resource, objectsync};
 
+/// Why nobody writes the records. They are the ledger of what is sent: one that was made up or taken away would make
+/// the cloud send too little or too much until the node's digest shows it.
+const RECORDS_HINT: &str =
+    "it says what a node has reported and is written by nobody else; change the object that it is about";
+
 /// The table of kinds. Readers take a copy of the whole, writers put a new one in its place.
 pub(super) struct Kinds {
     table: RwLock<Arc<Table>>,
@@ -114,6 +119,7 @@ fn learnt(resource: Resource) -> Kind {
 
 fn built_in(known: &KnownKind) -> Arc<Kind> {
     let resource = Arc::new(known.resource());
+    let is_record = objectsync::is_sync_record(&resource);
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
     let kind = Kind {
         storage: storage(&resource),
@@ -122,7 +128,8 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
         short_names: texts(known.short),
         categories: texts(categories(known)),
         status_subresource: has_status(known),
-        writable: true,
+        writable: !is_record,
+        read_only_hint: is_record.then(|| RECORDS_HINT.into()),
         ..Kind::bare(resource)
     };
     Arc::new(kind)
