@@ -67,19 +67,31 @@ async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, Str
     for collection in COLLECTIONS {
         for mut item in items(client, collection).await {
             let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
-            let metadata = item["metadata"].as_object_mut().unwrap();
-            // Not sent to nodes.
-            metadata.remove("managedFields");
-            // A node counts its own versions; the cloud's stand in the records.
-            let Some(Value::String(version)) = metadata.remove("resourceVersion") else {
-                panic!("no version: {item}");
-            };
-            versions.insert(uid.clone(), version);
+            versions.insert(uid.clone(), without_own(&mut item));
             let twice = all.insert(uid, item);
             assert!(twice.is_none(), "listed twice: {twice:?}");
         }
     }
     (all, versions)
+}
+
+/// Takes from an object what each side has of its own, and gives the version.
+fn without_own(object: &mut Value) -> String {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    // Not sent to nodes.
+    metadata.remove("managedFields");
+    // A node counts its own versions; the cloud's stand in the records.
+    match metadata.remove("resourceVersion") {
+        Some(Value::String(version)) => version,
+        other => panic!("the version of an object is {other:?}"),
+    }
+}
+
+/// Whether both sides mean the same object in the same state.
+pub(crate) fn is_same(mut one: Value, mut other: Value) -> bool {
+    without_own(&mut one);
+    without_own(&mut other);
+    one == other
 }
 
 /// The versions in the ObjectSync records of a node, by name.
