@@ -108,10 +108,18 @@ async fn serve_api(
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer);
+    let objects = Arc::new(objects);
     let (state, door) = watch::channel(DoorState::default());
     let extension = StatusExtension::new(questions, door);
-    let server = Server::new(Arc::new(objects), extension, tokens.access(), Limits::edge());
+    let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
+    let until = until_stopped(stopped.clone());
+    tasks.spawn(async move {
+        tokio::select! {
+            () = objects.keep_small() => {}
+            () = until => {}
+        }
+    });
     if let Some(address) = api.listen {
         let (server, stopped) = (Arc::clone(&server), stopped.clone());
         tasks.spawn(async move {

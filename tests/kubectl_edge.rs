@@ -474,6 +474,23 @@ async fn lists_are_cut_selected_and_counted() {
 }
 
 #[tokio::test]
+async fn several_long_lists_at_once_are_all_read_to_their_ends() {
+    const LISTS: usize = 6;
+    let (edge, cluster) = in_sync().await;
+    let object = |number: usize| {
+        let metadata = json!({"name": format!("part-{number:02}"), "namespace": "default"});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    };
+    cluster.cloud.apply((0..57).map(object)).await;
+    cluster.cloud.in_sync(NODE, COUNT + 57).await;
+    let list = ["get", "cm", "-A", "-o", "name", "--chunk-size=3"];
+    let lists: Vec<_> = (0..LISTS).map(|_| edge.local.start(&list, "")).collect();
+    for list in lists {
+        assert_eq!(list.finish().lines().len(), 60);
+    }
+}
+
+#[tokio::test]
 async fn leases_are_held_on_the_node() {
     let (mut edge, cluster) = in_sync().await;
     edge.feed(&["create"], &lease("gate", "one")).says("lease.coordination.k8s.io/gate created");

@@ -9,6 +9,7 @@ mod ring;
 mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::api::{Batch, Keeper, Kind, Stored};
@@ -28,6 +29,8 @@ use watch::Watches;
 const RETRY_SECONDS: u32 = 5;
 /// How long changes are kept in memory after somebody has listed or watched.
 const INTEREST: Duration = Duration::from_secs(5 * 60);
+/// How often memory is looked for that can be given back.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long a list waits at most for commits that are under way.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,8 @@ pub(super) struct EdgeObjects {
     kinds: Arc<KnownKinds>,
     node: Arc<str>,
     watches: Arc<Watches>,
+    /// Whether there was a list since memory was last given back.
+    listed: AtomicBool,
 }
 
 /// Where the objects of a kind are.
@@ -106,7 +111,21 @@ impl EdgeObjects {
         store.observe(watches.clone());
         // A commit in between went unseen.
         watches.catch_up(store.versions());
-        Self { store, kinds, node, watches }
+        Self { store, kinds, node, watches, listed: AtomicBool::new(false) }
+    }
+
+    /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
+    /// asked for in a while.
+    pub(super) async fn keep_small(&self) {
+        loop {
+            tokio::time::sleep(TIDY_EVERY).await;
+            let tidied = self.watches.tidy();
+            if self.listed.swap(false, Ordering::Relaxed) || tidied {
+                // A store that cannot be read or written says so in its health.
+                let _ = self.store.release_memory().await;
+                crate::memory::release();
+            }
+        }
     }
 
     async fn record(&self, scope: Scope, namespace: &str, name: &str) -> Result<Option<Stored>> {
@@ -212,6 +231,7 @@ impl Keeper for EdgeObjects {
 
     async fn snapshot(&self, resource: &Arc<Resource>) -> Result<EdgeList> {
         let place = Place::of(resource);
+        self.listed.store(true, Ordering::Relaxed);
         if self.watches.of(&place).interest() {
             // Commits under way are not noted: whoever lists before them could not go on with a watch.
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;

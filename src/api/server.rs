@@ -89,7 +89,8 @@ impl Limits {
             bodies_bytes: 256 << 10,
             head_bytes: 8 << 10,
             connections: 64,
-            snapshots: 2,
+            // Fewer than the store opens, so that lists that nobody goes on with keep no others out.
+            snapshots: 6,
             ..Self::cloud()
         }
     }

@@ -130,6 +130,16 @@ impl Ring {
         self.moved.send_replace(());
     }
 
+    /// Forgets what nobody has asked for in a while; whether there was something.
+    pub(super) fn tidy(&self) -> bool {
+        let mut held = self.held();
+        if self.is_wanted() || held.entries.is_empty() {
+            return false;
+        }
+        (held.start, held.bytes, held.entries) = (held.version, 0, VecDeque::new());
+        true
+    }
+
     /// Lets go of those who wait.
     pub(super) fn close(&self) {
         self.held().closed = true;
@@ -266,6 +276,19 @@ mod tests {
         tokio::task::yield_now().await;
         ring.close();
         assert_eq!(waiting.await.unwrap().unwrap_err().code, 503);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_wants_any_more_is_forgotten() {
+        let cm = resource("cm");
+        for (keep, forgotten) in [(LONG, false), (Duration::ZERO, true)] {
+            let ring = Ring::new(1000, keep, 7);
+            assert!(!ring.tidy(), "nothing is there");
+            ring.interest();
+            ring.push(vec![entry("cm", 8, 1)], 8);
+            assert_eq!(ring.tidy(), forgotten);
+            assert_eq!(ring.changes(&cm, 7).await.is_err(), forgotten);
+        }
     }
 
     #[test]

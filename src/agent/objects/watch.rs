@@ -50,6 +50,12 @@ impl Watches {
         self.local.skip(versions.local);
     }
 
+    /// Forgets what nobody has asked for in a while; whether there was something.
+    pub(super) fn tidy(&self) -> bool {
+        let rings = [&self.objects, &self.records, &self.local];
+        rings.into_iter().fold(false, |tidied, ring| ring.tidy() || tidied)
+    }
+
     /// The change of the record that goes with a change of an object.
     fn record(&self, transition: &Transition) -> Option<Entry> {
         let side = transition.after.as_ref().or(transition.before.as_ref())?;

@@ -20,7 +20,7 @@ use crate::store::engine::{EngineOptions, open_reader};
 use crate::store::reader::Generation;
 
 /// How many snapshots may be open at one time.
-pub const MAX_SNAPSHOTS: usize = 4;
+pub const MAX_SNAPSHOTS: usize = 8;
 
 /// What is read, in which order, and from where on.
 #[derive(Clone, Debug)]
