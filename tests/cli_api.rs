@@ -313,3 +313,12 @@ async fn nobody_at_the_socket_ends_the_command_with_its_own_code() {
     let error = apply::run(&client, &[], None, &mut terminal).await.unwrap_err();
     assert_eq!(error.exit_code(), EXIT_USAGE);
 }
+
+#[tokio::test]
+async fn a_kind_that_is_not_served_is_said_to_need_its_definition() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
+    let (summary, printed) = applied(&running.client(), &["-"], None, widget).await;
+    assert_eq!((summary.created, summary.failed), (0, 1));
+    assert!(printed.err().contains("apply its CustomResourceDefinition first"), "{}", printed.err());
+}

@@ -199,6 +199,13 @@ async fn one(
 /// The message of an error; that of the API names the fields already.
 fn explain(error: &CliError) -> String {
     match error {
+        // No object is missing, the path is.
+        CliError::Client(ClientError::Api(status))
+            if status.is(&Reason::NotFound) && status.details.is_none() =>
+        {
+            "the server does not serve this kind; apply its CustomResourceDefinition first (NotFound)"
+                .to_owned()
+        }
         CliError::Client(ClientError::Api(status)) => {
             let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
             format!("{} ({reason})", status.message)
