@@ -53,7 +53,8 @@ impl Watches {
     /// Forgets what nobody has asked for in a while; whether there was something.
     pub(super) fn tidy(&self) -> bool {
         let rings = [&self.objects, &self.records, &self.local];
-        rings.into_iter().fold(false, |tidied, ring| ring.tidy() || tidied)
+        // All of them, not just up to the first one.
+        rings.into_iter().filter(|ring| ring.tidy()).count() > 0
     }
 
     /// The change of the record that goes with a change of an object.
