@@ -82,6 +82,8 @@ fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
 
 impl Site {
     fn new() -> anyhow::Result<Self> {
+        // Built before anything is measured.
+        edge_program();
         let directory = tempfile::tempdir()?;
         let (broker, api) = (free_port()?, free_port()?);
         let path = |name: &str| directory.path().join(name);

@@ -89,6 +89,36 @@ pub fn with_resource_version(json: &str, version: u64) -> String {
     [before, &text, after].concat()
 }
 
+/// The object's JSON text without `metadata.managedFields`, all other bytes as they were: what writers noted about
+/// themselves is often half of an object. The text is one without keys that stand twice.
+#[must_use]
+pub fn without_managed_fields(json: String) -> String {
+    let Some(cut) = managed_fields(&json) else { return json };
+    match (json.get(..cut.start), json.get(cut.end..)) {
+        (Some(before), Some(after)) => [before, after].concat(),
+        _ => json,
+    }
+}
+
+/// Where the member stands, with one of the commas beside it.
+fn managed_fields(json: &str) -> Option<Range<usize>> {
+    let metadata = Members::of(json, 0)?.last_named("metadata")?;
+    let mut before = None;
+    for (key, value) in Members::of(json, metadata.start)? {
+        if !is_name(json.get(key.clone())?, "managedFields") {
+            before = Some(value.end);
+            continue;
+        }
+        let after = skip_space(json, value.end);
+        return Some(match (before, byte(json, after)) {
+            (_, Some(b',')) => key.start..after + 1,
+            (Some(before), _) => before..value.end,
+            (None, _) => key.start..value.end,
+        });
+    }
+    None
+}
+
 /// Which bytes are replaced, and by what.
 fn replacement(json: &str, version: &str) -> Option<(Range<usize>, String)> {
     let top = Members::of(json, 0)?;
@@ -314,5 +344,28 @@ mod tests {
         assert!(too_deep(&nested(MAX_DEPTH + 1)));
         let text = format!(r#"{{"a":"\"{}","b":{}}}"#, "[".repeat(500), nested(3));
         assert!(!too_deep(&text));
+    }
+
+    #[test]
+    fn managed_fields_are_cut_out_and_nothing_else() {
+        for (json, expected) in [
+            (
+                r#"{"metadata":{"managedFields":[{"a":"}"}],"name":"n"},"x":1}"#,
+                r#"{"metadata":{"name":"n"},"x":1}"#,
+            ),
+            (
+                r#"{"metadata":{"labels":{}, "managedFields" : [] },"x":1}"#,
+                r#"{"metadata":{"labels":{} },"x":1}"#,
+            ),
+            (r#"{"metadata":{"managedFields":null}}"#, r#"{"metadata":{}}"#),
+            (
+                r#"{"data":{"managedFields":1},"metadata":{}}"#,
+                r#"{"data":{"managedFields":1},"metadata":{}}"#,
+            ),
+            (r#"{"metadata":7}"#, r#"{"metadata":7}"#),
+            ("no json", "no json"),
+        ] {
+            assert_eq!(without_managed_fields(json.to_owned()), expected);
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::nodes::record_before;
 use super::objects::{COLUMNS, ObjectRow, Stored, parse, resource_id};
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use crate::object::{Object, Resource, ResourceVersion, Scope, Selector, Summary};
+use crate::object::{Object, Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
 use crate::store::StoreError;
 
 /// A page of a list ends when its bodies have this many bytes together.
@@ -199,20 +199,6 @@ fn selected(selector: &Selector, body: &str) -> bool {
     let labels = serde_json::from_str::<Labelled<'_>>(body).ok().and_then(|object| object.metadata.labels);
     let labels = labels.unwrap_or_default();
     selector.matches_with(|key| labels.get(key).map(AsRef::as_ref))
-}
-
-/// Leaves what writers noted about themselves out of an object.
-fn without_managed_fields(body: String) -> String {
-    if !body.contains("\"managedFields\"") {
-        return body;
-    }
-    match serde_json::from_str::<Object>(&body) {
-        Ok(mut object) => {
-            object.strip_managed_fields();
-            object.to_json()
-        }
-        Err(_) => body,
-    }
 }
 
 pub(super) fn bodies(
