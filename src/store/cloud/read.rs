@@ -12,7 +12,7 @@ use super::nodes::record_before;
 use super::objects::{COLUMNS, ObjectRow, Stored, parse, resource_id};
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use crate::object::{Object, Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
+use crate::object::{Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
 use crate::store::StoreError;
 
 /// A page of a list ends when its bodies have this many bytes together.
