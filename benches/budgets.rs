@@ -3,6 +3,8 @@
 //! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. Not a test: it
 //! does not fail when a budget is missed, it says so. Needs mosquitto on the PATH.
 
+#[path = "budgets/api.rs"]
+mod api;
 #[path = "budgets/fleet.rs"]
 mod fleet;
 #[path = "budgets/ingest.rs"]
@@ -27,6 +29,7 @@ const SECTIONS: &[Section] = &[
     ("latency", processes::latency),
     ("start", processes::start),
     ("fleet", fleet::reconnect_storm),
+    ("api", api::figures),
 ];
 
 fn main() -> anyhow::Result<()> {

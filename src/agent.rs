@@ -3,7 +3,9 @@
 //!
 //! Composes `sync`, `store`, `link` and `api`, which do not know one another.
 
+mod access;
 mod apply;
+mod door;
 mod driver;
 mod kinds;
 mod objects;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::api::{Address, Limits, Listener, Server};
 use crate::cli::service::Service;
@@ -25,6 +28,8 @@ use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
 
+use access::Tokens;
+use door::DoorState;
 use driver::Driver;
 #[cfg(feature = "cloud")]
 pub(crate) use driver::{random, watch};
@@ -54,7 +59,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    let api = serve_api(&config, &store, &kinds, questions, api_stopped).await?;
+    let mut api = serve_api(&config, &store, &kinds, questions, api_stopped).await?;
     let topics = Topics::new(&config.link.prefix)?;
     let (link, heard) = Link::spawn(link_options(&config, &topics)?);
     tracing::info!(
@@ -74,7 +79,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         .during(async {
             link.shutdown(vec![farewell], FAREWELL).await;
             drop(stop_api);
-            let _ = api.await;
+            while api.join_next().await.is_some() {}
             store.close().await;
         })
         .await;
@@ -89,25 +94,49 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Serves the local API on the Unix socket, and over TCP as soon as its address can be had.
 async fn serve_api(
     config: &Config,
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
     questions: mpsc::Sender<status::Question>,
-    mut stopped: watch::Receiver<()>,
-) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+    stopped: watch::Receiver<()>,
+) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());
-    let listener = Listener::bind(&address).await.context("opening the local API")?;
+    let socket = Listener::bind(&address).await.context("opening the local API")?;
     set_mode(&config.api.socket, config.api.socket_mode)?;
-    let objects = Arc::new(EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name));
-    let server = Server::new(objects, StatusExtension::new(questions), Limits::edge());
-    Ok(tokio::spawn(async move {
-        server
-            .serve(listener, async move {
-                let _ = stopped.changed().await;
-            })
-            .await;
-    }))
+    let api = &config.api;
+    let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
+    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer);
+    let objects = Arc::new(objects);
+    let (state, door) = watch::channel(DoorState::default());
+    let extension = StatusExtension::new(questions, door);
+    let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
+    let mut tasks = JoinSet::new();
+    let until = until_stopped(stopped.clone());
+    tasks.spawn(async move {
+        tokio::select! {
+            () = objects.keep_small() => {}
+            () = until => {}
+        }
+    });
+    if let Some(address) = api.listen {
+        let (server, stopped) = (Arc::clone(&server), stopped.clone());
+        tasks.spawn(async move {
+            let listener = tokio::select! {
+                listener = door::listen(address, &tokens, &state) => listener,
+                () = until_stopped(stopped.clone()) => return,
+            };
+            server.serve(listener, until_stopped(stopped)).await;
+        });
+    }
+    tasks.spawn(async move { server.serve(socket, until_stopped(stopped)).await });
+    Ok(tasks)
+}
+
+/// Waits for the other end to be dropped.
+async fn until_stopped(mut stopped: watch::Receiver<()>) {
+    let _ = stopped.changed().await;
 }
 
 fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {

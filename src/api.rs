@@ -1,26 +1,62 @@
-//! The Kubernetes-style HTTP API, the same on both sides. Depends on `object` and on hyper; what
-//! keeps the objects is behind the [`Objects`] trait.
+//! The Kubernetes API machinery over HTTP, the same on both sides. Depends on `object` and on hyper; who
+//! keeps the objects is behind the [`Keeper`] trait.
 //!
-//! A request is parsed into a typed request (pure), dispatched to the trait, and answered
-//! as JSON or YAML; whatever goes wrong is a `Status` object.
+//! # Layout
+//! - a connection becomes requests: `listen`, `server`, `stall`, `auth`, `compress`, `metrics`;
+//! - a request line becomes a typed request (pure): `request`, `media`;
+//! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
+//!   (`discovery`, `openapi`);
+//! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`;
+//! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`.
+//!
+//! Whatever goes wrong is a `Status` object.
 
 mod address;
+mod apply;
+mod auth;
 mod client;
+mod compress;
+mod convert;
+mod discovery;
 mod dispatch;
+mod documents;
+mod duplicates;
+mod extension;
+mod health;
+mod keeper;
+mod kind;
 mod listen;
 mod listing;
 mod media;
-mod objects;
+mod metrics;
+mod namespaces;
+mod openapi;
+mod patch;
+mod protobuf;
+mod read;
 mod request;
 mod response;
+mod rules;
+mod select;
 mod server;
+mod snapshots;
 mod stall;
+mod table;
+mod watch;
+mod write;
 
 pub use address::{Address, AddressError};
+pub use auth::{Access, Peer, Role};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+pub use extension::{Extension, ExtensionCall};
+pub use keeper::{
+    Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,
+};
+pub use kind::{Kind, PrinterColumn};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;
-pub use objects::{Extension, ExtensionCall, ListOptions, ListPage, Objects, PAGE_ITEMS, Preconditions};
+pub use metrics::{MetricsWriter, Type as MetricsType};
+pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use server::{Limits, Server};

@@ -3,12 +3,18 @@
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
 
 mod admin;
+mod collect;
+mod definitions;
 pub mod demo;
 mod fleet;
+#[cfg(test)]
+mod memory;
 mod node;
 mod objects;
 pub mod placement;
 mod service;
+mod upkeep;
 
-pub use objects::{CloudObjects, MAX_LEARNT_KINDS};
+pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;
+pub use upkeep::Upkeep;

@@ -7,6 +7,7 @@ pub mod name;
 pub mod objectsync;
 mod owned;
 mod resource;
+pub mod schema;
 pub mod selector;
 pub mod status;
 mod summary;
@@ -15,7 +16,7 @@ pub mod yaml;
 
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use kinds::pluralize;
-pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep};
+pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep, with_resource_version, without_managed_fields};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use api_support::{Running, config_map, connect, open, parse, raw, send, soon};
-use edgesync::api::{ClientError, Limits, ListOptions, ListPage, Objects};
+use api_support::{Running, config_map, connect, parse, raw, send, soon};
+use edgesync::api::{Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, Snapshot, Stored};
 use edgesync::object::status::Result;
-use edgesync::object::{Resource, Status, kinds};
+use edgesync::object::{Object, Resource, Status, kinds};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -93,17 +93,20 @@ async fn every_refusal_is_a_status_with_its_code() {
 async fn a_method_that_is_not_served_is_answered_with_those_that_are() {
     let running = Running::cloud(Limits::cloud()).await;
     for (method, path, allow) in [
-        ("PATCH", &*map_path("a"), "GET, PUT, DELETE"),
-        ("DELETE", MAPS, "GET, POST"),
-        ("GET", "/api/v1/configmaps?watch=true", "GET"),
-        ("POST", "/api/v1/configmaps", "GET"),
-        ("PUT", "/healthz", "GET"),
-        ("OPTIONS", MAPS, "GET, POST"),
+        ("POST", &*map_path("a"), "GET, HEAD, PUT, PATCH, DELETE, OPTIONS"),
+        ("PUT", MAPS, "GET, HEAD, POST, DELETE, OPTIONS"),
+        ("POST", "/api/v1/configmaps", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/api/v1/namespaces/a/pods/p/status", "GET, HEAD, PUT, PATCH, OPTIONS"),
+        ("PUT", "/healthz", "GET, HEAD, OPTIONS"),
     ] {
         let answer = send(&running.unix, method, path, "", "").await;
         assert_eq!((answer.code, answer.header("allow")), (405, Some(allow)), "{method} {path}");
         assert_eq!(answer.reason(), "MethodNotAllowed");
+        let asked = send(&running.unix, "OPTIONS", path, "", "").await;
+        assert_eq!((asked.code, &*asked.body), (204, ""), "{path}");
     }
+    let head = send(&running.unix, "HEAD", "/api/v1/configmaps", "", "").await;
+    assert_eq!((head.code, &*head.body), (200, ""));
 }
 
 #[tokio::test]
@@ -156,37 +159,6 @@ async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
     assert_eq!(names, expected);
     let one: Value = client.get("/api/v1/configmaps?fieldSelector=metadata.name%3Dm00007").await.unwrap();
     assert_eq!(one["items"].as_array().unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn an_unknown_kind_becomes_known_with_its_first_object_and_stays_known() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("cloud.db");
-    let widgets = "/apis/example.com/v1/namespaces/n/widgets";
-    let widget = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"}}"#;
-    {
-        let objects = Arc::new(open(&path).await);
-        let running = Running::start(Arc::clone(&objects), Limits::cloud()).await;
-        let at = &running.unix;
-        assert_eq!(send(at, "GET", widgets, "", "").await.code, 404);
-        assert_eq!(send(at, "POST", widgets, JSON, &widget.replace("Widget", "WidgetList")).await.code, 400);
-        assert_eq!(send(at, "POST", widgets, JSON, &widget.replace("\"w\"", "\"W W\"")).await.code, 422);
-        assert_eq!(
-            send(at, "GET", widgets, "", "").await.code,
-            404,
-            "an object that was refused teaches nothing"
-        );
-        assert_eq!(send(at, "POST", widgets, JSON, widget).await.code, 201);
-        let other = send(at, "POST", "/apis/example.com/v1/gizmos", JSON, widget).await;
-        assert_eq!((other.code, other.reason().as_str()), (409, "Conflict"), "{other:?}");
-        running.stopped().await;
-        objects.store().close().await;
-    }
-    let running = Running::start(Arc::new(open(&path).await), Limits::cloud()).await;
-    let list = send(&running.unix, "GET", widgets, "", "").await.json();
-    assert_eq!((&list["kind"], &list["items"][0]["metadata"]["name"]), (&json!("WidgetList"), &json!("w")));
-    let known: Vec<Resource> = running.client().get("/edgesync/v1/resources").await.unwrap();
-    assert!(known.iter().any(|resource| resource.kind == "Widget" && resource.plural == "widgets"));
 }
 
 #[tokio::test]
@@ -294,7 +266,7 @@ async fn what_is_not_http_does_no_harm() {
 
 /// A keeper that only reads, whose second page fails, and whose objects wait for a permit.
 struct ReadOnly {
-    pages: AtomicUsize,
+    pages: Arc<AtomicUsize>,
     item: String,
     pages_that_work: usize,
     permits: Semaphore,
@@ -302,35 +274,85 @@ struct ReadOnly {
 
 impl ReadOnly {
     fn new(item_bytes: usize, pages_that_work: usize) -> Arc<Self> {
-        let item = json!({"metadata": {"name": "a"}, "data": "x".repeat(item_bytes)}).to_string();
-        Arc::new(Self { pages: AtomicUsize::new(0), item, pages_that_work, permits: Semaphore::new(0) })
+        let item = json!({"apiVersion": "v1", "metadata": {"name": "a"}, "data": "x".repeat(item_bytes)})
+            .to_string();
+        Arc::new(Self { pages: Arc::default(), item, pages_that_work, permits: Semaphore::new(0) })
     }
 }
 
-impl Objects for ReadOnly {
-    fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        kinds::by_plural(group, version, plural).map(|known| Arc::new(known.resource()))
+impl Keeper for ReadOnly {
+    type Snapshot = Pages;
+
+    fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        let known = kinds::by_plural(group, version, plural)?;
+        Some(Arc::new(Kind::bare(Arc::new(known.resource()))))
     }
 
-    fn resources(&self) -> Vec<Arc<Resource>> {
+    fn kinds(&self) -> Vec<Arc<Kind>> {
         Vec::new()
     }
 
-    fn ready(&self) -> Result<()> {
-        Err(Status::unavailable("the database is being checked", 3))
+    fn kinds_version(&self) -> u64 {
+        0
     }
 
-    async fn get(&self, _: &Resource, _: &str, _: &str) -> Result<Option<String>> {
+    fn checks(&self) -> Vec<(&'static str, Result<()>)> {
+        vec![("store", Err(Status::unavailable("the database is being checked", 3)))]
+    }
+
+    fn version(&self, _: &Resource) -> u64 {
+        7
+    }
+
+    async fn get(&self, _: &Resource, _: &str, _: &str) -> Result<Option<Stored>> {
         self.permits.acquire().await.map_err(Status::internal)?.forget();
-        Ok(Some(self.item.clone()))
+        Ok(Some(Stored { json: self.item.clone(), ..Stored::default() }))
     }
 
-    async fn list(&self, _: &Resource, _: Option<&str>, _: &ListOptions) -> Result<ListPage> {
-        if self.pages.fetch_add(1, Ordering::SeqCst) >= self.pages_that_work {
+    async fn snapshot(&self, _: &Arc<Resource>) -> Result<Pages> {
+        let (read, item) = (Arc::clone(&self.pages), self.item.clone());
+        Ok(Pages { read, item, work: self.pages_that_work })
+    }
+
+    async fn changes(&self, _: &Arc<Resource>, _: u64) -> Result<Batch> {
+        std::future::pending().await
+    }
+
+    async fn create(&self, _: &Arc<Resource>, _: Object) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+
+    async fn update(&self, _: &Arc<Resource>, _: Object, _: u64) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+
+    async fn remove(&self, _: &Arc<Resource>, _: &str, _: &str, _: u64) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+}
+
+/// Pages without an end, of which some work.
+struct Pages {
+    read: Arc<AtomicUsize>,
+    item: String,
+    work: usize,
+}
+
+impl Snapshot for Pages {
+    fn version(&self) -> u64 {
+        7
+    }
+
+    async fn page(&mut self, _: PageQuery) -> Result<Page> {
+        if self.read.fetch_add(1, Ordering::SeqCst) >= self.work {
             return Err(Status::internal("the disk is gone"));
         }
-        let (items, resource_version) = (vec![self.item.clone()], "7".to_owned());
-        Ok(ListPage { items, resource_version, continue_token: Some("more".into()), remaining: None })
+        let item = Stored { json: self.item.clone(), ..Stored::default() };
+        Ok(Page { items: vec![item], next: Some(Cursor("more".into())) })
+    }
+
+    async fn count(&mut self, _: Option<&str>) -> Result<u64> {
+        Ok(1)
     }
 }
 
@@ -339,13 +361,14 @@ async fn a_keeper_that_only_reads_refuses_every_write() {
     let running = Running::start(ReadOnly::new(1, 1), Limits::edge()).await;
     for (method, path) in [("POST", MAPS), ("PUT", &*map_path("a")), ("DELETE", &*map_path("a"))] {
         let answer = send(&running.unix, method, path, JSON, &config_map("a", "1")).await;
-        assert_eq!((answer.code, answer.header("allow")), (405, Some("GET")), "{method}");
+        assert_eq!((answer.code, answer.header("allow")), (405, Some("GET, HEAD, OPTIONS")), "{method}");
     }
     let unknown =
         send(&running.unix, "POST", "/apis/example.com/v1/widgets", JSON, r#"{"kind":"Widget"}"#).await;
     assert_eq!(unknown.code, 404);
     let ready = send(&running.unix, "GET", "/readyz", "", "").await;
-    assert_eq!((ready.code, ready.header("retry-after")), (503, Some("3")));
+    assert_eq!(ready.code, 500);
+    assert!(ready.body.contains("[-]store failed"), "{}", ready.body);
 }
 
 #[tokio::test]

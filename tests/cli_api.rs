@@ -5,15 +5,18 @@
 mod api_support;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use api_support::{Running, config_map};
-use edgesync::api::{Address, Client, Limits};
+use edgesync::api::{Address, Client, Kind, Limits};
 use edgesync::cli::apply::{self, Summary};
 use edgesync::cli::get::{self, Query};
 use edgesync::cli::output::Output;
 use edgesync::cli::records::{self, RecordColumn};
 use edgesync::cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
-use edgesync::object::yaml;
+use edgesync::object::{ObjectRef, kinds, yaml};
+use edgesync::store::cloud::{RecordBatch, RecordPut};
+use edgesync::sync::digest::Epoch;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -81,7 +84,9 @@ async fn apply_creates_then_leaves_alone_then_configures() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "2.json", &config_map("b", "1"));
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: lab}\nstringData: {k: text}\n";
-    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {replicas: 2}\n";
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  replicas: 2\n  \
+        selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    \
+        spec: {containers: [{name: c, image: i}]}\n";
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: edge-1}\n";
     write(dir.path(), "1.yaml", &format!("# all\n---\n{secret}---\n{deployment}---\n{node}"));
     let source = dir.path().to_str().unwrap();
@@ -114,13 +119,21 @@ async fn apply_creates_then_leaves_alone_then_configures() {
 async fn apply_keeps_the_status_that_others_report() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
-    let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"status":{"phase":"Running"}}"#;
-    applied(&client, &["-"], None, pod).await;
-    let without = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n";
-    assert_eq!(applied(&client, &["-"], None, without).await.0.unchanged, 1);
-    assert_eq!(applied(&client, &["-"], None, &format!("{without}spec: {{x: 1}}\n")).await.0.configured, 1);
-    let pod: Value = client.get("/api/v1/namespaces/default/pods/p").await.unwrap();
-    assert_eq!((&pod["status"]["phase"], &pod["spec"]), (&json!("Running"), &json!({"x": 1})));
+    let pod = |image: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n"
+        )
+    };
+    assert_eq!(applied(&client, &["-"], None, &pod("a")).await.0.created, 1);
+    let path = "/api/v1/namespaces/default/pods/p";
+    let mut reported: Value = client.get(path).await.unwrap();
+    reported["status"]["phase"] = json!("Running");
+    client.put::<Value>(&format!("{path}/status"), &reported).await.unwrap();
+    assert_eq!(applied(&client, &["-"], None, &pod("a")).await.0.unchanged, 1);
+    assert_eq!(applied(&client, &["-"], None, &pod("b")).await.0.configured, 1);
+    let pod: Value = client.get(path).await.unwrap();
+    let shown = (&pod["status"]["phase"], &pod["spec"]["containers"][0]["image"]);
+    assert_eq!(shown, (&json!("Running"), &json!("b")));
 }
 
 #[tokio::test]
@@ -147,8 +160,12 @@ async fn what_fails_is_named_and_the_rest_is_applied() {
 }
 
 #[tokio::test]
-async fn an_unknown_kind_is_applied_and_shown_by_its_name() {
-    let running = Running::cloud(Limits::cloud()).await;
+async fn a_custom_kind_is_applied_and_shown_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = api_support::open(&dir.path().join("cloud.db")).await;
+    let resource = Arc::new(kinds::guess("example.com/v1", "Widget", true));
+    keeper.set_custom(&[Arc::new(Kind { custom: true, writable: true, ..Kind::bare(resource) })]);
+    let running = Running::start(Arc::new(keeper), Limits::cloud()).await;
     let client = running.client();
     let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
     assert_eq!(applied(&client, &["-"], None, widget).await.0.created, 1);
@@ -234,22 +251,32 @@ async fn a_list_of_many_pages_is_shown_whole() {
 
 #[tokio::test]
 async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
-    let running = Running::cloud(Limits::cloud()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = Arc::new(api_support::open(&dir.path().join("cloud.db")).await);
+    for (node, namespaces) in [("edge-1", &["lab", ""][..]), ("edge-2", &["lab"])] {
+        let put = namespaces.iter().map(|namespace| RecordPut {
+            object: ObjectRef {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into(),
+                namespace: (*namespace).into(),
+                name: "web".into(),
+            },
+            uid: format!("u-{}", namespace.len()).as_str().into(),
+            version: 77.into(),
+        });
+        let batch = RecordBatch {
+            epoch: Epoch(1),
+            confirmed: 1,
+            incarnation: "i".into(),
+            agent_version: None,
+            put: put.collect(),
+            remove: Vec::new(),
+            reset: false,
+        };
+        keeper.store().record(node, batch).await.unwrap();
+    }
+    let running = Running::start(keeper, Limits::cloud()).await;
     let client = running.client();
-    let record = |kind: &str, node: &str, namespace: &str| {
-        json!({
-            "apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": kind,
-            "metadata": {"name": format!("{node}.u-{}", kind.len()), "namespace": namespace},
-            "spec": {"objectAPIVersion": "v1", "objectKind": "ConfigMap", "objectName": "web"},
-            "status": {"objectResourceVersion": "77"},
-        })
-        .to_string()
-    };
-    let all = record("ObjectSync", "edge-1", "lab")
-        + &record("ObjectSync", "edge-2", "lab")
-        + &record("ClusterObjectSync", "edge-1", "");
-    let (summary, printed) = applied(&client, &["-"], None, &all).await;
-    assert_eq!(summary.created, 3, "{}", printed.err());
 
     let mut printed = Printed::default();
     let mut input = std::io::empty();
@@ -285,4 +312,13 @@ async fn nobody_at_the_socket_ends_the_command_with_its_own_code() {
     assert_eq!(error.exit_code(), EXIT_UNAVAILABLE);
     let error = apply::run(&client, &[], None, &mut terminal).await.unwrap_err();
     assert_eq!(error.exit_code(), EXIT_USAGE);
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_served_is_said_to_need_its_definition() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
+    let (summary, printed) = applied(&running.client(), &["-"], None, widget).await;
+    assert_eq!((summary.created, summary.failed), (0, 1));
+    assert!(printed.err().contains("apply its CustomResourceDefinition first"), "{}", printed.err());
 }

@@ -197,6 +197,13 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
         ("[node]\nname = \"x\"\nlabels = [\"a\"]", "must be a table"),
         ("[api]\nsocket_mode = \"0999\"", "permission bits in octal"),
         ("[api]\nsocket_mode = 660", "permission bits in octal such as \"0660\", not the integer 660"),
+        (
+            "[api]\nlisten = \"0.0.0.0:10550\"",
+            "must be a loopback address with a port such as \"127.0.0.1:10550\", or \"off\", not 0.0.0.0:10550: this \
+             version has no certificates",
+        ),
+        ("[api]\nlisten = \"10550\"", "or \"off\", not \"10550\""),
+        ("[api]\nwatch_buffer = \"1KiB\"", "must be between 64KiB and 64MiB, not 1KiB"),
         ("[log]\nlevel = \"chatty\"", "must be a level (off, error,"),
         ("[log]\nformat = \"xml\"", "must be one of \"auto\", \"text\", \"json\", \"journald\", not \"xml\""),
         ("log = \"info\"", "log must be a section, written [log]"),
@@ -316,6 +323,17 @@ fn the_node_name_is_the_host_name_unless_given() {
         Err(errors) => assert!(errors.to_string().contains("node.name must be set"), "{errors}"),
     }
     assert_eq!(edge_config("[node]\nname = \"a.b\"\n").link.client_id, "a.b");
+}
+
+#[test]
+fn the_api_answers_on_loopback_and_its_kubeconfig_is_beside_the_database() {
+    let config = edge_config("[store]\npath = \"/data/e.db\"\n");
+    assert_eq!(config.api.kubeconfig, Path::new("/data/kubeconfig"));
+    assert_eq!(config.api.listen, "127.0.0.1:10550".parse().ok());
+    let config = edge_config("[api]\nlisten = \"off\"\nkubeconfig = \"/etc/k\"\n");
+    assert_eq!((config.api.listen, &*config.api.kubeconfig), (None, Path::new("/etc/k")));
+    assert_eq!(edge_config("[api]\nlisten = \"\"\n").api.listen, None);
+    assert_eq!(edge_config("[api]\nlisten = \"[::1]:0\"\n").api.listen, "[::1]:0".parse().ok());
 }
 
 #[test]

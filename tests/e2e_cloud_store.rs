@@ -61,7 +61,7 @@ async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed(
     // The rest goes on: what was deleted later is there again, what was changed later is as it was.
     let counters = cloud.counters(NODE).await;
     assert_eq!((counters.sent, counters.resent), (15, 0), "{counters:?}");
-    assert_eq!(agent.get(&object(3)).await, Some(cloud.get(&object(3)).await));
+    assert!(is_same(agent.get(&object(3)).await.unwrap(), cloud.get(&object(3)).await));
     assert!(agent.get(&object(12)).await.is_some());
     cloud.apply(objects(200..205)).await;
     eventually("new objects arrive all the same", PATIENCE, async || agent.get(&object(204)).await).await;

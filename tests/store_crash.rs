@@ -9,7 +9,7 @@ mod store_support;
 use std::collections::BTreeMap;
 
 use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, Writing};
+use edgesync::store::edge::{EdgeOptions, EdgeStore, LocalKind, Writing};
 use edgesync::sync::replica::Totals;
 use rusqlite::ffi;
 use store_support::vfs::{Disk, Op, Random, after_power_cut, register, write_image};
@@ -51,6 +51,13 @@ async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut R
         let commit = store.apply(changes).await.unwrap();
         said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
         if random.below(3) == 0 {
+            let name = format!("lease-{}", random.below(5));
+            let lease =
+                write_local(store, local(LocalKind::Lease, &name, &version.to_string())).await.unwrap();
+            held.insert(name, lease.body);
+            said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
+        }
+        if random.below(3) == 0 {
             store.confirm(commit.totals.revision - random.below(4).min(commit.totals.revision));
         }
     }
@@ -69,7 +76,10 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
     }
     let totals = store.facts().totals;
     let check = store.check().await.map_err(|error| error.to_string())?;
-    let held = held(&store).await;
+    let mut held = held(&store).await;
+    held.extend(
+        all_local(&store, LocalKind::Lease).await.into_iter().map(|(name, lease)| (name, lease.body)),
+    );
     store.close().await;
     if check.renewed {
         return Err("the totals do not match the rows".into());

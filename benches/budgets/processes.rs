@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -54,10 +55,20 @@ fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<
 }
 
 fn program(name: &str) -> PathBuf {
-    PathBuf::from(if name == "edgesync" {
-        env!("CARGO_BIN_EXE_edgesync")
-    } else {
-        env!("CARGO_BIN_EXE_edgesync-cloud")
+    match name {
+        "edgesync" => edge_program().clone(),
+        _ => PathBuf::from(env!("CARGO_BIN_EXE_edgesync-cloud")),
+    }
+}
+
+/// The agent as it is built for devices. The build is cargo's, so it takes time only if something has changed.
+fn edge_program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let build = ["build", "--profile", "edge", "--no-default-features", "--bin", "edgesync"];
+        let built = Command::new(env!("CARGO")).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.is_ok_and(|status| status.success()), "cargo {} failed", build.join(" "));
+        Path::new(env!("CARGO_BIN_EXE_edgesync")).with_file_name("../edge/edgesync")
     })
 }
 
@@ -71,6 +82,8 @@ fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
 
 impl Site {
     fn new() -> anyhow::Result<Self> {
+        // Built before anything is measured.
+        edge_program();
         let directory = tempfile::tempdir()?;
         let (broker, api) = (free_port()?, free_port()?);
         let path = |name: &str| directory.path().join(name);
@@ -102,7 +115,7 @@ impl Site {
             path("edge.toml"),
             format!(
                 "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/edge.sock\"\n[log]\nformat = \"text\"\nlevel = \"info,edgesync::agent=debug\"\n",
+                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\nlevel = \"info,edgesync::agent=debug\"\n",
                 directory.path().display()
             ),
         )?;
@@ -180,7 +193,7 @@ pub(crate) struct FleetSite {
     api: u16,
     cloud: Process,
     runtime: tokio::runtime::Runtime,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl FleetSite {
@@ -201,7 +214,7 @@ impl FleetSite {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         until("the endpoint listens", || std::net::TcpStream::connect(("127.0.0.1", broker)).ok())?;
         until("the API listens", || std::net::TcpStream::connect(("127.0.0.1", api)).ok())?;
-        Ok(Self { broker, api, cloud, runtime, _directory: directory })
+        Ok(Self { broker, api, cloud, runtime, directory })
     }
 
     pub(crate) fn create(&self, object: &Value) -> anyhow::Result<()> {
@@ -213,6 +226,26 @@ impl FleetSite {
     /// The most memory that the cloud has had, in bytes.
     pub(crate) fn cloud_rss_peak(&self) -> u64 {
         proc_number(&self.cloud, "status", "VmHWM:") * 1024
+    }
+
+    /// The memory that the cloud has now, in bytes.
+    pub(crate) fn cloud_rss(&self) -> u64 {
+        proc_number(&self.cloud, "status", "VmRSS:") * 1024
+    }
+
+    /// The port of the API.
+    pub(crate) fn api(&self) -> u16 {
+        self.api
+    }
+
+    /// The database of the cloud.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.directory.path().join("cloud.db")
+    }
+
+    /// What clients run on.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Runtime {
+        &self.runtime
     }
 }
 

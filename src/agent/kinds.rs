@@ -1,15 +1,56 @@
-//! The kinds of which the node has held objects: what the local API serves.
+//! The kinds that the local API serves: those of which the node has held objects, the common built-in ones,
+//! the records about what is held, and the Leases and Events that can be made here.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::object::{Resource, kinds, objectsync};
+use crate::api::Kind;
+use crate::object::kinds::KnownKind;
+use crate::object::schema::{self, Schema};
+use crate::object::{Resource, Scope, kinds, objectsync};
+use crate::store::edge::LocalKind;
+
+/// Where to change what was received from the cloud.
+const SYNCED_HINT: &str =
+    "change it on the cloud side: with kubectl or edgesync-cloud apply; this node receives it from there";
+/// Why records cannot be changed.
+const RECORD_HINT: &str =
+    "it says what this node holds and follows from that: change the object on the cloud side";
+
+/// Built-in kinds that are in the discovery although nothing of them is held: those that people ask for.
+const COMMON_GROUPS: [&str; 3] = ["", "apps", "batch"];
+/// Kinds of these groups that no node holds.
+const VIRTUAL: [&str; 2] = ["Binding", "ComponentStatus"];
+/// Kinds that `kubectl get all` means.
+const ALL: [&str; 9] = [
+    "Pod",
+    "ReplicationController",
+    "Service",
+    "DaemonSet",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "CronJob",
+    "Job",
+];
+
+type Path = (String, String, String);
 
 /// Kinds by group, version and plural.
 #[derive(Debug, Default)]
-pub(super) struct KnownKinds(RwLock<HashMap<(String, String, String), Arc<Resource>>>);
+pub(super) struct KnownKinds(RwLock<Known>);
 
-fn path(resource: &Resource) -> (String, String, String) {
+#[derive(Debug, Default)]
+struct Known {
+    version: u64,
+    held: HashMap<Path, Arc<Resource>>,
+    /// Made when they are first asked for; the built-in ones among them that are not in the discovery.
+    kinds: HashMap<Path, Arc<Kind>>,
+    served: Option<Vec<Arc<Kind>>>,
+}
+
+fn path(resource: &Resource) -> Path {
     (resource.group.clone(), resource.version.clone(), resource.plural.clone())
 }
 
@@ -20,33 +61,258 @@ impl KnownKinds {
         }
     }
 
+    fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&mut Known) -> T) -> T {
+        write(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Makes a kind known.
     pub(super) fn learn(&self, resource: &Arc<Resource>) {
         let path = path(resource);
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(&path);
-        if !known {
-            let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            kinds.insert(path, resource.clone());
+        if self.read(|known| known.held.contains_key(&path)) {
+            return;
         }
+        self.write(|known| {
+            known.version += 1;
+            known.held.insert(path, resource.clone());
+            // Which version is preferred may be another one now.
+            (known.kinds, known.served) = (HashMap::new(), None);
+        });
+    }
+
+    /// Changes whenever a kind is learnt.
+    pub(super) fn version(&self) -> u64 {
+        self.read(|known| known.version)
     }
 
     /// The kind served under a path: one that was held, or a built-in one of which nothing is held.
     pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let path = (group.to_owned(), version.to_owned(), plural.to_owned());
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&path).cloned();
+        let held = self.read(|known| known.held.get(&path).cloned());
         held.or_else(|| kinds::by_plural(group, version, plural).map(|known| Arc::new(known.resource())))
     }
 
-    /// The kinds held, and the records about them.
-    pub(super) fn all(&self) -> Vec<Arc<Resource>> {
-        let records = [objectsync::OBJECT_SYNC, objectsync::CLUSTER_OBJECT_SYNC]
-            .into_iter()
-            .filter_map(|kind| kinds::by_kind(objectsync::API_VERSION, kind))
-            .map(|known| Arc::new(known.resource()));
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = held.values().cloned().chain(records).collect();
-        all.sort();
-        all.dedup();
-        all
+    /// As [`KnownKinds::find`], with all that the API wants to know.
+    pub(super) fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        let path = (group.to_owned(), version.to_owned(), plural.to_owned());
+        if let Some(kind) = self.read(|known| known.kinds.get(&path).cloned()) {
+            return Some(kind);
+        }
+        let resource = self.find(group, version, plural)?;
+        Some(self.write(|known| {
+            let kind = Arc::new(known.make(&resource));
+            known.kinds.insert(path, kind.clone());
+            kind
+        }))
+    }
+
+    /// The kinds of the discovery, by group, version and plural.
+    pub(super) fn served(&self) -> Vec<Arc<Kind>> {
+        let (version, served) = self.read(|known| (known.version, known.served.clone()));
+        if let Some(served) = served {
+            return served;
+        }
+        let built_in = kinds::KINDS.iter().filter(|known| is_common(known)).map(KnownKind::resource);
+        let mut resources: Vec<Resource> = built_in.collect();
+        resources
+            .extend(self.read(|known| known.held.values().map(|held| (**held).clone()).collect::<Vec<_>>()));
+        resources.sort_by(|a, b| (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural)));
+        resources.dedup_by(|a, b| path(a) == path(b));
+        let found = |resource: &Resource| self.kind(&resource.group, &resource.version, &resource.plural);
+        let served: Vec<_> = resources.iter().filter_map(found).collect();
+        self.write(|known| {
+            // Unless a kind was learnt meanwhile.
+            if known.version == version {
+                known.served = Some(served.clone());
+            }
+        });
+        served
+    }
+}
+
+impl Known {
+    fn make(&self, resource: &Arc<Resource>) -> Kind {
+        let mut kind = Kind::bare(resource.clone());
+        if let Some(known) = kinds::by_kind(&resource.api_version(), &resource.kind) {
+            kind.singular = known.singular.to_owned();
+            kind.short_names = known.short.iter().map(ToString::to_string).collect();
+        }
+        if COMMON_GROUPS.contains(&&*resource.group) && ALL.contains(&&*resource.kind) {
+            kind.categories = vec!["all".to_owned()];
+        }
+        if is_core_event(resource) {
+            kind.storage = local_resource(LocalKind::Event);
+        }
+        kind.schema = schema_of(resource);
+        kind.writable = local_kind(&kind.storage).is_some();
+        kind.read_only_hint = (!kind.writable).then(|| read_only_hint(resource).into());
+        kind.preferred = !self.held.values().any(|other| is_preferred(other, resource));
+        kind
+    }
+}
+
+/// What the fields of a built-in kind are.
+fn schema_of(resource: &Resource) -> Option<Arc<Schema>> {
+    schema::builtin(&resource.group, &resource.version, &resource.kind)
+}
+
+/// Whether a kind is in the discovery although nothing of it is held.
+fn is_common(known: &KnownKind) -> bool {
+    let resource = known.resource();
+    let common = COMMON_GROUPS.contains(&known.group) && !VIRTUAL.contains(&known.kind);
+    common || objectsync::is_sync_record(&resource) || local_kind(&resource).is_some()
+}
+
+/// Whether one kind is another one in a version of the group that clients should rather use.
+fn is_preferred(one: &Resource, other: &Resource) -> bool {
+    one.group == other.group
+        && one.plural == other.plural
+        && compare_versions(&one.version, &other.version) == Ordering::Greater
+}
+
+/// The order of API versions as Kubernetes has it: `v2` is above `v1`, that above `v1beta1`, that above
+/// `v1alpha2`, and that above anything else.
+fn compare_versions(one: &str, other: &str) -> Ordering {
+    let known = parse_version(one).cmp(&parse_version(other));
+    // Of those of no known form the first one in the alphabet comes first.
+    known.then_with(|| if parse_version(one).is_none() { other.cmp(one) } else { Ordering::Equal })
+}
+
+/// Stability, major and minor number.
+fn parse_version(version: &str) -> Option<(u8, u32, u32)> {
+    let rest = version.strip_prefix('v')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (major, stage) = rest.split_at_checked(digits)?;
+    let major = major.parse().ok()?;
+    if stage.is_empty() {
+        return Some((2, major, 0));
+    }
+    let minor = |name: &str| stage.strip_prefix(name)?.parse().ok();
+    minor("beta").map(|minor| (1, major, minor)).or_else(|| minor("alpha").map(|minor| (0, major, minor)))
+}
+
+fn is_core_event(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.kind == "Event"
+}
+
+/// The resource of the records about objects of a scope.
+pub(super) fn object_syncs(scope: Scope) -> Arc<Resource> {
+    static RECORDS: LazyLock<[Arc<Resource>; 2]> = LazyLock::new(|| {
+        let resource = |kind| Arc::new(kinds::guess(objectsync::API_VERSION, kind, false));
+        [objectsync::OBJECT_SYNC, objectsync::CLUSTER_OBJECT_SYNC].map(resource)
+    });
+    let [namespaced, cluster] = &*RECORDS;
+    match scope {
+        Scope::Namespaced => namespaced.clone(),
+        Scope::Cluster => cluster.clone(),
+    }
+}
+
+/// Which of the kinds that can be made here a resource is, if it is one. Should the cloud send such objects,
+/// they are held and reported but not shown: here the name belongs to what was made here.
+pub(super) fn local_kind(resource: &Resource) -> Option<LocalKind> {
+    [LocalKind::Lease, LocalKind::Event].into_iter().find(|kind| *local_resource(*kind) == *resource)
+}
+
+/// The resource that local objects of a kind are kept as.
+pub(super) fn local_resource(kind: LocalKind) -> Arc<Resource> {
+    static LOCAL: LazyLock<[Arc<Resource>; 2]> = LazyLock::new(|| {
+        let resource = |(api_version, kind)| Arc::new(kinds::guess(api_version, kind, true));
+        [("coordination.k8s.io/v1", "Lease"), ("events.k8s.io/v1", "Event")].map(resource)
+    });
+    let [lease, event] = &*LOCAL;
+    match kind {
+        LocalKind::Lease => lease.clone(),
+        LocalKind::Event => event.clone(),
+    }
+}
+
+/// Where to change an object of a kind that cannot be changed here.
+pub(super) fn read_only_hint(resource: &Resource) -> &'static str {
+    if objectsync::is_sync_record(resource) { RECORD_HINT } else { SYNCED_HINT }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn custom(version: &str) -> Arc<Resource> {
+        Arc::new(Resource {
+            group: "plant.example".into(),
+            version: version.into(),
+            kind: "Robot".into(),
+            plural: "robots".into(),
+            scope: Scope::Namespaced,
+        })
+    }
+
+    fn paths(known: &KnownKinds) -> Vec<String> {
+        let path = |kind: &Arc<Kind>| format!("{}/{}", kind.resource.api_version(), kind.resource.plural);
+        known.served().iter().map(path).collect()
+    }
+
+    #[test]
+    fn a_node_that_holds_nothing_serves_what_people_ask_for() {
+        let known = KnownKinds::default();
+        let paths = paths(&known);
+        for expected in [
+            "v1/configmaps",
+            "v1/events",
+            "v1/nodes",
+            "apps/v1/deployments",
+            "events.k8s.io/v1/events",
+            "coordination.k8s.io/v1/leases",
+            "reliablesyncs.kubeedge.io/v1alpha1/objectsyncs",
+            "reliablesyncs.kubeedge.io/v1alpha1/clusterobjectsyncs",
+        ] {
+            assert!(paths.iter().any(|path| path == expected), "{expected}: {paths:?}");
+        }
+        assert!(!paths.iter().any(|path| path.contains("bindings") || path.contains("ingresses")));
+        assert!(known.kind("networking.k8s.io", "v1", "ingresses").is_some(), "known by heart");
+        assert!(known.kind("plant.example", "v1", "robots").is_none());
+    }
+
+    #[test]
+    fn a_kind_that_is_learnt_is_served_and_changes_the_version() {
+        let known = KnownKinds::default();
+        let (before, version) = (known.served().len(), known.version());
+        known.learn(&custom("v1beta1"));
+        known.learn(&custom("v1beta1"));
+        assert_eq!((known.served().len(), known.version()), (before + 1, version + 1));
+        assert!(known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
+        known.learn(&custom("v1"));
+        assert!(!known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
+        assert!(known.kind("plant.example", "v1", "robots").unwrap().preferred);
+        assert!(paths(&known).is_sorted_by_key(|path| path.contains('.')), "the core group comes first");
+    }
+
+    #[test]
+    fn only_leases_and_events_can_be_written() {
+        let known = KnownKinds::default();
+        for kind in known.served() {
+            let expected = matches!(&*kind.resource.kind, "Lease" | "Event");
+            assert_eq!(kind.writable, expected, "{kind:?}");
+            assert_eq!(kind.read_only_hint.is_none(), expected, "{kind:?}");
+        }
+        let events = known.kind("", "v1", "events").unwrap();
+        assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
+        assert_eq!(known.kind("", "v1", "pods").unwrap().categories, ["all"]);
+        assert_eq!(known.kind("", "v1", "configmaps").unwrap().short_names, ["cm"]);
+    }
+
+    #[test]
+    fn versions_have_the_order_of_kubernetes() {
+        let order = [
+            "zoo", "alpha", "v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v2beta10", "v1", "v2",
+            "v10",
+        ];
+        for pair in order.windows(2) {
+            assert_eq!(compare_versions(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+            assert_eq!(compare_versions(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
+        }
+        assert_eq!(compare_versions("v1", "v1"), Ordering::Equal);
     }
 }

@@ -1,182 +1,283 @@
-//! What the node holds, for the API: synced objects as they came, and the ObjectSync records about them,
-//! which are not stored but follow from the rows.
+//! What the node holds, for the API: synced objects, the ObjectSync records about them, which are not stored
+//! but follow from the rows, and the Leases and Events that were made here.
+//!
+//! Synced objects and records share a sequence of versions, local objects have their own.
+
+mod list;
+mod record;
+mod ring;
+mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::api::{ListOptions, ListPage, Objects};
-use crate::object::status::Result;
-use crate::object::{Object, ObjectRef, ObjectSync, Resource, Scope, Status, objectsync};
+use crate::api::{Batch, Keeper, Kind, Stored};
+use crate::object::status::{Reason, Result};
+use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, Entry, InventoryCursor, ListCursor};
-use crate::sync::digest::BucketSet;
+use crate::store::edge::{
+    self, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, Writing,
+};
 
-use super::kinds::KnownKinds;
+use super::kinds::{self, KnownKinds};
+use list::EdgeList;
+use watch::Watches;
 
-/// Seconds after which a client may ask again while the database cannot be read.
+/// Seconds after which a client may ask again while the database cannot be read or written.
 const RETRY_SECONDS: u32 = 5;
+/// How long changes are kept in memory after somebody has listed or watched.
+const INTEREST: Duration = Duration::from_secs(5 * 60);
+/// How often memory is looked for that can be given back.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// How long a list waits at most for commits that are under way.
+const SETTLE: Duration = Duration::from_secs(1);
 
-/// The objects of the edge's store, read-only.
+/// The objects of the edge's store: synced ones read-only, local ones read-write.
 #[derive(Debug)]
 pub(super) struct EdgeObjects {
     store: EdgeStore,
     kinds: Arc<KnownKinds>,
-    node: String,
+    node: Arc<str>,
+    watches: Arc<Watches>,
+    /// Whether there was a list since memory was last given back.
+    listed: AtomicBool,
+}
+
+/// Where the objects of a kind are.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Received from the cloud.
+    Synced,
+    /// Records about those.
+    Records(Scope),
+    /// Made on this node.
+    Local(LocalKind),
+}
+
+impl Place {
+    fn of(resource: &Resource) -> Self {
+        if objectsync::is_sync_record(resource) {
+            return Self::Records(resource.scope);
+        }
+        match kinds::local_kind(resource) {
+            Some(kind) => Self::Local(kind),
+            None => Self::Synced,
+        }
+    }
 }
 
 fn unavailable(error: &StoreError) -> Status {
-    Status::unavailable(format!("the store cannot be read: {error}"), RETRY_SECONDS)
+    match error {
+        StoreError::Replaced => {
+            Status::expired("the database was replaced while it was read: start the list anew")
+        }
+        StoreError::Closed => Status::unavailable("the agent is stopping", RETRY_SECONDS),
+        _ => Status::unavailable(format!("the store cannot be used: {error}"), RETRY_SECONDS),
+    }
 }
 
-fn object_ref(entry: &Entry) -> ObjectRef {
-    ObjectRef {
-        api_version: entry.object.resource.api_version().into(),
-        kind: entry.object.resource.kind.as_str().into(),
-        namespace: entry.object.namespace.as_str().into(),
-        name: entry.object.name.as_str().into(),
+/// A synced object as clients see it: under the version that this store gave.
+fn shown(stored: edge::Stored) -> Stored {
+    Stored {
+        json: with_resource_version(&stored.body, stored.own_version),
+        namespace: stored.object.namespace,
+        name: stored.object.name,
+        version: stored.own_version,
     }
+}
+
+fn shown_local(object: LocalObject) -> Stored {
+    let LocalObject { namespace, name, version, body, .. } = object;
+    Stored { namespace, name, version, json: body }
 }
 
 impl EdgeObjects {
-    pub(super) fn new(store: EdgeStore, kinds: Arc<KnownKinds>, node: &str) -> Self {
-        Self { store, kinds, node: node.to_owned() }
+    /// `watch_bytes` is what may be kept in memory for those who watch.
+    pub(super) fn new(store: EdgeStore, kinds: Arc<KnownKinds>, node: &str, watch_bytes: usize) -> Self {
+        Self::keeping(store, kinds, node, watch_bytes, INTEREST)
     }
 
-    /// The record of one held object as JSON text.
-    fn record(&self, object: &ObjectRef, uid: &str, version: &str) -> Option<String> {
-        let name = objectsync::sync_name(&self.node, uid).ok()?;
-        let mut json = Vec::with_capacity(400);
-        ObjectSync::new(&name, object, version).write_json(&mut json).ok()?;
-        String::from_utf8(json).ok()
+    fn keeping(
+        store: EdgeStore,
+        kinds: Arc<KnownKinds>,
+        node: &str,
+        watch_bytes: usize,
+        interest: Duration,
+    ) -> Self {
+        let node: Arc<str> = node.into();
+        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, interest, store.versions()));
+        store.observe(watches.clone());
+        // A commit in between went unseen.
+        watches.catch_up(store.versions());
+        Self { store, kinds, node, watches, listed: AtomicBool::new(false) }
     }
 
-    async fn get_record(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<String>> {
+    /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
+    /// asked for in a while.
+    pub(super) async fn keep_small(&self) {
+        loop {
+            tokio::time::sleep(TIDY_EVERY).await;
+            let tidied = self.watches.tidy();
+            if self.listed.swap(false, Ordering::Relaxed) || tidied {
+                // A store that cannot be read or written says so in its health.
+                let _ = self.store.release_memory().await;
+                crate::memory::release();
+            }
+        }
+    }
+
+    async fn record(&self, scope: Scope, namespace: &str, name: &str) -> Result<Option<Stored>> {
         let Some((node, uid)) = objectsync::split_sync_name(name) else { return Ok(None) };
-        if node != self.node {
+        if *node != *self.node {
             return Ok(None);
         }
         let stored = self.store.by_uid(uid.into()).await.map_err(|error| unavailable(&error))?;
-        let Some(stored) = stored.filter(|stored| stored.object.namespace == namespace) else {
-            return Ok(None);
+        let wanted = |stored: &edge::Stored| {
+            stored.object.namespace == namespace && namespace.is_empty() == (scope == Scope::Cluster)
         };
-        let object = ObjectRef {
-            api_version: stored.object.resource.api_version().into(),
-            kind: stored.object.resource.kind.as_str().into(),
-            namespace: stored.object.namespace.as_str().into(),
-            name: stored.object.name.as_str().into(),
-        };
-        let cluster = resource.scope == Scope::Cluster;
-        Ok((cluster == object.is_cluster_scoped())
-            .then(|| self.record(&object, &stored.uid, stored.version.as_str()))
-            .flatten())
+        Ok(stored
+            .filter(wanted)
+            .and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
     }
 
-    async fn list_records(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        options: &ListOptions,
-    ) -> Result<ListPage> {
-        let cursor = match options.continue_token.as_str() {
-            "" => None,
-            token => Some(token.parse::<u64>().map_err(|_| bad_token())?),
-        };
-        let cursor = cursor.and_then(InventoryCursor::from_number);
-        let page = self
-            .store
-            .inventory(BucketSet::ALL, cursor, options.limit)
-            .await
-            .map_err(|error| unavailable(&error))?;
-        let wanted = |object: &ObjectRef| {
-            object.is_cluster_scoped() == (resource.scope == Scope::Cluster)
-                && namespace.is_none_or(|namespace| *object.namespace == *namespace)
-        };
-        let items = page
-            .entries
-            .iter()
-            .map(|entry| (entry, object_ref(entry)))
-            .filter(|(_, object)| wanted(object))
-            .filter_map(|(entry, object)| {
-                let name = objectsync::sync_name(&self.node, &entry.uid).ok()?;
-                let selected = options.fields.matches(&object.namespace, &name);
-                selected.then(|| self.record(&object, &entry.uid, entry.version.as_ref()?.as_str()))?
-            })
-            .collect();
-        Ok(ListPage {
-            items,
-            resource_version: page.totals.revision.to_string(),
-            continue_token: page.next.map(|next| next.number().to_string()),
-            remaining: None,
+    async fn write(&self, resource: &Resource, name: &str, write: LocalWrite) -> Result<Stored> {
+        let outcome: LocalOutcome = self.store.write_local(write).await.map_err(|error| match error {
+            StoreError::Full(_) => Status::unavailable(
+                "the store is full: nothing new is kept until there is room",
+                RETRY_SECONDS,
+            ),
+            error => unavailable(&error),
+        })?;
+        outcome.map(shown_local).map_err(|refusal| match refusal {
+            LocalRefusal::Exists => Status::already_exists(resource, name),
+            LocalRefusal::Missing => Status::not_found(resource, name),
+            LocalRefusal::Modified => Status::modified(resource, name),
+            LocalRefusal::TooLarge => Status::too_large(MAX_LOCAL_BYTES),
+            LocalRefusal::TooMany => {
+                let why = format!("this node keeps at most {MAX_LEASES} Leases; delete one that nobody uses");
+                Status::forbidden(resource, name, &why)
+            }
+        })
+    }
+
+    /// The object to be written.
+    fn local(&self, resource: &Resource, object: &Object) -> Result<LocalObject> {
+        let kind = local_kind(resource, object.name())?;
+        Ok(LocalObject {
+            kind,
+            namespace: object.namespace().to_owned(),
+            name: object.name().to_owned(),
+            version: 0,
+            body: object.to_json(),
         })
     }
 }
 
-fn bad_token() -> Status {
-    Status::bad_request("the continue token is not one that this server gave")
+fn local_kind(resource: &Resource, name: &str) -> Result<LocalKind> {
+    kinds::local_kind(resource)
+        .ok_or_else(|| Status::forbidden(resource, name, kinds::read_only_hint(resource)))
 }
 
-fn is_record(resource: &Resource) -> bool {
-    objectsync::is_sync_record(resource)
-}
+impl Keeper for EdgeObjects {
+    type Snapshot = EdgeList;
 
-impl Objects for EdgeObjects {
-    fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        self.kinds.find(group, version, plural)
+    fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        self.kinds.kind(group, version, plural)
     }
 
-    fn resources(&self) -> Vec<Arc<Resource>> {
-        self.kinds.all()
+    fn kinds(&self) -> Vec<Arc<Kind>> {
+        self.kinds.served()
     }
 
-    async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<String>> {
-        if is_record(resource) {
-            return self.get_record(resource, namespace, name).await;
-        }
-        let resource = Arc::new(resource.clone());
-        let stored = self.store.get(resource, namespace.to_owned(), name.to_owned()).await;
-        Ok(stored.map_err(|error| unavailable(&error))?.map(|stored| stored.body))
+    fn kinds_version(&self) -> u64 {
+        self.kinds.version()
     }
 
-    async fn list(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        options: &ListOptions,
-    ) -> Result<ListPage> {
-        if is_record(resource) {
-            return self.list_records(resource, namespace, options).await;
-        }
-        let after = match options.continue_token.as_str() {
-            "" => None,
-            token => {
-                let (namespace, name) = token.split_once('/').ok_or_else(bad_token)?;
-                Some(ListCursor { namespace: namespace.to_owned(), name: name.to_owned() })
+    fn checks(&self) -> Vec<(&'static str, Result<()>)> {
+        let store = match &self.store.health().borrow().writing {
+            // What is held can be read, and deletes go on.
+            Writing::Works | Writing::Full => Ok(()),
+            Writing::Fails { reason } => {
+                Err(Status::unavailable(format!("the store cannot be written: {reason}"), RETRY_SECONDS))
             }
         };
-        let namespace = match resource.scope {
-            Scope::Cluster => None,
-            Scope::Namespaced => namespace.or(options.fields.only_namespace()).map(str::to_owned),
-        };
-        let list = self
-            .store
-            .list(Arc::new(resource.clone()), namespace, after, options.limit)
-            .await
-            .map_err(|error| unavailable(&error))?;
-        let all = options.labels == crate::object::Selector::default();
-        let selected = |body: &str| {
-            all || Object::parse(body).is_ok_and(|object| options.labels.matches(&object.labels()))
-        };
-        let items = list
-            .items
-            .into_iter()
-            .filter(|item| options.fields.matches(&item.object.namespace, &item.object.name))
-            .map(|item| item.body)
-            .filter(|body| selected(body))
-            .collect();
-        Ok(ListPage {
-            items,
-            resource_version: list.revision.to_string(),
-            continue_token: list.next.map(|next| format!("{}/{}", next.namespace, next.name)),
-            remaining: None,
-        })
+        vec![("store", store)]
+    }
+
+    fn version(&self, resource: &Resource) -> u64 {
+        let versions = self.store.versions();
+        match Place::of(resource) {
+            Place::Synced | Place::Records(_) => versions.objects,
+            Place::Local(_) => versions.local,
+        }
+    }
+
+    async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Stored>> {
+        let (namespace_owned, name_owned) = (namespace.to_owned(), name.to_owned());
+        match Place::of(resource) {
+            Place::Records(scope) => self.record(scope, namespace, name).await,
+            Place::Local(kind) => {
+                let found = self.store.local(kind, namespace_owned, name_owned).await;
+                Ok(found.map_err(|error| unavailable(&error))?.map(shown_local))
+            }
+            Place::Synced => {
+                let found = self.store.get(Arc::new(resource.clone()), namespace_owned, name_owned).await;
+                Ok(found.map_err(|error| unavailable(&error))?.map(shown))
+            }
+        }
+    }
+
+    async fn snapshot(&self, resource: &Arc<Resource>) -> Result<EdgeList> {
+        let place = Place::of(resource);
+        self.listed.store(true, Ordering::Relaxed);
+        if self.watches.of(&place).interest() {
+            // Commits under way are not noted: whoever lists before them could not go on with a watch.
+            let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
+        }
+        match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
+            Some(snapshot) => Ok(EdgeList::new(snapshot, place, resource.clone(), self.node.clone())),
+            None => {
+                let message =
+                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+                Err(Status::too_many_requests(message, 1))
+            }
+        }
+    }
+
+    async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
+        self.watches.of(&Place::of(resource)).changes(resource, after).await
+    }
+
+    async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
+        let local = self.local(resource, &object)?;
+        self.write(resource, object.name(), LocalWrite::Create(local)).await
+    }
+
+    async fn update(&self, resource: &Arc<Resource>, object: Object, expected: u64) -> Result<Stored> {
+        let local = self.local(resource, &object)?;
+        self.write(resource, object.name(), LocalWrite::Update(local, expected)).await
+    }
+
+    async fn remove(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        expected: u64,
+    ) -> Result<Stored> {
+        let kind = local_kind(resource, name)?;
+        let (namespace, name_owned) = (namespace.to_owned(), name.to_owned());
+        let object = LocalObject { kind, namespace, name: name_owned, version: 0, body: String::new() };
+        self.write(resource, name, LocalWrite::Remove(object, expected)).await
     }
 }
+
+/// 410: changes after a version are not known any more.
+fn expired(after: u64) -> Status {
+    Status::new(Reason::Expired, format!("too old resource version: {after}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! What the agent says of itself: asked through the local API, answered by the loop.
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use super::door::DoorState;
 use crate::api::{Extension, ExtensionCall};
 use crate::object::Status;
 use crate::object::status::Result;
@@ -13,11 +14,12 @@ pub(super) type Question = oneshot::Sender<Value>;
 /// Serves `/edgesync/v1/status`.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
+    door: watch::Receiver<DoorState>,
 }
 
 impl StatusExtension {
-    pub(super) fn new(questions: mpsc::Sender<Question>) -> Self {
-        Self { questions }
+    pub(super) fn new(questions: mpsc::Sender<Question>, door: watch::Receiver<DoorState>) -> Self {
+        Self { questions, door }
     }
 }
 
@@ -28,7 +30,11 @@ impl Extension for StatusExtension {
                 let (answer, answered) = oneshot::channel();
                 let stopping = || Status::unavailable("the agent is stopping", 5);
                 self.questions.send(answer).await.map_err(|_| stopping())?;
-                answered.await.map_err(|_| stopping())
+                let mut status = answered.await.map_err(|_| stopping())?;
+                if let Some(status) = status.as_object_mut() {
+                    status.insert("api".to_owned(), self.door.borrow().show());
+                }
+                Ok(status)
             }
             _ => Err(Status::no_such_path()),
         }

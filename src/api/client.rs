@@ -27,6 +27,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request may take until its answer is complete.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The content type of objects.
+const JSON: &str = "application/json";
+/// The content type of objects that are applied; JSON is YAML too.
+const APPLY: &str = "application/apply-patch+yaml";
+
 /// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -125,7 +130,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.send(Method::GET, path, None).await
+        self.send(Method::GET, path, None, JSON).await
     }
 
     /// Posts JSON and reads JSON.
@@ -133,7 +138,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
-        self.send(Method::POST, path, Some(body)).await
+        self.send(Method::POST, path, Some(body), JSON).await
     }
 
     /// Puts JSON and reads JSON.
@@ -141,7 +146,22 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
-        self.send(Method::PUT, path, Some(body)).await
+        self.send(Method::PUT, path, Some(body), JSON).await
+    }
+
+    /// Applies an object on the server: its fields then belong to `manager`, whoever had them. Fields
+    /// that the kind does not have are refused.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn apply<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        manager: &str,
+        object: &Value,
+    ) -> Result<T, ClientError> {
+        let path = format!("{path}?fieldManager={}&force=true&fieldValidation=Strict", encode(manager));
+        self.send(Method::PATCH, &path, Some(object), APPLY).await
     }
 
     /// Deletes, with `DeleteOptions` if there are any, and reads JSON.
@@ -153,7 +173,7 @@ impl Client {
         path: &str,
         options: Option<&Value>,
     ) -> Result<T, ClientError> {
-        self.send(Method::DELETE, path, options).await
+        self.send(Method::DELETE, path, options, JSON).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -161,9 +181,10 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
+        content_type: &'static str,
     ) -> Result<T, ClientError> {
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let exchange = self.exchange(method.clone(), path, body);
+        let exchange = self.exchange(method.clone(), path, body, content_type);
         let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
             return Err(ClientError::TimedOut {
                 address: self.address.clone(),
@@ -191,14 +212,21 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        content_type: &'static str,
+    ) -> Result<(u16, Bytes), ClientError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange {
             address: self.address.clone(),
             method: method.clone(),
             path: path.to_owned(),
             source,
         };
-        let request = self.request(&method, path, body).map_err(|error| failed(error.into()))?;
+        let request =
+            self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         let code = response.status().as_u16();
         match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
@@ -215,6 +243,7 @@ impl Client {
         method: &Method,
         path: &str,
         body: Bytes,
+        content_type: &'static str,
     ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
         let host = match &self.address {
             Address::Tcp(address) => address.to_string(),
@@ -222,8 +251,7 @@ impl Client {
         };
         let request =
             Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "application/json");
-        let request =
-            if body.is_empty() { request } else { request.header(CONTENT_TYPE, "application/json") };
+        let request = if body.is_empty() { request } else { request.header(CONTENT_TYPE, content_type) };
         request.body(Full::new(body))
     }
 

@@ -1,325 +1,360 @@
-//! From a typed request to what the keeper of the objects does, and back to a response.
+//! From a typed request to the verb that answers it.
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
-
 use hyper::Response;
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
-use super::media::Format;
-use super::objects::{Extension, ExtensionCall, Objects, Preconditions};
+use super::auth::{self, Role};
+use super::convert::Texts;
+use super::extension::{Extension, ExtensionCall};
+use super::keeper::{Keeper, RowFilter, Stored};
+use super::kind::Kind;
+use super::media::{self, Accepted, As, Format};
+use super::metrics::ApiMetrics;
+use super::patch::PatchType;
+use super::read::{self, Show};
 use super::request::{
-    COLLECTION_METHODS, OBJECT_METHODS, Options, READ_METHODS, Refusal, Request, ResourcePath, Verb,
+    FieldValidation, ObjectsRequest, Options, READ_METHODS, Refusal, Request, ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
-use crate::object::name::{check_label, check_subdomain};
-use crate::object::status::{Cause, Result};
-use crate::object::{Head, Object, Resource, Scope, Status};
+use super::select::Selection;
+use super::snapshots::Snapshots;
+use super::table::{Include, TableView, View};
+use super::watch::{self, Lines, Start, Watch};
+use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
+use super::{documents, duplicates};
+use crate::object::status::Result;
+use crate::object::{Resource, Scope, Status};
 
-/// The longest kind that is learnt, in bytes: that of a DNS label, because its plural becomes one.
-const MAX_KIND: usize = 63;
-/// The Kubernetes version whose rules the API follows; clients compare theirs with it.
-const KUBERNETES_MINOR: &str = "33";
+/// The longest name of a field manager that is taken from the user agent.
+const MAX_AGENT: usize = 64;
+
+/// What every request is answered with.
+pub(super) struct Api<K: Keeper, E> {
+    pub(super) keeper: Arc<K>,
+    pub(super) extension: E,
+    pub(super) metrics: Arc<ApiMetrics>,
+    pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
+    /// The largest object, in bytes.
+    pub(super) object_bytes: usize,
+    /// Becomes true when watches are to end.
+    pub(super) stopping: tokio::sync::watch::Sender<bool>,
+}
+
+/// The headers of a request that matter, and who sends it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    pub(super) accept: Option<&'a str>,
+    pub(super) content_type: Option<&'a str>,
+    pub(super) user_agent: Option<&'a str>,
+    pub(super) if_none_match: Option<&'a str>,
+    pub(super) role: Role,
+}
 
 /// A body that is read when it is needed, and not at all if the request is refused before.
-pub(super) trait ReadBody {
+pub(super) trait ReadBody: Send {
     /// Reads it whole.
-    fn read(self) -> impl Future<Output = Result<Value>> + Send;
+    fn read(self) -> impl Future<Output = Result<Bytes>> + Send;
 }
 
-/// Answers a request.
-pub(super) async fn answer<O: Objects, E: Extension>(
-    objects: &Arc<O>,
-    extension: &E,
-    request: Request,
-    format: Format,
-    body: impl ReadBody,
-) -> Result<Response<ResponseBody>, Refusal> {
-    let value = match request {
-        Request::Alive => return Ok(ok()),
-        Request::Ready => {
-            objects.ready()?;
-            return Ok(ok());
+impl<K: Keeper, E: Extension> Api<K, E> {
+    /// Answers a request.
+    pub(super) async fn answer(
+        &self,
+        request: Request,
+        head: Head<'_>,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let pretty = matches!(&request, Request::Objects(request) if request.options.pretty);
+        match request {
+            Request::Methods(allow) => Ok(response::methods(allow)),
+            Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())?),
+            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension)),
+            Request::Discovery(what) => Ok(documents::discovery(&self.keeper.kinds(), &what, &head)?),
+            Request::OpenApi(what) => Ok(documents::openapi(&self.keeper.kinds(), &what, &head)?),
+            Request::Version => self.value(&documents::version(), &head),
+            Request::Resources => {
+                let kinds = self.keeper.kinds();
+                let resources: Vec<&Arc<Resource>> = kinds.iter().map(|kind| &kind.resource).collect();
+                self.value(&json!(resources), &head)
+            }
+            Request::Extension { method, path, query } => {
+                let bytes = body.read().await?;
+                let body = media::read_body(head.content_type, &bytes)?;
+                self.value(&self.extension.call(ExtensionCall { method, path, query, body }).await?, &head)
+            }
+            Request::Objects(request) => {
+                let accepted = Accepted::read(head.accept, pretty)?;
+                self.objects(*request, accepted, head, body).await
+            }
         }
-        Request::Version => version(),
-        Request::Resources => json!(objects.resources()),
-        Request::Extension { method, path, query } => {
-            let body = body.read().await?;
-            extension.call(ExtensionCall { method, path, query, body }).await?
-        }
-        Request::Objects { verb, path, options } => {
-            return on_objects(objects, verb, path, options, format, body).await;
-        }
-    };
-    Ok(response::text(200, format.media_type(), format.render_value(&value)?))
-}
+    }
 
-fn ok() -> Response<ResponseBody> {
-    response::text(200, "text/plain; charset=utf-8", "ok".into())
-}
+    fn value(&self, value: &Value, head: &Head<'_>) -> Result<Response<ResponseBody>, Refusal> {
+        let format = Accepted::read(head.accept, false)?.format;
+        Ok(response::text(200, format.media_type(), format.render_value(value)?))
+    }
 
-fn version() -> Value {
-    json!({
-        "major": "1",
-        "minor": KUBERNETES_MINOR,
-        "gitVersion": format!("v1.{KUBERNETES_MINOR}.0+edgesync.{}", env!("CARGO_PKG_VERSION")),
-        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
-    })
-}
-
-async fn on_objects<O: Objects>(
-    objects: &Arc<O>,
-    verb: Verb,
-    path: ResourcePath,
-    options: Options,
-    format: Format,
-    body: impl ReadBody,
-) -> Result<Response<ResponseBody>, Refusal> {
-    let Some(resource) = objects.resource(&path.group, &path.version, &path.plural) else {
-        if verb == Verb::Create {
-            return Ok(create_unknown(objects, &path, format, body).await?);
+    async fn objects(
+        &self,
+        request: ObjectsRequest,
+        accepted: Accepted,
+        head: Head<'_>,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let ObjectsRequest { verb, path, options } = request;
+        let kind = self.keeper.kind(&path.group, &path.version, &path.plural);
+        let kind = kind.ok_or_else(Status::no_such_path)?;
+        let part = check_served(&kind, verb, &path)?;
+        auth::authorize(head.role, verb.as_str(), &kind)?;
+        if verb.writes() {
+            check_writable(&kind, verb, path.name.as_deref().unwrap_or_default())?;
         }
-        return Err(Status::no_such_path().into());
-    };
-    check_served(&**objects, &resource, verb, &path)?;
-    let namespace = path.namespace.unwrap_or_default();
-    let name = path.name.unwrap_or_default();
-    match verb {
-        Verb::List => {
-            let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-            Ok(response::list(objects, resource, namespace, options, format).await?)
+        let call =
+            Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
+        let mut response = match verb {
+            Verb::Get => {
+                let (namespace, name) = (call.namespace(), call.name());
+                read::get(&*self.keeper, &call.show, namespace, name, &call.options).await
+            }
+            Verb::List => call.list().await,
+            Verb::Watch => call.watch(accepted),
+            Verb::Create | Verb::Update | Verb::Patch => call.write(verb, body).await,
+            Verb::Delete | Verb::DeleteCollection => call.delete(verb, accepted.format, body).await,
+        }?;
+        if let Some(warning) = &call.kind.warning {
+            response::warn(&mut response, &[warning.to_string()]);
         }
-        Verb::Get => {
-            let found = objects.get(&resource, &namespace, &name).await?;
-            let found = found.ok_or_else(|| Status::not_found(&resource, &name))?;
-            Ok(response::object(200, format, found)?)
-        }
-        Verb::Create => {
-            let object = agree(&resource, &namespace, None, body.read().await?)?;
-            Ok(response::object(201, format, objects.create(&resource, object).await?)?)
-        }
-        Verb::Update => {
-            let object = agree(&resource, &namespace, Some(&name), body.read().await?)?;
-            Ok(response::object(200, format, objects.replace(&resource, object).await?)?)
-        }
-        Verb::Delete => {
-            let preconditions = preconditions(&body.read().await?)?;
-            let deleted = objects.delete(&resource, &namespace, &name, &preconditions).await?;
-            let head: Head<'_> = serde_json::from_str(&deleted).map_err(Status::internal)?;
-            let status = Status::deleted(&resource, &name, &head.metadata.uid);
-            Ok(response::status(&status, "", format))
-        }
-        Verb::Watch | Verb::Patch | Verb::DeleteCollection => Err(refuse(&resource, verb, READ_METHODS)),
+        Ok(response)
     }
 }
 
-/// Whether a known resource is served under this path with this verb.
-fn check_served(
-    objects: &impl Objects,
-    resource: &Resource,
-    verb: Verb,
-    path: &ResourcePath,
-) -> Result<(), Refusal> {
+/// Whether a known kind is served under this path with this verb, and which part of its objects is meant.
+fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Refusal> {
     let everywhere = path.namespace.is_none();
-    let misplaced = match resource.scope {
+    let misplaced = match kind.resource.scope {
         Scope::Cluster => !everywhere,
         Scope::Namespaced => everywhere && path.name.is_some(),
     };
-    if misplaced || path.subresource.is_some() {
-        return Err(Status::no_such_path().into());
-    }
-    // Only reading works across namespaces; nothing but the listed verbs is known yet.
-    let across = resource.scope == Scope::Namespaced && everywhere;
-    let allow = match (objects.writable(resource), path.name.is_some()) {
-        (false, _) => READ_METHODS,
-        (true, _) if across => READ_METHODS,
-        (true, false) => COLLECTION_METHODS,
-        (true, true) => OBJECT_METHODS,
+    let part = match path.subresource.as_deref() {
+        None => Some(Part::Object),
+        Some("status") if kind.status_subresource => Some(Part::Status),
+        Some(_) => None,
     };
-    let known = !matches!(verb, Verb::Watch | Verb::Patch | Verb::DeleteCollection);
-    if known && (!verb.writes() || allow != READ_METHODS) {
+    let Some(part) = part.filter(|_| !misplaced) else {
+        return Err(Status::no_such_path().into());
+    };
+    // Only reading works across namespaces.
+    if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: READ_METHODS });
+    }
+    Ok(part)
+}
+
+fn check_writable(kind: &Kind, verb: Verb, name: &str) -> Result<(), Refusal> {
+    if kind.writable {
         return Ok(());
     }
-    Err(refuse(resource, verb, allow))
-}
-
-fn refuse(resource: &Resource, verb: Verb, allow: &'static str) -> Refusal {
-    Refusal { status: Status::method_not_allowed(resource, verb.as_str()), allow }
-}
-
-/// Creates the first object of a kind: only now is the kind known.
-async fn create_unknown<O: Objects>(
-    objects: &Arc<O>,
-    path: &ResourcePath,
-    format: Format,
-    body: impl ReadBody,
-) -> Result<Response<ResponseBody>> {
-    let syntax = check_subdomain(&path.group).is_ok() || path.group.is_empty();
-    if !syntax || check_label(&path.version).is_err() || check_label(&path.plural).is_err() {
-        return Err(Status::no_such_path());
-    }
-    let body = body.read().await?;
-    let kind = body.get("kind").and_then(Value::as_str).unwrap_or_default();
-    if !is_kind(kind) {
-        let message = format!(
-            "the kind {:?} in the data must be a CamelCase word of at most {MAX_KIND} letters and digits that is no list",
-            kind.chars().take(64).collect::<String>()
-        );
-        return Err(Status::bad_request(message));
-    }
-    let scope = if path.namespace.is_some() { Scope::Namespaced } else { Scope::Cluster };
-    let resource = Resource {
-        group: path.group.clone(),
-        version: path.version.clone(),
-        kind: kind.to_owned(),
-        plural: path.plural.clone(),
-        scope,
-    };
-    let object = agree(&resource, path.namespace.as_deref().unwrap_or_default(), None, body)?;
-    let resource = objects.learn(resource).await?;
-    response::object(201, format, objects.create(&resource, object).await?)
-}
-
-fn is_kind(kind: &str) -> bool {
-    kind.len() <= MAX_KIND
-        && kind.starts_with(|first: char| first.is_ascii_uppercase())
-        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && !kind.ends_with("List")
-}
-
-/// Checks that an object belongs to the path it was sent to, and fills in what the path says and the
-/// object leaves out.
-fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Object> {
-    let Value::Object(mut object) = body else {
-        let message =
-            if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
-        return Err(Status::bad_request(message));
-    };
-    let api_version = resource.api_version();
-    fill_in(&mut object, "apiVersion", &api_version).map_err(|sent| {
-        Status::bad_request(format!(
-            "the API version in the data ({sent}) does not match the expected API version ({api_version})"
-        ))
-    })?;
-    fill_in(&mut object, "kind", &resource.kind).map_err(|sent| {
-        Status::bad_request(format!(
-            "the kind in the data ({sent}) does not match the expected kind ({})",
-            resource.kind
-        ))
-    })?;
-    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
-    let Value::Object(metadata) = metadata else {
-        let causes = vec![Cause::wrong_type("metadata", "must be an object")];
-        return Err(Status::invalid(&resource.group, &resource.kind, name.unwrap_or_default(), causes));
-    };
-    let agrees = match resource.scope {
-        Scope::Namespaced => fill_in(metadata, "namespace", namespace).is_ok(),
-        Scope::Cluster => metadata.remove("namespace").is_none_or(|sent| sent.is_null() || sent == json!("")),
-    };
-    if !agrees {
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Status::bad_request(message));
-    }
-    if let Some(name) = name {
-        fill_in(metadata, "name", name).map_err(|sent| {
-            Status::bad_request(format!(
-                "the name of the object ({sent}) does not match the name on the URL ({name})"
-            ))
-        })?;
-    }
-    Ok(Object::from(object))
-}
-
-/// Sets a field that is missing or empty; one that says something else is returned as an error.
-fn fill_in(object: &mut Map<String, Value>, field: &str, value: &str) -> Result<(), String> {
-    match object.get(field) {
-        Some(Value::String(sent)) if sent == value => Ok(()),
-        None | Some(Value::Null) => {
-            object.insert(field.to_owned(), json!(value));
-            Ok(())
-        }
-        Some(Value::String(sent)) if sent.is_empty() => {
-            object.insert(field.to_owned(), json!(value));
-            Ok(())
-        }
-        Some(Value::String(sent)) => Err(sent.chars().take(64).collect()),
-        Some(_) => Err("not a string".to_owned()),
-    }
-}
-
-/// Reads the preconditions of `DeleteOptions`; no body has none.
-fn preconditions(body: &Value) -> Result<Preconditions> {
-    if body.get("dryRun").is_some_and(|run| !run.is_null() && run != &json!([])) {
-        return Err(Status::bad_request("dryRun is not supported by this server"));
-    }
-    let read = |field: &str| match body.pointer(&format!("/preconditions/{field}")) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(value)) => Ok(Some(value.clone())),
-        Some(_) => Err(Status::bad_request(format!("preconditions.{field} must be a string"))),
-    };
-    if !(body.is_null() || body.is_object()) {
-        return Err(Status::bad_request("the body of a delete must be DeleteOptions"));
-    }
-    Ok(Preconditions { uid: read("uid")?, resource_version: read("resourceVersion")? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn deployments() -> Resource {
-        Resource {
-            group: "apps".into(),
-            version: "v1".into(),
-            kind: "Deployment".into(),
-            plural: "deployments".into(),
-            scope: Scope::Namespaced,
+    match &kind.read_only_hint {
+        Some(hint) => Err(Status::forbidden(&kind.resource, name, hint).into()),
+        None => {
+            let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+            Err(Refusal { status, allow: READ_METHODS })
         }
     }
+}
 
-    #[test]
-    fn what_the_path_says_is_filled_in() {
-        let object = agree(&deployments(), "ns", Some("d"), json!({"spec": 1})).unwrap();
-        let expected = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}, "spec": 1
-        });
-        assert_eq!(Value::Object(object.into_fields()), expected);
-        let nodes = Resource { scope: Scope::Cluster, ..deployments() };
-        let object = agree(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}})).unwrap();
-        assert_eq!(object.metadata(), json!({"name": "n"}).as_object());
-    }
-
-    #[test]
-    fn an_object_that_belongs_elsewhere_is_refused() {
-        let code = |body: Value| agree(&deployments(), "ns", Some("d"), body).unwrap_err().code;
-        assert_eq!(code(json!({"apiVersion": "v1"})), 400);
-        assert_eq!(code(json!({"kind": "Pod"})), 400);
-        assert_eq!(code(json!({"kind": 7})), 400);
-        assert_eq!(code(json!({"metadata": {"namespace": "other"}})), 400);
-        assert_eq!(code(json!({"metadata": {"name": "other"}})), 400);
-        assert_eq!(code(json!({"metadata": []})), 422);
-        assert_eq!(code(json!([])), 400);
-        assert_eq!(code(Value::Null), 400);
-        let cluster = Resource { scope: Scope::Cluster, ..deployments() };
-        assert_eq!(agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap_err().code, 400);
-    }
-
-    #[test]
-    fn delete_options_are_read_and_a_dry_run_is_not_taken_for_a_delete() {
-        assert_eq!(preconditions(&Value::Null), Ok(Preconditions::default()));
-        let options = json!({"kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"}});
-        let expected = Preconditions { uid: Some("u".into()), resource_version: Some("7".into()) };
-        assert_eq!(preconditions(&options), Ok(expected));
-        assert_eq!(preconditions(&json!({"dryRun": ["All"]})).unwrap_err().code, 400);
-        assert_eq!(preconditions(&json!({"preconditions": {"uid": 7}})).unwrap_err().code, 400);
-        assert_eq!(preconditions(&json!([])).unwrap_err().code, 400);
-    }
-
-    #[test]
-    fn kinds_that_can_be_learnt_are_words_and_no_lists() {
-        assert!(is_kind("Widget2"));
-        for bad in ["", "widget", "Wid get", "WidgetList", "Wídget", &"W".repeat(64)] {
-            assert!(!is_kind(bad), "{bad}");
+fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show> {
+    let view = match accepted.shown {
+        As::Whole => View::Whole,
+        As::Metadata => View::Metadata,
+        As::Table => {
+            let include = Include::from_query(Some(&options.include_object))?;
+            View::Table(TableView::new(kind, include))
         }
+    };
+    Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })
+}
+
+/// A request on objects of a kind that is served.
+struct Call<'a, K: Keeper, E> {
+    api: &'a Api<K, E>,
+    show: Show,
+    kind: Arc<Kind>,
+    path: ResourcePath,
+    options: Options,
+    part: Part,
+    head: Head<'a>,
+}
+
+impl<K: Keeper, E: Extension> Call<'_, K, E> {
+    fn namespace(&self) -> &str {
+        self.path.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.path.name.as_deref().unwrap_or_default()
+    }
+
+    fn selection(&self) -> Result<Selection> {
+        let Options { labels, fields, .. } = &self.options;
+        Selection::new(&self.kind, self.path.namespace.as_deref(), labels, fields)
+    }
+
+    async fn list(&self) -> Result<Response<ResponseBody>> {
+        let Api { keeper, snapshots, .. } = self.api;
+        read::list(keeper, snapshots, self.show.clone(), self.selection()?, &self.options).await
+    }
+
+    fn watch(&self, accepted: Accepted) -> Result<Response<ResponseBody>> {
+        if accepted.format == Format::Yaml {
+            return Err(Status::not_acceptable(&["application/json"]));
+        }
+        let keeper = Arc::clone(&self.api.keeper);
+        let watch = Watch {
+            start: Start::read(&self.options, keeper.version(&self.kind.storage))?,
+            keeper,
+            kind: Arc::clone(&self.kind),
+            selection: Arc::new(self.selection()?),
+            bookmarks: self.options.bookmarks,
+            timeout: watch::timeout(&self.options),
+            lines: Lines::new(self.show.texts.clone(), self.show.view.clone()),
+            metrics: Arc::clone(&self.api.metrics),
+            stopping: self.api.stopping.subscribe(),
+        };
+        let (sender, parts) = mpsc::channel(1);
+        tokio::spawn(watch.run(sender));
+        Ok(response::stream(Format::Json.media_type(), ResponseBody::Lines(parts)))
+    }
+
+    async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
+        let bytes = body.read().await?;
+        let manager = self.manager();
+        let home = self.home();
+        let write = self.as_write(&home, &manager);
+        let mut written = match verb {
+            Verb::Patch => {
+                let strategic = !self.kind.custom && self.kind.schema.is_some();
+                let patch_type = PatchType::of(self.head.content_type, strategic)?;
+                let patch = match patch_type {
+                    // JSON is YAML too, and is read more quickly.
+                    PatchType::Apply => media::read_body(None, &bytes)
+                        .or_else(|_| media::read_body(Some("application/yaml"), &bytes))?,
+                    _ => media::read_body(None, &bytes)?,
+                };
+                drop(bytes);
+                write.patch(self.name(), patch_type, &patch).await?
+            }
+            _ => {
+                let body = media::read_body(self.head.content_type, &bytes)?;
+                let twice = self.check_duplicates(&bytes)?;
+                drop(bytes);
+                let mut written = match verb {
+                    Verb::Create => write.create(body).await?,
+                    _ => write.update(self.name(), body).await?,
+                };
+                written.warnings.extend(twice);
+                written
+            }
+        };
+        let warnings = std::mem::take(&mut written.warnings);
+        let mut response = self.written(written)?;
+        response::warn(&mut response, &warnings);
+        Ok(response)
+    }
+
+    fn written(&self, written: Written) -> Result<Response<ResponseBody>> {
+        self.show.object(written.code, written.object.json)
+    }
+
+    /// Fields that stand twice in a JSON body: warnings, or a refusal.
+    fn check_duplicates(&self, bytes: &[u8]) -> Result<Vec<String>> {
+        let validation = self.options.field_validation;
+        let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| validation != FieldValidation::Ignore)
+        else {
+            return Ok(Vec::new());
+        };
+        let found = duplicates::duplicates(text).into_iter().map(|path| format!("duplicate field {path:?}"));
+        let found: Vec<String> = found.collect();
+        if validation == FieldValidation::Strict && !found.is_empty() {
+            let kind = &self.kind.resource.kind;
+            let version = self.kind.resource.api_version();
+            return Err(Status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                found.join(", ")
+            )));
+        }
+        Ok(found)
+    }
+
+    async fn delete(
+        &self,
+        verb: Verb,
+        format: Format,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>> {
+        let bytes = body.read().await?;
+        let options = media::read_body(self.head.content_type, &bytes)?;
+        drop(bytes);
+        let options = DeleteOptions::read(&options, &self.options.delete)?;
+        let manager = self.manager();
+        let home = self.home();
+        let write = self.as_write(&home, &manager);
+        if verb == Verb::DeleteCollection {
+            let selection = self.selection()?;
+            let filter: Option<RowFilter> = (!selection.is_everything())
+                .then(|| Arc::new(move |row: &Stored| selection.has(row)) as RowFilter);
+            write::collection(&write, filter, &options).await?;
+            return Ok(response::status(&Status::deleted(&self.kind.resource, "", ""), "", format));
+        }
+        match write::delete(&write, self.name(), &options).await? {
+            Deleted::Held(written) => self.written(written),
+            Deleted::Gone(written) => {
+                let head: crate::object::Head<'_> =
+                    serde_json::from_str(&written.object.json).map_err(Status::internal)?;
+                let status = Status::deleted(&self.kind.resource, self.name(), &head.metadata.uid);
+                Ok(response::status(&status, "", format))
+            }
+        }
+    }
+
+    /// The kind in the form in which its objects are kept.
+    fn home(&self) -> Arc<Kind> {
+        let storage = &self.kind.storage;
+        if *storage == self.kind.resource {
+            return Arc::clone(&self.kind);
+        }
+        let home = self.api.keeper.kind(&storage.group, &storage.version, &storage.plural);
+        home.unwrap_or_else(|| Arc::clone(&self.kind))
+    }
+
+    fn as_write<'a>(&'a self, home: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
+        Write {
+            keeper: &*self.api.keeper,
+            kind: &self.kind,
+            home,
+            namespace: self.namespace(),
+            options: &self.options,
+            part: self.part,
+            manager,
+            now: Timestamp::now(),
+            object_bytes: self.api.object_bytes,
+        }
+    }
+
+    /// Who writes: the field manager of the query, or the first word of the user agent.
+    fn manager(&self) -> String {
+        if !self.options.field_manager.is_empty() {
+            return self.options.field_manager.clone();
+        }
+        let agent = self.head.user_agent.unwrap_or_default();
+        let word = agent.split(['/', ' ']).next().unwrap_or_default();
+        let word: String = word.chars().filter(|c| !c.is_control()).take(MAX_AGENT).collect();
+        if word.is_empty() { "unknown".to_owned() } else { word }
     }
 }

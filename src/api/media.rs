@@ -2,11 +2,17 @@
 
 use serde_json::Value;
 
+use super::protobuf;
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 
-/// The media types that are read and written.
+/// The media types that are written.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+/// The media types that are read.
+const READ_TYPES: [&str; 3] = [MEDIA_TYPES[0], MEDIA_TYPES[1], protobuf::MEDIA_TYPE];
+
+/// The most media ranges of a header that are looked at.
+const MAX_RANGES: usize = 32;
 
 /// A format of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,40 +27,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format to answer in, from an `Accept` header: the first of the highest quality that is
-    /// known. No header means JSON.
-    ///
-    /// # Errors
-    /// 406 if none is known.
-    pub fn accepted(accept: Option<&str>, pretty: bool) -> Result<Self> {
-        let json = if pretty { Self::PrettyJson } else { Self::Json };
-        let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
-        let Some(accept) = accept else { return Ok(json) };
-        let mut best: Option<(u32, Self)> = None;
-        for range in accept.split(',') {
-            let mut parts = range.split(';').map(str::trim);
-            let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-                "application/json" | "application/*" | "*/*" => json,
-                "application/yaml" => Self::Yaml,
-                _ => continue,
-            };
-            let mut quality = 1_000;
-            // `as=Table` and the like ask for another kind, not only for another encoding.
-            let mut transformed = false;
-            for parameter in parts {
-                match parameter.split_once('=') {
-                    Some(("as", _)) => transformed = true,
-                    Some(("q", value)) => quality = thousandths(value),
-                    _ => {}
-                }
-            }
-            if !transformed && quality > 0 && best.is_none_or(|(most, _)| quality > most) {
-                best = Some((quality, format));
-            }
-        }
-        best.map(|(_, format)| format).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
-    }
-
     /// The media type of the format.
     #[must_use]
     pub fn media_type(self) -> &'static str {
@@ -91,6 +63,71 @@ impl Format {
     }
 }
 
+/// What a response shows of objects: the `as` of a media range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum As {
+    /// All of them.
+    #[default]
+    Whole,
+    /// A table of what people want to see.
+    Table,
+    /// Their metadata.
+    Metadata,
+}
+
+/// What a client takes, decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// The encoding.
+    pub(super) format: Format,
+    /// What is shown.
+    pub(super) shown: As,
+}
+
+impl Accepted {
+    /// What to answer, from an `Accept` header: the first of the highest quality that can be given. No
+    /// header means JSON.
+    ///
+    /// # Errors
+    /// 406 if nothing can be given.
+    pub(super) fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
+        let json = if pretty { Format::PrettyJson } else { Format::Json };
+        let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
+        let Some(accept) = accept else { return Ok(Self { format: json, shown: As::Whole }) };
+        let mut best: Option<(u32, Self)> = None;
+        for range in accept.split(',').take(MAX_RANGES) {
+            let Some((quality, accepted)) = media_range(range, json) else { continue };
+            if quality > 0 && best.is_none_or(|(most, _)| quality > most) {
+                best = Some((quality, accepted));
+            }
+        }
+        best.map(|(_, accepted)| accepted).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
+    }
+}
+
+/// Quality and meaning of one media range, if it can be given.
+fn media_range(range: &str, json: Format) -> Option<(u32, Accepted)> {
+    let mut parts = range.split(';').map(str::trim);
+    let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "application/json" | "application/*" | "*/*" => json,
+        "application/yaml" => Format::Yaml,
+        _ => return None,
+    };
+    let (mut quality, mut shown) = (1_000, As::Whole);
+    for parameter in parts {
+        match parameter.split_once('=') {
+            Some(("as", "Table")) => shown = As::Table,
+            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => shown = As::Metadata,
+            Some(("as", _)) => return None,
+            Some(("g", group)) if group != "meta.k8s.io" => return None,
+            Some(("v", version)) if version != "v1" => return None,
+            Some(("q", value)) => quality = thousandths(value),
+            _ => {}
+        }
+    }
+    Some((quality, Accepted { format, shown }))
+}
+
 /// A quality value in thousandths; what cannot be read counts as 1.
 fn thousandths(quality: &str) -> u32 {
     let (whole, part) = quality.split_once('.').unwrap_or((quality, ""));
@@ -103,15 +140,20 @@ fn thousandths(quality: &str) -> u32 {
 /// Reads a body. No content type means JSON; an empty body is `Null`.
 ///
 /// # Errors
-/// 415 for another format, 400 for a body that is not what its type says or nests too deep.
+/// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type
+/// says or nests too deep.
 pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
     let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default().trim();
     if body.is_empty() {
         return Ok(Value::Null);
     }
+    let media_type = media_type.to_ascii_lowercase();
+    if media_type == protobuf::MEDIA_TYPE {
+        return protobuf::read(body);
+    }
     let text = std::str::from_utf8(body);
     let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")));
-    match media_type.to_ascii_lowercase().as_str() {
+    match media_type.as_str() {
         "application/json" => {
             let text = text?;
             if too_deep(text) {
@@ -123,7 +165,7 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml::parse(text?)
             .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
-        _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
+        _ => Err(Status::unsupported_media_type(&READ_TYPES)),
     }
 }
 
@@ -133,11 +175,15 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    fn read(accept: &str) -> Result<Accepted, u16> {
+        Accepted::read(Some(accept), false).map_err(|status| status.code)
+    }
+
     #[test]
     fn the_format_follows_the_accept_header() {
-        let format = |accept: &str| Format::accepted(Some(accept), false).map_err(|status| status.code);
-        assert_eq!(Format::accepted(None, false), Ok(Format::Json));
-        assert_eq!(Format::accepted(None, true), Ok(Format::PrettyJson));
+        let format = |accept: &str| read(accept).map(|accepted| accepted.format);
+        assert_eq!(Accepted::read(None, false), Ok(Accepted::default()));
+        assert_eq!(Accepted::read(None, true).unwrap().format, Format::PrettyJson);
         assert_eq!(format(""), Ok(Format::Json));
         assert_eq!(format("*/*"), Ok(Format::Json));
         assert_eq!(format("application/yaml"), Ok(Format::Yaml));
@@ -145,15 +191,22 @@ mod tests {
         assert_eq!(format("application/json, application/yaml"), Ok(Format::Json));
         assert_eq!(format("application/yaml;q=0, application/*;q=0.1"), Ok(Format::Json));
         assert_eq!(format("text/html"), Err(406));
+        assert_eq!(format("application/vnd.kubernetes.protobuf, application/json"), Ok(Format::Json));
+        assert_eq!(format("application/vnd.kubernetes.protobuf"), Err(406));
         assert_eq!(format("application/yaml;q=0"), Err(406));
     }
 
     #[test]
-    fn a_client_that_prefers_tables_gets_the_plain_list_it_also_takes() {
-        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Format::accepted(Some(kubectl), false), Ok(Format::Json));
-        let only = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        assert_eq!(Format::accepted(Some(only), false).unwrap_err().code, 406);
+    fn a_client_gets_the_view_that_it_prefers() {
+        let view = |accept: &str| read(accept).map(|accepted| accepted.shown);
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(view(kubectl), Ok(As::Table));
+        assert_eq!(view("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), Err(406));
+        assert_eq!(
+            view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+            Ok(As::Metadata)
+        );
+        assert_eq!(view("application/json;as=Other;v=v1;g=meta.k8s.io,application/json"), Ok(As::Whole));
     }
 
     #[test]
@@ -168,12 +221,17 @@ mod tests {
         assert_eq!(code(Some("application/json"), b"\"\xff\""), 400);
         assert_eq!(code(None, "[".repeat(5_000).as_bytes()), 400);
         assert_eq!(code(Some("application/yaml"), b"a: [1"), 400);
+        let protobuf = Some("Application/vnd.kubernetes.protobuf; charset=x");
+        assert_eq!(code(protobuf, b"{}"), 400);
+        let lease = b"k8s\0\x0a\x1f\x0a\x16coordination.k8s.io/v1\x12\x05Lease";
+        let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"});
+        assert_eq!(read_body(protobuf, lease), Ok(expected));
     }
 
     proptest! {
         #[test]
         fn no_header_or_body_panics(accept in ".{0,60}", kind in ".{0,20}", body in prop::collection::vec(any::<u8>(), 0..80)) {
-            let _ = Format::accepted(Some(&accept), false);
+            let _ = Accepted::read(Some(&accept), false);
             let _ = read_body(Some(&kind), &body);
             let _ = read_body(Some("application/json"), &body);
             let _ = read_body(Some("application/yaml"), &body);

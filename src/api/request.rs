@@ -1,25 +1,33 @@
 //! From method, path and query to a typed request. Pure: no body, no store, no connection; nothing a
 //! client sends makes it panic.
 
-use std::str::FromStr;
+mod options;
+mod uri;
 
+use crate::object::Status;
 use crate::object::status::Reason;
-use crate::object::{FieldSelector, Selector, Status};
+
+use options::options;
+pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
+pub use uri::encode;
+use uri::{parse_query, split_path};
 
 /// The longest path with its query, in bytes.
 pub(super) const MAX_URI: usize = 8 << 10;
-/// The most pairs in a query.
-const MAX_QUERY_PAIRS: usize = 64;
 
 /// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
-    /// `/healthz` and `/livez`: the process answers.
-    Alive,
-    /// `/readyz`: requests can be answered.
-    Ready,
+    /// `/healthz`, `/livez` and `/readyz`, and single checks below them.
+    Health(HealthRequest),
     /// `/version`.
     Version,
+    /// `/metrics`.
+    Metrics,
+    /// `/`, `/api`, `/apis` and below: what is served.
+    Discovery(Discovery),
+    /// `/openapi/v2` and `/openapi/v3`: what objects look like.
+    OpenApi(OpenApi),
     /// `/edgesync/v1/resources`: every kind that is known.
     Resources,
     /// Any other path under `/edgesync/v1/`.
@@ -31,14 +39,67 @@ pub(super) enum Request {
         /// The query.
         query: Vec<(String, String)>,
     },
+    /// Which methods a path takes: `OPTIONS`.
+    Methods(&'static str),
     /// Objects of a kind.
-    Objects {
-        /// What to do with them.
-        verb: Verb,
-        /// Where they are.
-        path: ResourcePath,
-        /// How.
-        options: Options,
+    Objects(Box<ObjectsRequest>),
+}
+
+/// Objects of a kind: what to do with them, where they are, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ObjectsRequest {
+    /// What to do.
+    pub(super) verb: Verb,
+    /// Where.
+    pub(super) path: ResourcePath,
+    /// How.
+    pub(super) options: Options,
+}
+
+/// Whether the server is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HealthRequest {
+    /// `healthz`, `livez` or `readyz`.
+    pub(super) endpoint: &'static str,
+    /// The only check that is asked for.
+    pub(super) check: Option<String>,
+    /// How the answer is to look.
+    pub(super) query: Vec<(String, String)>,
+}
+
+/// Which part of what is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Discovery {
+    /// `/`: all paths.
+    Root,
+    /// `/api`: the versions of the core group.
+    Core,
+    /// `/apis`: all other groups.
+    Groups,
+    /// `/apis/GROUP`.
+    Group(String),
+    /// `/api/VERSION`, `/apis/GROUP/VERSION`: kinds.
+    Version {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
+    },
+}
+
+/// Which document on the kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OpenApi {
+    /// `/openapi/v2`: all in one.
+    V2,
+    /// `/openapi/v3`: the list of documents.
+    V3Index,
+    /// `/openapi/v3/api/VERSION`, `/openapi/v3/apis/GROUP/VERSION`.
+    V3 {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
     },
 }
 
@@ -51,7 +112,7 @@ pub(super) enum Verb {
     Get,
     /// GET of a collection.
     List,
-    /// GET of a collection with `watch=true`.
+    /// GET of a collection with `watch=true`, or a path with `/watch/`.
     Watch,
     /// PUT of an object.
     Update,
@@ -80,21 +141,6 @@ pub(super) struct ResourcePath {
     pub(super) subresource: Option<String>,
 }
 
-/// The options of a query that this API knows. Others are ignored, as Kubernetes does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
-    /// Only objects with such labels.
-    pub(super) labels: Selector,
-    /// Only objects with such names and namespaces.
-    pub(super) fields: FieldSelector,
-    /// The most items wanted; `None` for all.
-    pub(super) limit: Option<u64>,
-    /// Where the page before ended.
-    pub(super) continue_token: String,
-    /// Whether JSON is indented.
-    pub(super) pretty: bool,
-}
-
 /// A request that is refused before anything is looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -111,11 +157,13 @@ impl From<Status> for Refusal {
 }
 
 /// The methods of a collection.
-pub(super) const COLLECTION_METHODS: &str = "GET, POST";
+pub(super) const COLLECTION_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 /// The methods of an object.
-pub(super) const OBJECT_METHODS: &str = "GET, PUT, DELETE";
+pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
+/// The methods of a part of an object.
+pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
 /// The methods of what can only be read.
-pub(super) const READ_METHODS: &str = "GET";
+pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
 impl Verb {
     /// The verb as Kubernetes writes it in rules and messages.
@@ -155,27 +203,79 @@ impl Request {
         }
         let segments = split_path(path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        match segments.as_slice() {
-            ["healthz" | "livez"] => read_only(method, Self::Alive),
-            ["readyz"] => read_only(method, Self::Ready),
-            ["version"] => read_only(method, Self::Version),
-            ["edgesync", "v1", "resources"] => read_only(method, Self::Resources),
-            ["edgesync", "v1", rest @ ..] if !rest.is_empty() => Ok(Self::Extension {
-                method: method.to_owned(),
-                path: rest.join("/"),
-                query: parse_query(query)?,
-            }),
-            ["api", version, rest @ ..] => objects(method, "", version, rest, &parse_query(query)?),
-            ["apis", group, version, rest @ ..] => {
-                objects(method, group, version, rest, &parse_query(query)?)
+        if let ["edgesync", "v1", rest @ ..] = segments.as_slice() {
+            return extension(method, rest, query);
+        }
+        let query = parse_query(query)?;
+        let request = match segments.as_slice() {
+            ["api", version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, "", version, rest, &query);
             }
-            _ => Err(Status::no_such_path().into()),
+            ["apis", group, version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, group, version, rest, &query);
+            }
+            ["version"] => Self::Version,
+            ["metrics"] => Self::Metrics,
+            [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
+                Self::Health(health(endpoint, check.first(), &query))
+            }
+            ["openapi", rest @ ..] => Self::OpenApi(openapi(rest)?),
+            other => Self::Discovery(discovery(other)?),
+        };
+        match method {
+            "GET" | "HEAD" => Ok(request),
+            "OPTIONS" => Ok(Self::Methods(READ_METHODS)),
+            _ => Err(no_such_method(READ_METHODS)),
         }
     }
 }
 
-fn read_only(method: &str, request: Request) -> Result<Request, Refusal> {
-    if method == "GET" { Ok(request) } else { Err(no_such_method(READ_METHODS)) }
+fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusal> {
+    match (method, rest) {
+        (_, []) => Err(Status::no_such_path().into()),
+        ("GET" | "HEAD", ["resources"]) => Ok(Request::Resources),
+        (_, ["resources"]) => Err(no_such_method(READ_METHODS)),
+        _ => Ok(Request::Extension {
+            method: method.to_owned(),
+            path: rest.join("/"),
+            query: parse_query(query)?,
+        }),
+    }
+}
+
+fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> HealthRequest {
+    let endpoint = match endpoint {
+        "livez" => "livez",
+        "readyz" => "readyz",
+        _ => "healthz",
+    };
+    HealthRequest { endpoint, check: check.map(|check| (*check).to_owned()), query: query.to_vec() }
+}
+
+fn discovery(segments: &[&str]) -> Result<Discovery, Status> {
+    match segments {
+        [] => Ok(Discovery::Root),
+        ["api"] => Ok(Discovery::Core),
+        ["apis"] => Ok(Discovery::Groups),
+        ["api", version] => Ok(Discovery::Version { group: String::new(), version: (*version).to_owned() }),
+        ["apis", group] => Ok(Discovery::Group((*group).to_owned())),
+        ["apis", group, version] => {
+            Ok(Discovery::Version { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn openapi(segments: &[&str]) -> Result<OpenApi, Status> {
+    match segments {
+        ["v2"] => Ok(OpenApi::V2),
+        ["v3"] => Ok(OpenApi::V3Index),
+        ["v3", "api", version] => Ok(OpenApi::V3 { group: String::new(), version: (*version).to_owned() }),
+        ["v3", "apis", group, version] => {
+            Ok(OpenApi::V3 { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
 }
 
 fn no_such_method(allow: &'static str) -> Refusal {
@@ -190,17 +290,46 @@ fn objects(
     rest: &[&str],
     query: &[(String, String)],
 ) -> Result<Request, Refusal> {
+    // The old form of a watch: `/api/v1/watch/…`.
+    let (rest, watch_path) = match rest {
+        ["watch", rest @ ..] if !rest.is_empty() => (rest, true),
+        rest => (rest, false),
+    };
     let (namespace, rest) = match rest {
         // The parts of a Namespace object, not a resource inside of it.
         ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
         ["namespaces", namespace, inner @ ..] if !inner.is_empty() => (Some((*namespace).to_owned()), inner),
         _ => (None, rest),
     };
-    let (plural, name, subresource) = match rest {
+    let (plural, mut name, subresource) = match rest {
         [plural] => (plural, None, None),
         [plural, name] => (plural, Some(*name), None),
         [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
         _ => return Err(Status::no_such_path().into()),
+    };
+    let (mut options, mut watch) = options(query)?;
+    if watch_path {
+        if method != "GET" || subresource.is_some() {
+            return Err(no_such_method("GET"));
+        }
+        watch = true;
+    }
+    // A watch of one object is a watch of the collection that selects its name.
+    if let Some(only) = name.filter(|_| watch && method == "GET" && subresource.is_none()) {
+        options.fields.select_name(only);
+        name = None;
+    }
+    let verb = match (method, name.is_some()) {
+        ("GET", false) if watch => Verb::Watch,
+        ("GET" | "HEAD", false) => Verb::List,
+        ("POST", false) => Verb::Create,
+        ("DELETE", false) => Verb::DeleteCollection,
+        ("GET" | "HEAD", true) => Verb::Get,
+        ("PUT", true) => Verb::Update,
+        ("PATCH", true) => Verb::Patch,
+        ("DELETE", true) if subresource.is_none() => Verb::Delete,
+        ("OPTIONS", _) => return Ok(Request::Methods(methods(name.is_some(), subresource.is_some()))),
+        _ => return Err(no_such_method(methods(name.is_some(), subresource.is_some()))),
     };
     let path = ResourcePath {
         group: group.to_owned(),
@@ -210,140 +339,15 @@ fn objects(
         name: name.map(str::to_owned),
         subresource: subresource.map(str::to_owned),
     };
-    let (options, watch) = options(query)?;
-    let verb = match (method, name.is_some()) {
-        ("GET", false) if watch => Verb::Watch,
-        ("GET", false) => Verb::List,
-        ("POST", false) => Verb::Create,
-        ("DELETE", false) => Verb::DeleteCollection,
-        ("GET", true) => Verb::Get,
-        ("PUT", true) => Verb::Update,
-        ("PATCH", true) => Verb::Patch,
-        ("DELETE", true) => Verb::Delete,
-        (_, false) => return Err(no_such_method(COLLECTION_METHODS)),
-        (_, true) => return Err(no_such_method(OBJECT_METHODS)),
-    };
-    Ok(Request::Objects { verb, path, options })
+    Ok(Request::Objects(Box::new(ObjectsRequest { verb, path, options })))
 }
 
-/// Reads the options; the second value is whether a watch is asked for.
-fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
-    let mut options = Options::default();
-    let mut watch = false;
-    for (key, value) in query {
-        match key.as_str() {
-            "labelSelector" => options.labels = selector(value)?,
-            "fieldSelector" => options.fields = selector(value)?,
-            "continue" => options.continue_token.clone_from(value),
-            "limit" => options.limit = limit(value)?,
-            "pretty" => options.pretty = flag("pretty", value)?,
-            "watch" => watch = flag("watch", value)?,
-            // Ignoring these would do what the client did not ask for.
-            "dryRun" if !value.is_empty() => {
-                return Err(Status::bad_request("dryRun is not supported by this server"));
-            }
-            "resourceVersionMatch" if value == "Exact" => {
-                let message = "resourceVersionMatch \"Exact\" is not supported by this server: lists show the latest state";
-                return Err(Status::bad_request(message));
-            }
-            _ => {}
-        }
+fn methods(name: bool, subresource: bool) -> &'static str {
+    match (name, subresource) {
+        (false, _) => COLLECTION_METHODS,
+        (true, false) => OBJECT_METHODS,
+        (true, true) => SUBRESOURCE_METHODS,
     }
-    Ok((options, watch))
-}
-
-fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status> {
-    value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
-}
-
-fn limit(value: &str) -> Result<Option<u64>, Status> {
-    match value.parse::<u64>() {
-        Ok(0) => Ok(None),
-        Ok(limit) => Ok(Some(limit)),
-        Err(_) if value.is_empty() => Ok(None),
-        Err(_) => Err(bad_option("limit", value, "must be a whole number that is not negative")),
-    }
-}
-
-fn flag(name: &str, value: &str) -> Result<bool, Status> {
-    match value {
-        // A bare `?watch` means yes, as Kubernetes reads it.
-        "" | "1" | "t" | "true" | "T" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "false" | "F" | "FALSE" | "False" => Ok(false),
-        _ => Err(bad_option(name, value, "must be true or false")),
-    }
-}
-
-fn bad_option(name: &str, value: &str, message: &str) -> Status {
-    let shown: String = value.chars().take(64).collect();
-    Status::bad_request(format!("invalid value {shown:?} of the query parameter '{name}': {message}"))
-}
-
-/// Splits a path at its slashes and decodes each segment. Slashes at the end are ignored.
-fn split_path(path: &str) -> Result<Vec<String>, Status> {
-    let trimmed = path.strip_prefix('/').unwrap_or(path).trim_end_matches('/');
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
-    }
-    trimmed.split('/').map(segment).collect()
-}
-
-/// Decodes a segment. What could leave its place in the path once it is decoded is refused.
-fn segment(encoded: &str) -> Result<String, Status> {
-    let decoded = decode(encoded, false)?;
-    let leaves = decoded.is_empty() || decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
-    if leaves || decoded.chars().any(char::is_control) {
-        let shown: String = encoded.chars().take(64).collect();
-        return Err(Status::bad_request(format!("invalid path segment {shown:?}")));
-    }
-    Ok(decoded)
-}
-
-fn parse_query(query: &str) -> Result<Vec<(String, String)>, Status> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    if pairs.clone().count() > MAX_QUERY_PAIRS {
-        return Err(Status::bad_request(format!("the query has more than {MAX_QUERY_PAIRS} parameters")));
-    }
-    let decoded = pairs.map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((decode(key, true)?, decode(value, true)?))
-    });
-    decoded.collect()
-}
-
-/// Undoes percent-encoding; in a query a plus sign is a space.
-fn decode(encoded: &str, plus_is_space: bool) -> Result<String, Status> {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => match (rest.next().and_then(hex), rest.next().and_then(hex)) {
-                (Some(high), Some(low)) => bytes.push(high << 4 | low),
-                _ => return Err(Status::bad_request("invalid percent-encoding in the request URI")),
-            },
-            b'+' if plus_is_space => bytes.push(b' '),
-            other => bytes.push(other),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
-}
-
-/// Encodes text as one segment of a path or one value of a query.
-#[must_use]
-pub fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -358,7 +362,7 @@ mod tests {
 
     fn resource(method: &str, uri: &str) -> (Verb, ResourcePath, Options) {
         match parse(method, uri) {
-            Ok(Request::Objects { verb, path, options }) => (verb, path, options),
+            Ok(Request::Objects(request)) => (request.verb, request.path, request.options),
             other => panic!("{method} {uri}: {other:?}"),
         }
     }
@@ -421,8 +425,14 @@ mod tests {
 
     #[test]
     fn own_paths_are_no_resources() {
-        assert_eq!(parse("GET", "/healthz"), Ok(Request::Alive));
-        assert_eq!(parse("GET", "/readyz/"), Ok(Request::Ready));
+        let health = |uri| match parse("GET", uri) {
+            Ok(Request::Health(health)) => health,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(health("/healthz").endpoint, "healthz");
+        assert_eq!(health("/readyz/").endpoint, "readyz");
+        let one = health("/livez/store?verbose&exclude=a&exclude=b");
+        assert_eq!((one.check.as_deref(), one.query.len()), (Some("store"), 3));
         let extension = Request::Extension {
             method: "POST".into(),
             path: "nodes/a b/confirm".into(),
@@ -432,25 +442,59 @@ mod tests {
     }
 
     #[test]
+    fn the_paths_of_discovery_are_read() {
+        let discovered = |uri| match parse("GET", uri) {
+            Ok(Request::Discovery(discovery)) => discovery,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(discovered("/"), Discovery::Root);
+        assert_eq!(discovered("/api"), Discovery::Core);
+        assert_eq!(discovered("/apis/"), Discovery::Groups);
+        assert_eq!(discovered("/apis/apps"), Discovery::Group("apps".into()));
+        let version = |group: &str| Discovery::Version { group: group.into(), version: "v1".into() };
+        assert_eq!(discovered("/api/v1"), version(""));
+        assert_eq!(discovered("/apis/apps/v1"), version("apps"));
+        assert_eq!(parse("GET", "/openapi/v3"), Ok(Request::OpenApi(OpenApi::V3Index)));
+    }
+
+    #[test]
+    fn the_old_path_of_a_watch_selects_the_name() {
+        for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
+            let (verb, path, options) = resource("GET", uri);
+            assert_eq!(
+                (verb, path.name, options.fields.only_name()),
+                (Verb::Watch, None, Some("p")),
+                "{uri}"
+            );
+        }
+        assert_eq!(line("GET", "/apis/apps/v1/watch/deployments"), "watch apps/v1 - deployments - -");
+    }
+
+    #[test]
     fn what_is_refused_says_why() {
-        assert_eq!(code("GET", "/"), 404);
-        assert_eq!(code("GET", "/api"), 404);
-        assert_eq!(code("GET", "/api/v1"), 404);
+        assert_eq!(code("GET", "/nowhere"), 404);
+        assert_eq!(code("GET", "/api/v1/a/b/c/d"), 404);
+        assert_eq!(code("GET", "/openapi/v4"), 404);
         assert_eq!(code("GET", "/apis/apps/v1/namespaces/a/b/c/d/e"), 404);
         assert_eq!(code("GET", "/edgesync/v1"), 404);
         assert_eq!(code("POST", "/healthz"), 405);
-        assert_eq!(code("OPTIONS", "/api/v1/pods"), 405);
+        assert_eq!(code("POST", "/api"), 405);
+        assert_eq!(parse("OPTIONS", "/api/v1/pods"), Ok(Request::Methods(COLLECTION_METHODS)));
         assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
         assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
         for bad in [
             "limit=-1",
             "limit=x",
             "watch=perhaps",
-            "dryRun=All",
+            "dryRun=Some",
+            "resourceVersion=x",
+            "resourceVersionMatch=x",
+            "fieldValidation=x",
+            "timeoutSeconds=-1",
             "labelSelector=%zz",
             "a=%ff",
             "labelSelector=a(b",
-            "fieldSelector=spec.x=1",
+            "fieldSelector=spec.x",
         ] {
             assert_eq!(code("GET", &format!("/api/v1/pods?{bad}")), 400, "{bad}");
         }

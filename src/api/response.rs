@@ -1,25 +1,21 @@
-//! Responses: the body type of the server, statuses and objects as responses, and lists that are
-//! written page by page.
+//! Responses: the body type of the server, and what is common to all: statuses, texts, headers.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
-use serde_json::{Map, json};
 use tokio::sync::mpsc;
 
-use super::listing::ListWriter;
 use super::media::Format;
-use super::objects::{ListOptions, ListPage, Objects, PAGE_ITEMS};
-use super::request::Options;
+use crate::object::Status;
 use crate::object::status::Result;
-use crate::object::{Resource, Status};
 
-/// Once this many bytes are gathered, a part of a list is written.
-const CHUNK_BYTES: usize = 64 << 10;
+/// The most warnings of a response.
+const MAX_WARNINGS: usize = 16;
+/// The longest warning, in characters.
+const MAX_WARNING: usize = 256;
 
 /// The body of a response.
 pub(super) enum ResponseBody {
@@ -28,6 +24,11 @@ pub(super) enum ResponseBody {
     /// Parts as they are made. A list that fails half-way ends with an error, which cuts the
     /// connection: the client sees that it has not got all.
     Parts(mpsc::Receiver<Result<Bytes>>),
+    /// The lines of a watch.
+    Lines(mpsc::Receiver<Result<Bytes>>),
+    /// One of the above, compressed.
+    #[cfg(feature = "cloud")]
+    Gzip(Box<super::compress::Gzip>),
 }
 
 impl Body for ResponseBody {
@@ -37,7 +38,11 @@ impl Body for ResponseBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Parts(parts) => parts.poll_recv(cx).map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Parts(parts) | Self::Lines(parts) => {
+                parts.poll_recv(cx).map(|part| part.map(|part| part.map(Frame::data)))
+            }
+            #[cfg(feature = "cloud")]
+            Self::Gzip(gzip) => gzip.poll(cx),
         }
     }
 
@@ -48,7 +53,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Parts(_) => SizeHint::new(),
+            _ => SizeHint::new(),
         }
     }
 }
@@ -80,139 +85,42 @@ pub(super) fn status(status: &Status, allow: &str, format: Format) -> Response<R
     response
 }
 
-/// An object as a response.
-pub(super) fn object(code: u16, format: Format, json: String) -> Result<Response<ResponseBody>> {
-    Ok(text(code, format.media_type(), format.render(json)?))
+/// A body that is made while it is sent.
+pub(super) fn stream(media_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
 }
 
-/// A list as a response. Its first page is read before anything is answered, so that whatever is wrong
-/// with the request is a proper status; the other pages are read as the client takes them.
-pub(super) async fn list<O: Objects>(
-    objects: &Arc<O>,
-    resource: Arc<Resource>,
-    namespace: Option<String>,
-    options: Options,
-    format: Format,
-) -> Result<Response<ResponseBody>> {
-    let mut lister = Lister {
-        objects: Arc::clone(objects),
-        resource,
-        namespace,
-        left: options.limit,
-        options: ListOptions {
-            labels: options.labels,
-            fields: options.fields,
-            limit: 0,
-            continue_token: options.continue_token,
-        },
-    };
-    let first = lister.page().await?;
-    let kind = format!("{}List", lister.resource.kind);
-    let mut writer = ListWriter::new(format, &lister.resource.api_version(), &kind);
-    let version = first.resource_version.clone();
-    if lister.is_last(&first) {
-        let mut body = writer.items(&first.items)?;
-        body.push_str(&writer.end(metadata(&version, &first))?);
-        return Ok(text(200, format.media_type(), body));
-    }
-    // One part waits while the next one is made: a list costs two pages, however long it is.
-    let (sender, parts) = mpsc::channel(1);
-    tokio::spawn(async move {
-        if let Err(status) = stream(&mut lister, &mut writer, first, &version, &sender).await {
-            let _ = sender.send(Err(status)).await;
-        }
-    });
-    let mut response = Response::new(ResponseBody::Parts(parts));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
-    Ok(response)
-}
-
-/// Writes all pages. A client that has gone ends it early, which is no error.
-async fn stream<O: Objects>(
-    lister: &mut Lister<O>,
-    writer: &mut ListWriter,
-    first: ListPage,
-    version: &str,
-    sender: &mpsc::Sender<Result<Bytes>>,
-) -> Result<()> {
-    let mut page = first;
-    loop {
-        let mut items = page.items.as_slice();
-        while !items.is_empty() {
-            let (chunk, rest) = items.split_at(chunk_len(items));
-            if sender.send(Ok(Bytes::from(writer.items(chunk)?))).await.is_err() {
-                return Ok(());
-            }
-            items = rest;
-        }
-        if lister.is_last(&page) {
-            let _ = sender.send(Ok(Bytes::from(writer.end(metadata(version, &page))?))).await;
-            return Ok(());
-        }
-        page = lister.page().await?;
-    }
-}
-
-/// The metadata of a list: the version is that of its first page, so that who watches from there misses
-/// nothing.
-fn metadata(version: &str, last: &ListPage) -> Map<String, serde_json::Value> {
-    let mut metadata = Map::new();
-    metadata.insert("resourceVersion".into(), json!(version));
-    if let Some(token) = &last.continue_token {
-        metadata.insert("continue".into(), json!(token));
-        if let Some(remaining) = last.remaining {
-            metadata.insert("remainingItemCount".into(), json!(remaining));
+/// Adds warnings as headers (RFC 9111 section 5.5, with the code that Kubernetes uses).
+pub(super) fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        let text: String = warning.chars().filter(|c| !c.is_control()).take(MAX_WARNING).collect();
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(WARNING, value);
         }
     }
-    metadata
 }
 
-/// How many items make up a part of a reasonable size: at least one.
-fn chunk_len(items: &[String]) -> usize {
-    let mut bytes = 0;
-    let enough = |item: &String| {
-        bytes += item.len();
-        bytes >= CHUNK_BYTES
-    };
-    items.iter().position(enough).map_or(items.len(), |last| last + 1)
+/// An answer without a body that tells which methods a path takes.
+pub(super) fn methods(allow: &'static str) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
 }
 
-/// Reads a list page by page, up to the limit of the client.
-struct Lister<O> {
-    objects: Arc<O>,
-    resource: Arc<Resource>,
-    namespace: Option<String>,
-    options: ListOptions,
-    /// Items still wanted; `None` for all.
-    left: Option<u64>,
+/// A refusal that asks for credentials.
+pub(super) fn unauthorized(refusal: &Status) -> Response<ResponseBody> {
+    let mut response = status(refusal, "", Format::Json);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }
 
-impl<O: Objects> Lister<O> {
-    /// Reads the next page and moves on behind it.
-    async fn page(&mut self) -> Result<ListPage> {
-        let wanted = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
-        self.options.limit = wanted.clamp(1, PAGE_ITEMS);
-        let page = self.objects.list(&self.resource, self.namespace.as_deref(), &self.options).await?;
-        self.left = self.left.map(|left| left.saturating_sub(page.items.len() as u64));
-        self.options.continue_token = page.continue_token.clone().unwrap_or_default();
-        Ok(page)
-    }
-
-    /// Whether nothing follows this page, or the client wants no more.
-    fn is_last(&self, page: &ListPage) -> bool {
-        page.continue_token.is_none() || self.left == Some(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_list_have_a_reasonable_size() {
-        let items = |sizes: &[usize]| -> Vec<String> { sizes.iter().map(|size| "x".repeat(*size)).collect() };
-        assert_eq!(chunk_len(&items(&[1, 2, 3])), 3);
-        assert_eq!(chunk_len(&items(&[1, CHUNK_BYTES, 3])), 2);
-        assert_eq!(chunk_len(&items(&[CHUNK_BYTES * 9])), 1);
-    }
+/// An answer to a client that has what it asks for.
+pub(super) fn not_modified() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(None));
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response
 }

@@ -5,26 +5,33 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, ORIGIN,
+    USER_AGENT,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::dispatch::{self, ReadBody};
+use super::auth::{Access, Peer, Role};
+use super::compress;
+use super::dispatch::{Api, Head, ReadBody};
+use super::extension::Extension;
+use super::keeper::Keeper;
 use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
-use super::objects::{Extension, Objects};
+use super::metrics::ApiMetrics;
 use super::request::{Refusal, Request};
 use super::response::{self, ResponseBody};
+use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
-use crate::object::Status;
 use crate::object::status::{Reason, Result};
+use crate::object::{Resource, Status};
 
 /// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,6 +59,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// How long requests may go on after the shutdown has begun.
     pub drain_timeout: Duration,
+    /// Lists that wait for a client to ask for their next part.
+    pub snapshots: usize,
 }
 
 impl Limits {
@@ -62,11 +71,12 @@ impl Limits {
             body_bytes: 32 << 20,
             bodies_bytes: 64 << 20,
             head_bytes: 16 << 10,
-            connections: 256,
+            connections: 4096,
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
+            snapshots: 32,
         }
     }
 
@@ -74,33 +84,52 @@ impl Limits {
     #[must_use]
     pub fn edge() -> Self {
         Self {
-            body_bytes: 4 << 10,
-            bodies_bytes: 64 << 10,
+            // Leases and Events are written on the device.
+            body_bytes: 64 << 10,
+            bodies_bytes: 256 << 10,
             head_bytes: 8 << 10,
-            connections: 32,
+            connections: 64,
+            // Fewer than the store opens, so that lists that nobody goes on with keep no others out.
+            snapshots: 6,
             ..Self::cloud()
         }
     }
 }
 
+/// How long a snapshot waits for the next request of its client. An open one keeps the database's log from being
+/// reused, so it is let go of after [`SNAPSHOT_AGE`] in any case.
+const SNAPSHOT_IDLE: Duration = Duration::from_secs(60);
+/// How long a snapshot lives at most.
+const SNAPSHOT_AGE: Duration = Duration::from_secs(300);
+/// How often snapshots that have waited too long are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
+
 /// A server over a keeper of objects and further paths. Several listeners can share one, and its
 /// limits with it.
-pub struct Server<O, E = ()> {
-    objects: Arc<O>,
-    extension: E,
+pub struct Server<K: Keeper, E = ()> {
+    api: Api<K, E>,
+    access: Access,
     limits: Limits,
     connections: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
 }
 
-impl<O: Objects, E: Extension> Server<O, E> {
+impl<K: Keeper, E: Extension> Server<K, E> {
     /// A server; nothing is served until [`Server::serve`].
     #[must_use]
-    pub fn new(objects: Arc<O>, extension: E, limits: Limits) -> Arc<Self> {
+    pub fn new(keeper: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
         let units = limits.bodies_bytes.max(limits.body_bytes).div_ceil(BODY_UNIT);
+        let snapshots = SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
         Arc::new(Self {
-            objects,
-            extension,
+            api: Api {
+                keeper,
+                extension,
+                metrics: Arc::new(ApiMetrics::default()),
+                snapshots: Arc::new(Snapshots::new(snapshots)),
+                object_bytes: limits.body_bytes,
+                stopping: watch::channel(false).0,
+            },
+            access,
             connections: Arc::new(Semaphore::new(limits.connections.max(1))),
             bodies: Arc::new(Semaphore::new(units.clamp(1, Semaphore::MAX_PERMITS))),
             limits,
@@ -113,11 +142,16 @@ impl<O: Objects, E: Extension> Server<O, E> {
         let (stop, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
             let accepted = tokio::select! {
                 () = &mut shutdown => break,
                 accepted = accept(&listener) => accepted,
                 Some(_) = tasks.join_next() => continue,
+                _ = sweep.tick() => {
+                    self.api.snapshots.sweep();
+                    continue;
+                }
             };
             // Beyond the limit a connection waits here, and those after it in the system's queue.
             let permit = tokio::select! {
@@ -125,14 +159,18 @@ impl<O: Objects, E: Extension> Server<O, E> {
                 permit = Arc::clone(&self.connections).acquire_owned() => permit.ok(),
             };
             match accepted {
-                Accepted::Tcp(stream) => self.spawn(&mut tasks, stopped.clone(), stream, permit, true),
-                Accepted::Unix(stream) => self.spawn(&mut tasks, stopped.clone(), stream, permit, false),
+                Accepted::Tcp(stream) => self.spawn(&mut tasks, stopped.clone(), stream, permit, Peer::Tcp),
+                Accepted::Unix(stream) => {
+                    let peer = Peer::Unix { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
+                    self.spawn(&mut tasks, stopped.clone(), stream, permit, peer);
+                }
             }
         }
         // The address is free, and a socket's file gone, before the last requests are answered.
         let address = listener.address().clone();
         drop(listener);
         drop(stop);
+        self.api.stopping.send_replace(true);
         let drained = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.limits.drain_timeout, drained).await.is_err() {
             tracing::warn!(%address, connections = tasks.len(), "cutting connections that are still busy");
@@ -146,14 +184,14 @@ impl<O: Objects, E: Extension> Server<O, E> {
         mut stopped: watch::Receiver<()>,
         stream: I,
         permit: Option<OwnedSemaphorePermit>,
-        tcp: bool,
+        peer: Peer,
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let server = Arc::clone(self);
         let service = service_fn(move |request| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.respond(request, tcp).await) }
+            async move { Ok::<_, Infallible>(server.respond(request, peer).await) }
         });
         let io = TokioIo::new(NoStall::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
@@ -179,41 +217,81 @@ impl<O: Objects, E: Extension> Server<O, E> {
         });
     }
 
-    async fn respond(&self, request: HttpRequest<Incoming>, tcp: bool) -> Response<ResponseBody> {
+    async fn respond(&self, request: HttpRequest<Incoming>, peer: Peer) -> Response<ResponseBody> {
         let started = Instant::now();
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        let response = self.answer(request, tcp).await;
+        let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
+        let label = Label::of(&parsed, &*self.api.keeper);
+        let gzip = takes_gzip(request.headers());
+        let response = self.answer(request, parsed, peer).await;
+        let elapsed = started.elapsed();
         let status = response.status().as_u16();
-        let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let bytes = response.body().size_hint().lower();
+        self.api.metrics.record_request(label.verb, label.resource.as_deref(), status, elapsed, bytes);
+        let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path = uri.path(), status, elapsed_us, "API request");
-        response
+        if gzip { compress::compressed(response) } else { response }
     }
 
-    async fn answer(&self, request: HttpRequest<Incoming>, tcp: bool) -> Response<ResponseBody> {
+    async fn answer(
+        &self,
+        request: HttpRequest<Incoming>,
+        parsed: Result<Request, Refusal>,
+        peer: Peer,
+    ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
-        if tcp && !is_local(&head.headers) {
+        if peer == Peer::Tcp && !is_local(&head.headers) {
             let message = "requests must come from this machine: the Host or Origin header names another one";
             return response::status(&Status::new(Reason::Forbidden, message), "", Format::Json);
         }
-        let parsed = Request::parse(head.method.as_str(), head.uri.path(), head.uri.query());
+        let authorization = header(&head.headers, &AUTHORIZATION);
+        let open = matches!(parsed, Ok(Request::Health(_) | Request::Version));
+        let role = match self.access.authenticate(authorization, peer) {
+            Ok(role) => role,
+            Err(_) if open => Role::Local,
+            Err(status) => return response::unauthorized(&status),
+        };
         let request = match parsed {
             Ok(request) => request,
             Err(refusal) => return response::status(&refusal.status, refusal.allow, Format::Json),
         };
-        let pretty = matches!(&request, Request::Objects { options, .. } if options.pretty);
-        let format = match Format::accepted(header(&head.headers, &ACCEPT), pretty) {
-            Ok(format) => format,
-            Err(status) => return response::status(&status, "", Format::Json),
-        };
-        let body = HttpBody {
-            body,
+        let accept = header(&head.headers, &ACCEPT);
+        let info = Head {
+            accept,
             content_type: header(&head.headers, &CONTENT_TYPE),
-            limits: &self.limits,
-            memory: &self.bodies,
+            user_agent: header(&head.headers, &USER_AGENT),
+            if_none_match: header(&head.headers, &IF_NONE_MATCH),
+            role,
         };
-        match dispatch::answer(&self.objects, &self.extension, request, format, body).await {
+        let body = HttpBody { body, limits: &self.limits, memory: &self.bodies };
+        match self.api.answer(request, info, body).await {
             Ok(response) => response,
-            Err(Refusal { status, allow }) => response::status(&status, allow, format),
+            Err(Refusal { status, allow }) => {
+                let accepted = media::Accepted::read(accept, false).unwrap_or_default();
+                response::status(&status, allow, accepted.format)
+            }
+        }
+    }
+}
+
+/// What a request counts as.
+struct Label {
+    verb: &'static str,
+    /// `None` for what is no kind that is served.
+    resource: Option<Arc<Resource>>,
+}
+
+impl Label {
+    fn of(parsed: &Result<Request, Refusal>, keeper: &impl Keeper) -> Self {
+        match parsed {
+            Ok(Request::Objects(request)) => {
+                let path = &request.path;
+                let kind = keeper.kind(&path.group, &path.version, &path.plural);
+                let resource = kind.map(|kind| Arc::clone(&kind.resource));
+                Self { verb: request.verb.as_str(), resource }
+            }
+            Ok(Request::Extension { .. }) | Err(_) => Self { verb: "other", resource: None },
+            Ok(_) => Self { verb: "get", resource: None },
         }
     }
 }
@@ -234,6 +312,16 @@ async fn accept(listener: &Listener) -> Accepted {
 fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     // A header that is no text is as good as one that names an unknown type.
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+}
+
+/// Whether a client takes compressed answers.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let accepted = header(headers, &ACCEPT_ENCODING).unwrap_or_default();
+    accepted.split(',').any(|coding| {
+        let (coding, quality) = coding.split_once(';').unwrap_or((coding, ""));
+        coding.trim().eq_ignore_ascii_case("gzip")
+            && !matches!(quality.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
+    })
 }
 
 /// Whether a request over TCP was meant for this machine by a program on it. A web page that a browser
@@ -261,13 +349,12 @@ fn is_loopback_name(host: &str) -> bool {
 /// The body of a request, still on the connection.
 struct HttpBody<'a> {
     body: Incoming,
-    content_type: Option<&'a str>,
     limits: &'a Limits,
     memory: &'a Semaphore,
 }
 
 impl ReadBody for HttpBody<'_> {
-    async fn read(self) -> Result<Value> {
+    async fn read(self) -> Result<Bytes> {
         let limit = self.limits.body_bytes;
         let announced = self.body.size_hint();
         if announced.lower() > limit as u64 {
@@ -284,7 +371,7 @@ impl ReadBody for HttpBody<'_> {
                 Some(_) => Status::too_large(limit),
                 None => Status::bad_request(format!("the body could not be read: {error}")),
             })?;
-            media::read_body(self.content_type, &read.to_bytes())
+            Ok(read.to_bytes())
         };
         match tokio::time::timeout(self.limits.body_timeout, reading).await {
             Ok(body) => body,

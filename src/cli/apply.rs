@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::manifest::{self, Manifest};
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
-use crate::api::{Client, ClientError, collection_path, object_path};
+use crate::api::{Client, ClientError, object_path};
 use crate::object::status::Reason;
-use crate::object::{Resource, Scope, Status};
+use crate::object::{Resource, Scope};
 
-/// How often an object that changes at the same time is tried again.
-const ATTEMPTS: usize = 5;
+/// Who owns the fields that manifests set.
+const FIELD_MANAGER: &str = "edgesync-cloud";
 /// The namespace of objects that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 /// Fields of the metadata that the server sets: a manifest neither changes nor compares them.
@@ -50,7 +50,7 @@ impl Summary {
     }
 }
 
-/// Creates the objects of all sources, or replaces those that differ. `namespace` is that of objects
+/// Creates the objects of all sources, or changes those that differ. `namespace` is that of objects
 /// which name none; one that names another is an error.
 ///
 /// # Errors
@@ -199,6 +199,13 @@ async fn one(
 /// The message of an error; that of the API names the fields already.
 fn explain(error: &CliError) -> String {
     match error {
+        // No object is missing, the path is.
+        CliError::Client(ClientError::Api(status))
+            if status.is(&Reason::NotFound) && status.details.is_none() =>
+        {
+            "the server does not serve this kind; apply its CustomResourceDefinition first (NotFound)"
+                .to_owned()
+        }
         CliError::Client(ClientError::Api(status)) => {
             let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
             format!("{} ({reason})", status.message)
@@ -252,93 +259,26 @@ async fn place(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>) -
     Ok(Placed { resource, namespace: target, name: manifest.name, object })
 }
 
-/// Creates the object, or replaces it if it differs. What another client does in between is noticed by
-/// the version that the replacement names, and read again.
+/// Applies the object by the server: what an earlier manifest had and this one has not is removed, what
+/// others have set stays, and whoever has set what the manifest says loses it.
 async fn apply(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
     let path = object_path(&placed.resource, &placed.namespace, &placed.name);
-    let mut last = None;
-    for _ in 0..ATTEMPTS {
-        let tried = match client.get::<Value>(&path).await {
-            Ok(Value::Object(current)) => replace(client, &path, placed, &current).await,
-            Ok(_) => Err(ClientError::Api(Status::internal(
-                "the server answered with something that is no object",
-            ))),
-            Err(error) if is(&error, &Reason::NotFound) => create(client, placed).await,
-            Err(error) => Err(error),
-        };
-        match tried {
-            Err(error) if is(&error, &Reason::Conflict) || is(&error, &Reason::AlreadyExists) => {
-                last = Some(error);
-            }
-            Err(error) if is(&error, &Reason::NotFound) && last.is_none() => last = Some(error),
-            other => return other,
-        }
-    }
-    Err(last.unwrap_or_else(|| ClientError::Api(Status::internal("the object keeps changing"))))
+    let before = match client.get::<Value>(&path).await {
+        Ok(current) => Some(current),
+        Err(error) if is(&error, &Reason::NotFound) => None,
+        Err(error) => return Err(error),
+    };
+    let after: Value = client.apply(&path, FIELD_MANAGER, &Value::Object(placed.object.clone())).await?;
+    let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
+    Ok(match before {
+        None => Outcome::Created,
+        Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
+        Some(_) => Outcome::Configured,
+    })
 }
 
 fn is(error: &ClientError, reason: &Reason) -> bool {
     error.status().is_some_and(|status| status.is(reason))
-}
-
-async fn create(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
-    let path = collection_path(&placed.resource, Some(&placed.namespace));
-    let body = Value::Object(placed.object.clone());
-    client.post::<Value>(&path, &body).await?;
-    Ok(Outcome::Created)
-}
-
-async fn replace(
-    client: &Client,
-    path: &str,
-    placed: &Placed,
-    current: &Map<String, Value>,
-) -> Result<Outcome, ClientError> {
-    if same(&placed.object, current) {
-        return Ok(Outcome::Unchanged);
-    }
-    let mut object = placed.object.clone();
-    // The status belongs to whoever reports it, not to the manifest.
-    if let (None, Some(status)) = (object.get("status"), current.get("status")) {
-        object.insert("status".into(), status.clone());
-    }
-    let version = current.get("metadata").and_then(|metadata| metadata.get("resourceVersion")).cloned();
-    if let (Some(Value::Object(metadata)), Some(version)) = (object.get_mut("metadata"), &version) {
-        metadata.insert("resourceVersion".into(), version.clone());
-    }
-    let replaced: Value = client.put(path, &Value::Object(object)).await?;
-    // A server that finds nothing to change keeps the version.
-    let kept = version.is_some() && replaced.pointer("/metadata/resourceVersion") == version.as_ref();
-    Ok(if kept { Outcome::Unchanged } else { Outcome::Configured })
-}
-
-/// Whether the server has what the manifest says: fields that the server sets, a status that the
-/// manifest leaves out, and the difference between empty and absent do not count.
-fn same(wanted: &Map<String, Value>, current: &Map<String, Value>) -> bool {
-    let normal = |object: &Map<String, Value>| {
-        let mut object = object.clone();
-        if !wanted.contains_key("status") {
-            object.remove("status");
-        }
-        if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
-            for field in SERVER_FIELDS {
-                metadata.remove(field);
-            }
-            metadata.retain(|_, value| !is_empty(value));
-        }
-        object.retain(|_, value| !value.is_null());
-        object
-    };
-    normal(wanted) == normal(current)
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
-    }
 }
 
 async fn remove(client: &Client, placed: &Placed, ignore_not_found: bool) -> Result<Outcome, ClientError> {
@@ -373,31 +313,6 @@ impl Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(value: Value) -> Map<String, Value> {
-        match value {
-            Value::Object(map) => map,
-            other => panic!("{other}"),
-        }
-    }
-
-    #[test]
-    fn what_the_server_sets_is_no_difference_and_what_was_removed_is_one() {
-        let wanted =
-            map(json!({"kind": "ConfigMap", "metadata": {"name": "a", "labels": {}}, "data": {"x": "1"}}));
-        let mut current = wanted.clone();
-        current.insert("status".into(), json!({"phase": "ok"}));
-        current.insert(
-            "metadata".into(),
-            json!({"name": "a", "uid": "u", "resourceVersion": "7", "generation": 2, "creationTimestamp": "t"}),
-        );
-        assert!(same(&wanted, &current));
-        current.insert("data".into(), json!({"x": "1", "y": "2"}));
-        assert!(!same(&wanted, &current));
-        let mut with_status = wanted.clone();
-        with_status.insert("status".into(), json!({}));
-        assert!(!same(&with_status, &wanted));
-    }
 
     #[test]
     fn objects_are_named_as_kubectl_does() {

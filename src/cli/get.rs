@@ -9,7 +9,7 @@ use super::apply::{DEFAULT_NAMESPACE, short_name};
 use super::columns::columns;
 use super::output::{Output, Table, render};
 use super::{CliError, Kinds, Terminal};
-use crate::api::{Client, Format, ListWriter, PAGE_ITEMS, collection_path, encode, object_path};
+use crate::api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
 use crate::object::{Resource, Scope};
 
 /// What is to be shown.
@@ -111,7 +111,7 @@ impl<'a> Pages<'a> {
         namespace: Option<&str>,
         selector: &str,
     ) -> Self {
-        let mut path = format!("{}?limit={PAGE_ITEMS}", collection_path(resource, namespace));
+        let mut path = format!("{}?limit={PAGE_ROWS}", collection_path(resource, namespace));
         if !selector.is_empty() {
             path.push_str("&labelSelector=");
             path.push_str(&encode(selector));

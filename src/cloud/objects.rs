@@ -1,52 +1,72 @@
 //! The cloud's store as the keeper of objects behind the API: requests in, statuses out.
 
-use std::collections::HashMap;
+mod keeper;
+mod kinds;
+mod ring;
+#[cfg(test)]
+mod tests;
+
 use std::error::Error;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::api::{ListOptions, ListPage, Objects, Preconditions};
-use crate::object::status::{Cause, Reason, Result};
-use crate::object::{Object, Resource, Status, kinds};
+use crate::api::{Kind, Namespaces};
+use crate::object::status::{Cause, Result};
+use crate::object::{Resource, Status};
 use crate::store::StoreError;
-use crate::store::cloud::{self, CloudError, CloudStore, Cursor, ListQuery};
+use crate::store::cloud::{CloudError, CloudStore, Cursor};
+use kinds::Kinds;
+use ring::Ring;
 
-/// The most kinds that are learnt: what a client that makes up kinds can take of memory.
-pub const MAX_LEARNT_KINDS: usize = 2048;
+pub use keeper::CloudList;
+pub use ring::RingLimits;
+
 /// How long a client is asked to wait while the database cannot be used, in seconds.
 const RETRY_SECONDS: u32 = 5;
+/// How long a client is asked to wait while too many lists are open, in seconds.
+const SNAPSHOT_RETRY_SECONDS: u32 = 1;
 
 /// The objects of a [`CloudStore`], read and written.
-#[derive(Debug)]
 pub struct CloudObjects {
     store: CloudStore,
-    /// Kinds that are not built in, by group, version and plural.
-    learnt: RwLock<HashMap<Path, Arc<Resource>>>,
-    built_in: HashMap<Path, Arc<Resource>>,
+    kinds: Kinds,
+    /// The newest changes, for watches.
+    ring: Arc<Ring>,
+    namespaces: Arc<Namespaces>,
 }
 
-/// Group, version and plural.
-type Path = (String, String, String);
-
-fn path(resource: &Resource) -> Path {
-    (resource.group.clone(), resource.version.clone(), resource.plural.clone())
+impl std::fmt::Debug for CloudObjects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloudObjects").field("store", &self.store).finish_non_exhaustive()
+    }
 }
 
 impl CloudObjects {
-    /// Reads the kinds that the store has met before.
+    /// Reads the kinds that the store has met before and observes its changes. There can be one for a store.
     ///
     /// # Errors
     /// The store's.
     pub async fn new(store: CloudStore) -> Result<Self, CloudError> {
-        let built_in = kinds::KINDS.iter().map(|known| Arc::new(known.resource()));
-        let built_in: HashMap<_, _> = built_in.map(|resource| (path(&resource), resource)).collect();
-        let met = store.resources().await?.into_iter().map(|resource| (path(&resource), Arc::new(resource)));
-        let learnt = met.filter(|(path, _)| !built_in.contains_key(path)).collect();
-        Ok(Self { store, learnt: RwLock::new(learnt), built_in })
+        Self::with_limits(store, RingLimits::default()).await
+    }
+
+    /// The same with other bounds of what is kept in memory for watches.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn with_limits(store: CloudStore, limits: RingLimits) -> Result<Self, CloudError> {
+        let ring = Arc::new(Ring::new(limits));
+        store.observe(Arc::clone(&ring) as Arc<_>).await?;
+        let kinds = Kinds::new(store.resources().await?);
+        Ok(Self { store, kinds, ring, namespaces: Arc::default() })
+    }
+
+    /// Which namespaces are known to exist.
+    pub(super) fn namespaces(&self) -> &Arc<Namespaces> {
+        &self.namespaces
     }
 
     /// The store behind.
@@ -55,149 +75,10 @@ impl CloudObjects {
         &self.store
     }
 
-    fn remember(&self, resource: &Resource) {
-        let path = path(resource);
-        if !self.built_in.contains_key(&path) {
-            let mut learnt = self.learnt.write().unwrap_or_else(PoisonError::into_inner);
-            learnt.entry(path).or_insert_with(|| Arc::new(resource.clone()));
-        }
-    }
-
-    /// A list that can have one object at most.
-    async fn list_one(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        name: &str,
-        options: &ListOptions,
-    ) -> Result<ListPage> {
-        // Read before the object, so that the list is never newer than it says.
-        let resource_version = self.store.version().to_string();
-        let found = self.get(resource, namespace, name).await?;
-        let selected = |json: &String| {
-            Object::parse(json).is_ok_and(|object| {
-                options.fields.matches(namespace, name) && options.labels.matches(&object.labels())
-            })
-        };
-        let items = found.into_iter().filter(selected).collect();
-        Ok(ListPage { items, resource_version, ..ListPage::default() })
-    }
-}
-
-impl Objects for CloudObjects {
-    fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        let path = (group.to_owned(), version.to_owned(), plural.to_owned());
-        let learnt = || self.learnt.read().unwrap_or_else(PoisonError::into_inner).get(&path).cloned();
-        self.built_in.get(&path).cloned().or_else(learnt)
-    }
-
-    fn resources(&self) -> Vec<Arc<Resource>> {
-        let learnt = self.learnt.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = self.built_in.values().chain(learnt.values()).cloned().collect();
-        all.sort();
-        all
-    }
-
-    fn writable(&self, _: &Resource) -> bool {
-        true
-    }
-
-    async fn learn(&self, resource: Resource) -> Result<Arc<Resource>> {
-        let learnt = self.learnt.read().unwrap_or_else(PoisonError::into_inner);
-        if learnt.len() >= MAX_LEARNT_KINDS {
-            return Err(Status::forbidden(&resource, "", "this server has learnt as many kinds as it may"));
-        }
-        let same_kind = |known: &&Arc<Resource>| known.group == resource.group && known.kind == resource.kind;
-        match self.built_in.values().chain(learnt.values()).find(same_kind) {
-            Some(known) if known.plural != resource.plural || known.scope != resource.scope => {
-                let message = format!(
-                    "kind {} of group '{}' is known as {} {}: use that path",
-                    known.kind,
-                    known.group,
-                    if known.scope == crate::object::Scope::Namespaced {
-                        "namespaced"
-                    } else {
-                        "cluster-scoped"
-                    },
-                    known.plural
-                );
-                Err(Status::new(Reason::Conflict, message))
-            }
-            _ => Ok(Arc::new(resource)),
-        }
-    }
-
-    async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<String>> {
-        match self.store.get(resource.key(namespace, name)).await {
-            Ok(stored) => Ok(Some(stored.body)),
-            Err(CloudError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(status(resource, name, &error)),
-        }
-    }
-
-    async fn list(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        options: &ListOptions,
-    ) -> Result<ListPage> {
-        let cluster = resource.scope == crate::object::Scope::Cluster;
-        let namespace = match (namespace, options.fields.only_namespace()) {
-            _ if cluster => Some(""),
-            (Some(namespace), _) => Some(namespace),
-            (None, only) => only,
-        };
-        if let (Some(namespace), Some(name)) = (namespace, options.fields.only_name()) {
-            return self.list_one(resource, namespace, name, options).await;
-        }
-        let query = ListQuery {
-            group: resource.group.clone(),
-            kind: resource.kind.clone(),
-            namespace: namespace.filter(|_| !cluster).map(str::to_owned),
-            selector: options.labels.clone(),
-            limit: Some(options.limit),
-            after: read_token(&options.continue_token)?,
-        };
-        let page = self.store.list(query).await.map_err(|error| status(resource, "", &error))?;
-        let selected =
-            page.items.into_iter().filter(|item| options.fields.matches(&item.namespace, &item.name));
-        Ok(ListPage {
-            items: selected.map(|item| item.body).collect(),
-            resource_version: page.version.to_string(),
-            continue_token: page.next.map(|cursor| write_token(&cursor)),
-            remaining: None,
-        })
-    }
-
-    async fn create(&self, resource: &Resource, mut object: Object) -> Result<String> {
-        encode_string_data(resource, object.fields_mut())?;
-        let name = object.name().to_owned();
-        let created = self.store.create(resource, object).await;
-        let created = created.map_err(|error| status(resource, &name, &error))?;
-        self.remember(resource);
-        Ok(created.body)
-    }
-
-    async fn replace(&self, resource: &Resource, mut object: Object) -> Result<String> {
-        encode_string_data(resource, object.fields_mut())?;
-        let (namespace, name) = (object.namespace().to_owned(), object.name().to_owned());
-        let replaced = self.store.replace(resource, &namespace, &name, object).await;
-        replaced.map(|stored| stored.body).map_err(|error| status(resource, &name, &error))
-    }
-
-    async fn delete(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        name: &str,
-        preconditions: &Preconditions,
-    ) -> Result<String> {
-        let preconditions = cloud::Preconditions {
-            uid: preconditions.uid.clone(),
-            resource_version: preconditions.resource_version.clone(),
-        };
-        let deleted = self.store.delete(resource, namespace, name, preconditions).await;
-        deleted.map(|stored| stored.body).map_err(|error| status(resource, name, &error))
+    /// Replaces the kinds of CustomResourceDefinitions: all versions that are served, those of a group together.
+    /// A kind that was served only because the store has objects of it gives way for good.
+    pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
+        self.kinds.set_custom(kinds);
     }
 }
 
@@ -221,7 +102,12 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
             Status::invalid(&resource.group, &resource.kind, name, causes.collect())
         }
         CloudError::TooLarge { limit, .. } => Status::too_large(*limit),
-        CloudError::Expired { .. } => Status::expired(error.to_string()),
+        CloudError::Expired { after, oldest } => {
+            Status::expired(format!("too old resource version: {after} ({oldest})"))
+        }
+        CloudError::Store(failure @ StoreError::TooManySnapshots { .. }) => {
+            Status::too_many_requests(chain(failure), SNAPSHOT_RETRY_SECONDS)
+        }
         CloudError::Store(
             failure @ (StoreError::Full(_) | StoreError::Unavailable(_) | StoreError::Closed),
         ) => {
@@ -245,36 +131,6 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Moves the plain texts of a Secret to its data, as the API of Kubernetes does: they can be written but
-/// are never read.
-fn encode_string_data(resource: &Resource, object: &mut Map<String, Value>) -> Result<()> {
-    if !(resource.group.is_empty() && resource.kind == "Secret") {
-        return Ok(());
-    }
-    let Some(plain) = object.remove("stringData") else { return Ok(()) };
-    let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
-    let name = name.unwrap_or_default().to_owned();
-    let wrong =
-        |field: &str, must: &str| Status::invalid("", "Secret", &name, vec![Cause::wrong_type(field, must)]);
-    let plain = match plain {
-        Value::Null => return Ok(()),
-        Value::Object(plain) => plain,
-        _ => return Err(wrong("stringData", "must be an object")),
-    };
-    let data = object.entry("data").or_insert(Value::Null);
-    if data.is_null() {
-        *data = Value::Object(Map::new());
-    }
-    let Value::Object(data) = data else { return Err(wrong("data", "must be an object")) };
-    for (key, text) in plain {
-        let Value::String(text) = text else {
-            return Err(wrong(&format!("stringData[{key}]"), "must be a string"));
-        };
-        data.insert(key, Value::String(STANDARD.encode(text)));
-    }
-    Ok(())
-}
-
 /// What a `continue` token carries.
 #[derive(Serialize, Deserialize)]
 struct Token {
@@ -296,44 +152,5 @@ fn read_token(token: &str) -> Result<Option<Cursor>> {
     match token {
         Some(Token { namespace, name }) => Ok(Some(Cursor { namespace, name })),
         None => Err(Status::bad_request("the continue token is not one that this server gave")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn tokens_come_back_and_others_are_refused() {
-        let cursor = Cursor { namespace: "a".into(), name: "b/ä".into() };
-        assert_eq!(read_token(&write_token(&cursor)), Ok(Some(cursor)));
-        assert_eq!(read_token(""), Ok(None));
-        for bad in ["x", "%%", "e30", "bnVsbA"] {
-            assert_eq!(read_token(bad).unwrap_err().code, 400, "{bad}");
-        }
-    }
-
-    #[test]
-    fn plain_texts_of_a_secret_become_data() {
-        let secret = kinds::by_word("secret").unwrap().resource();
-        let encode = |object: Value| {
-            let Value::Object(mut object) = object else { panic!("{object}") };
-            encode_string_data(&secret, &mut object)
-                .map(|()| Value::Object(object))
-                .map_err(|status| status.code)
-        };
-        let encoded = encode(json!({"data": {"a": "eA==", "b": "eA=="}, "stringData": {"b": "y"}}));
-        assert_eq!(encoded, Ok(json!({"data": {"a": "eA==", "b": "eQ=="}})));
-        assert_eq!(encode(json!({"stringData": {"b": "y"}})), Ok(json!({"data": {"b": "eQ=="}})));
-        assert_eq!(encode(json!({"stringData": {"b": 1}})), Err(422));
-        assert_eq!(encode(json!({"stringData": [], "data": {}})), Err(422));
-    }
-
-    #[test]
-    fn a_full_disk_asks_the_client_to_come_back() {
-        let secret = kinds::by_word("secret").unwrap().resource();
-        let status = status(&secret, "s", &CloudError::Store(StoreError::Closed));
-        assert_eq!((status.code, status.details.unwrap().retry_after_seconds), (503, RETRY_SECONDS));
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agent::presence::CloudPresence;
 use crate::agent::{configured_link, packet_limit};
-use crate::api::{Address, Limits, Listener, Server};
+use crate::api::{Access, Address, Limits, Listener, Server};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
 use crate::cli::service::Service;
 use crate::config::cloud::{BrokerMode, Config};
@@ -20,6 +20,7 @@ use crate::systemd::{self, Signals};
 use super::admin::Admin;
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
+use super::upkeep::Upkeep;
 
 /// How long the end waits for an external broker to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -47,8 +48,9 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut fleet =
         Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
-    let server = Server::new(objects, Admin::new(requests), limits);
+    let server = Server::new(objects, Admin::new(requests), Access::open(), limits);
     let api = tokio::spawn(async move {
         server
             .serve(listener, async move {
@@ -67,6 +69,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             downlink.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
             let _ = api.await;
+            drop(upkeep);
             store.close().await;
         })
         .await;

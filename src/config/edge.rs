@@ -1,6 +1,7 @@
 //! The agent's configuration: `config/edgesync.toml`.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,7 +73,16 @@ pub struct Api {
     pub socket: PathBuf,
     /// Permission bits of the socket.
     pub socket_mode: u32,
+    /// The TCP address on loopback; `None` for none.
+    pub listen: Option<SocketAddr>,
+    /// The file for `kubectl`, beside which the tokens are; after loading never empty.
+    pub kubeconfig: PathBuf,
+    /// Changes kept in memory for those who watch, in bytes.
+    pub watch_buffer: usize,
 }
+
+const WHY_LOOPBACK: &str = "this version has no certificates, so what is sent over a network could be read there; use a \
+                            tunnel such as ssh -L";
 
 impl Default for Store {
     fn default() -> Self {
@@ -100,7 +110,13 @@ impl Default for Sync {
 
 impl Default for Api {
     fn default() -> Self {
-        Self { socket: "/run/edgesync/edgesync.sock".into(), socket_mode: 0o660 }
+        Self {
+            socket: "/run/edgesync/edgesync.sock".into(),
+            socket_mode: 0o660,
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10550))),
+            kubeconfig: PathBuf::new(),
+            watch_buffer: 1 << 20,
+        }
     }
 }
 
@@ -157,10 +173,13 @@ impl Sync {
 
 impl Api {
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { socket, socket_mode } = self;
+        let Self { socket, socket_mode, listen, kubeconfig, watch_buffer } = self;
         keys.section("api");
         keys.fixed("socket", units::path(socket));
         keys.fixed("socket_mode", units::file_mode(socket_mode));
+        keys.fixed("listen", units::loopback_or_off(listen, WHY_LOOPBACK));
+        keys.fixed("kubeconfig", units::path_or_derived(kubeconfig));
+        keys.fixed("watch_buffer", units::size(watch_buffer, 64 * KIB..=64 * MIB));
     }
 }
 
@@ -188,6 +207,10 @@ impl Settings for Config {
         if self.link.client_id.is_empty() {
             self.link.client_id.clone_from(&self.node.name);
             review.derived("link.client_id", "the node name");
+        }
+        if self.api.kubeconfig.as_os_str().is_empty() {
+            self.api.kubeconfig = self.store.path.with_file_name("kubeconfig");
+            review.derived("api.kubeconfig", "beside store.path");
         }
         self.link.check(review);
         let frame = ("link.max_frame", self.link.max_frame as u64);

@@ -297,6 +297,12 @@ pub fn optional_path(value: &mut Option<PathBuf>) -> impl Slot + '_ {
     text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show)
 }
 
+/// A path, or the empty string for one that follows from other keys.
+pub fn path_or_derived(value: &mut PathBuf) -> impl Slot + '_ {
+    let parse = |text: &str| Ok(parse_path(text).unwrap_or_default());
+    text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string())
+}
+
 fn parse_path(text: &str) -> Option<PathBuf> {
     (!text.is_empty() && !text.contains('\0')).then(|| PathBuf::from(text))
 }
@@ -320,6 +326,18 @@ pub fn loopback<'a>(value: &'a mut SocketAddr, why: &'static str) -> impl Slot +
         Err(_) => Err(format!("must be {what}, not {}", quote(text))),
     };
     text(value, what, parse, |value: &SocketAddr| value.to_string())
+}
+
+/// As [`loopback`], or `"off"`.
+pub fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
+    let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
+    let parse = move |text: &str| match text.parse::<SocketAddr>() {
+        _ if text.is_empty() || text == "off" => Ok(None),
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        Ok(address) => Err(format!("must be {what}, not {address}: {why}")),
+        Err(_) => Err(format!("must be {what}, not {}", quote(text))),
+    };
+    text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
 /// Labels of a node.

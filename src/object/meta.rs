@@ -1,7 +1,8 @@
 //! The head of a Kubernetes object: what the protocol and the store need to know of it, read without
-//! building the rest.
+//! building the rest; and the one field of it that a serving store replaces in the text.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde::Deserialize;
 
@@ -74,9 +75,259 @@ pub fn too_deep(json: &str) -> bool {
     false
 }
 
+/// The object's JSON text with this `metadata.resourceVersion`, all other bytes as they were. The field is
+/// added where it is missing, and so is `metadata`. Text that is no JSON object is returned as it is.
+///
+/// Where a key stands twice the last one counts, as it does for readers.
+#[must_use]
+pub fn with_resource_version(json: &str, version: u64) -> String {
+    let version = format!("\"{version}\"");
+    let Some((at, text)) = replacement(json, &version) else { return json.to_owned() };
+    let (Some(before), Some(after)) = (json.get(..at.start), json.get(at.end..)) else {
+        return json.to_owned();
+    };
+    [before, &text, after].concat()
+}
+
+/// The object's JSON text without `metadata.managedFields`, all other bytes as they were: what writers noted about
+/// themselves is often half of an object. The text is one without keys that stand twice.
+#[must_use]
+pub fn without_managed_fields(json: String) -> String {
+    let Some(cut) = managed_fields(&json) else { return json };
+    match (json.get(..cut.start), json.get(cut.end..)) {
+        (Some(before), Some(after)) => [before, after].concat(),
+        _ => json,
+    }
+}
+
+/// Where the member stands, with one of the commas beside it.
+fn managed_fields(json: &str) -> Option<Range<usize>> {
+    let metadata = Members::of(json, 0)?.last_named("metadata")?;
+    let mut before = None;
+    for (key, value) in Members::of(json, metadata.start)? {
+        if !is_name(json.get(key.clone())?, "managedFields") {
+            before = Some(value.end);
+            continue;
+        }
+        let after = skip_space(json, value.end);
+        return Some(match (before, byte(json, after)) {
+            (_, Some(b',')) => key.start..after + 1,
+            (Some(before), _) => before..value.end,
+            (None, _) => key.start..value.end,
+        });
+    }
+    None
+}
+
+/// Which bytes are replaced, and by what.
+fn replacement(json: &str, version: &str) -> Option<(Range<usize>, String)> {
+    let top = Members::of(json, 0)?;
+    let field = format!("\"resourceVersion\":{version}");
+    let Some(metadata) = top.clone().last_named("metadata") else {
+        return Some((top.at..top.at, with_comma(format!("\"metadata\":{{{field}}}"), top)));
+    };
+    match Members::of(json, metadata.start) {
+        Some(fields) => Some(match fields.clone().last_named("resourceVersion") {
+            Some(value) => (value, version.to_owned()),
+            None => (fields.at..fields.at, with_comma(field, fields)),
+        }),
+        None => Some((metadata, format!("{{{field}}}"))),
+    }
+}
+
+/// A member to be put in front of those that there are.
+fn with_comma(mut member: String, mut others: Members<'_>) -> String {
+    if others.next().is_some() {
+        member.push(',');
+    }
+    member
+}
+
+/// The members of a JSON object: where keys and values stand in the text.
+#[derive(Clone)]
+struct Members<'a> {
+    json: &'a str,
+    at: usize,
+}
+
+impl<'a> Members<'a> {
+    /// The members of the object that starts at a place, white space aside.
+    fn of(json: &'a str, at: usize) -> Option<Self> {
+        let at = skip_space(json, at);
+        (byte(json, at)? == b'{').then_some(Self { json, at: at + 1 })
+    }
+
+    fn last_named(self, name: &str) -> Option<Range<usize>> {
+        let json = self.json;
+        self.filter(|(key, _)| json.get(key.clone()).is_some_and(|key| is_name(key, name)))
+            .last()
+            .map(|(_, value)| value)
+    }
+}
+
+impl Iterator for Members<'_> {
+    type Item = (Range<usize>, Range<usize>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut at = skip_space(self.json, self.at);
+        if byte(self.json, at)? == b',' {
+            at = skip_space(self.json, at + 1);
+        }
+        if byte(self.json, at)? != b'"' {
+            return None;
+        }
+        let key = at..string_end(self.json, at)?;
+        at = skip_space(self.json, key.end);
+        if byte(self.json, at)? != b':' {
+            return None;
+        }
+        at = skip_space(self.json, at + 1);
+        let value = at..value_end(self.json, at)?;
+        self.at = value.end;
+        Some((key, value))
+    }
+}
+
+/// Whether a key, in its quotes, is this name; it may be written with escapes.
+fn is_name(key: &str, name: &str) -> bool {
+    let plain = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    plain == Some(name)
+        || (key.contains('\\') && serde_json::from_str(key).is_ok_and(|key: String| key == name))
+}
+
+fn byte(json: &str, at: usize) -> Option<u8> {
+    json.as_bytes().get(at).copied()
+}
+
+fn skip_space(json: &str, mut at: usize) -> usize {
+    while matches!(byte(json, at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// The end of the string that starts here, behind its last quote.
+fn string_end(json: &str, start: usize) -> Option<usize> {
+    let mut at = start + 1;
+    loop {
+        match byte(json, at)? {
+            b'\\' => at += 2,
+            b'"' => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+/// The end of the value that starts here.
+fn value_end(json: &str, start: usize) -> Option<usize> {
+    let (mut at, mut depth) = (start, 0usize);
+    loop {
+        match byte(json, at)? {
+            b'"' => at = string_end(json, at)?,
+            b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
+            b'}' | b']' => (at, depth) = (at + 1, depth.checked_sub(1)?),
+            // Within a list or an object: what separates its parts.
+            b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth > 0 => {
+                at += 1;
+                continue;
+            }
+            b',' | b':' => return None,
+            _ => at = scalar_end(json, at),
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// The end of a number, `true`, `false` or `null`.
+fn scalar_end(json: &str, start: usize) -> usize {
+    let ends = |b: &u8| matches!(b, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
+    let rest = json.as_bytes().get(start..).unwrap_or_default();
+    start + rest.iter().position(ends).unwrap_or(rest.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_version_is_replaced_and_every_other_byte_stays() {
+        let odd = "{ \"kind\" : \"X\",\n \"spec\":{\"metadata\":{\"resourceVersion\":\"1\"},\"a\":\"}\\\"{\"},\r\n\"metadata\"\t:\
+            { \"ann\" : {\"resourceVersion\":\"2\"}, \"resource\\u0056ersion\" : \"3\" , \"n\":[{\"resourceVersion\":4}] } } ";
+        assert_eq!(with_resource_version(odd, 77), odd.replace("\"3\"", "\"77\""));
+        let escaped = r#"{"m\u0065tadata":{"resourceVersion":"1"}}"#;
+        assert_eq!(with_resource_version(escaped, 2), r#"{"m\u0065tadata":{"resourceVersion":"2"}}"#);
+    }
+
+    #[test]
+    fn a_version_or_metadata_that_is_missing_is_added() {
+        for (json, expected) in [
+            ("{}", r#"{"metadata":{"resourceVersion":"5"}}"#),
+            (r#" { "a" : 1}"#, r#" {"metadata":{"resourceVersion":"5"}, "a" : 1}"#),
+            (r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"5"}}"#),
+            (r#"{"metadata":{ "x":1}}"#, r#"{"metadata":{"resourceVersion":"5", "x":1}}"#),
+            (r#"{"metadata":null,"z":1}"#, r#"{"metadata":{"resourceVersion":"5"},"z":1}"#),
+            (r#"{"metadata":[{"resourceVersion":1}]}"#, r#"{"metadata":{"resourceVersion":"5"}}"#),
+            (r#"{"metadata":{"resourceVersion":7}}"#, r#"{"metadata":{"resourceVersion":"5"}}"#),
+            (
+                r#"{"metadata":{"resourceVersion":null ,"b":0}}"#,
+                r#"{"metadata":{"resourceVersion":"5" ,"b":0}}"#,
+            ),
+        ] {
+            assert_eq!(with_resource_version(json, 5), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_equal_keys_counts() {
+        let twice = r#"{"metadata":{"resourceVersion":"1"},"metadata":{"resourceVersion":"1","resourceVersion":"2"}}"#;
+        let value: Value = serde_json::from_str(&with_resource_version(twice, 9)).unwrap();
+        assert_eq!(value, json!({"metadata": {"resourceVersion": "9"}}));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f32>().prop_map(|number| json!(number)),
+            ".*".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 5, |inner| {
+            let key = prop_oneof![Just("metadata".to_owned()), Just("resourceVersion".to_owned()), ".{0,4}"];
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                proptest::collection::vec((key, inner), 0..5)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn replacing_in_the_text_is_replacing_in_the_tree(value in any_json(), pretty: bool, version: u64) {
+            let text = if pretty { format!("{value:#}") } else { value.to_string() };
+            let after: Value = serde_json::from_str(&with_resource_version(&text, version)).unwrap();
+            let mut expected: Value = serde_json::from_str(&text).unwrap();
+            if let Value::Object(fields) = &mut expected {
+                let mut object = crate::object::Object::from(std::mem::take(fields));
+                object.set_metadata("resourceVersion", version.to_string());
+                *fields = object.into_fields();
+            }
+            prop_assert_eq!(after, expected);
+        }
+
+        #[test]
+        fn text_that_is_cut_or_no_json_never_panics(text in ".*", cut in 0..60usize) {
+            let sound = r#"{"a":[1,{"b":"\\"}],"metadata":{"c":"d","resourceVersion":"1"}}"#;
+            let _ = with_resource_version(&text, 1);
+            let _ = with_resource_version(&sound[..cut.min(sound.len())], 1);
+            let _ = with_resource_version(&format!("{{\"metadata\":{text}"), 1);
+        }
+    }
 
     #[test]
     fn the_head_is_read_and_the_rest_is_skipped() {
@@ -93,5 +344,28 @@ mod tests {
         assert!(too_deep(&nested(MAX_DEPTH + 1)));
         let text = format!(r#"{{"a":"\"{}","b":{}}}"#, "[".repeat(500), nested(3));
         assert!(!too_deep(&text));
+    }
+
+    #[test]
+    fn managed_fields_are_cut_out_and_nothing_else() {
+        for (json, expected) in [
+            (
+                r#"{"metadata":{"managedFields":[{"a":"}"}],"name":"n"},"x":1}"#,
+                r#"{"metadata":{"name":"n"},"x":1}"#,
+            ),
+            (
+                r#"{"metadata":{"labels":{}, "managedFields" : [] },"x":1}"#,
+                r#"{"metadata":{"labels":{} },"x":1}"#,
+            ),
+            (r#"{"metadata":{"managedFields":null}}"#, r#"{"metadata":{}}"#),
+            (
+                r#"{"data":{"managedFields":1},"metadata":{}}"#,
+                r#"{"data":{"managedFields":1},"metadata":{}}"#,
+            ),
+            (r#"{"metadata":7}"#, r#"{"metadata":7}"#),
+            ("no json", "no json"),
+        ] {
+            assert_eq!(without_managed_fields(json.to_owned()), expected);
+        }
     }
 }

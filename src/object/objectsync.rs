@@ -10,9 +10,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::name::{MAX_SUBDOMAIN, Problem, check_subdomain, check_uid};
 use super::resource::{ObjectKey, Resource, split_api_version};
@@ -228,6 +230,20 @@ pub fn sync_name(node: &str, uid: &str) -> Result<String, Problem> {
     Ok(format!("{node}.{uid}"))
 }
 
+/// The UID of the record of this name where no store has given one: the same name has the same UID, in the
+/// form of a UUID of version 8 (RFC 9562).
+#[must_use]
+pub fn record_uid(name: &str) -> String {
+    let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 2);
+    hasher.write(name.as_bytes());
+    let bits = hasher.finish128().as_u128();
+    let bits = bits & !(0xf << 76) | 8 << 76;
+    let bits = bits & !(0b11 << 62) | 0b10 << 62;
+    let hex = format!("{bits:032x}");
+    let part = |range| hex.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
 /// Splits the name of a record at its last dot into node name and object UID.
 #[must_use]
 pub fn split_sync_name(name: &str) -> Option<(&str, &str)> {
@@ -294,6 +310,16 @@ mod tests {
         let mut out = Vec::new();
         ObjectSync::parse(&text).unwrap().write_json(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), text);
+    }
+
+    #[test]
+    fn the_uid_of_a_record_follows_from_its_name() {
+        let uid = record_uid("edgea.u-1");
+        assert_eq!(uid, record_uid("edgea.u-1"));
+        assert_ne!(uid, record_uid("edgeb.u-1"));
+        assert_eq!((uid.len(), &uid[14..15]), (36, "8"));
+        assert!(matches!(&uid[19..20], "8" | "9" | "a" | "b"), "{uid}");
+        assert!(check_uid(&uid).is_ok());
     }
 
     #[test]

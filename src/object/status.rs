@@ -60,6 +60,10 @@ pub struct Details {
     /// Seconds to wait before the request is repeated; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
+    /// With an expired `continue` token: one that goes on in the newest state. Written into the metadata of the
+    /// Status.
+    #[serde(skip)]
+    pub continue_token: String,
 }
 
 /// One field that is wrong.
@@ -231,6 +235,14 @@ impl Status {
         Self::new(Reason::Timeout, message)
     }
 
+    /// 504: the client has seen a newer state than this server.
+    #[must_use]
+    pub fn version_too_large(given: u64, current: u64) -> Self {
+        let cause = Cause::new("ResourceVersionTooLarge", "", "Too large resource version");
+        let details = Details { causes: vec![cause], retry_after_seconds: 1, ..Details::default() };
+        Self::timeout(format!("Too large resource version: {given}, current: {current}")).with(details)
+    }
+
     /// Adds details.
     #[must_use]
     pub fn with(mut self, details: Details) -> Self {
@@ -283,14 +295,24 @@ impl Cause {
 }
 
 /// Written by hand because a Status has constant fields, which its readers do not need.
+impl Details {
+    fn is_empty(&self) -> bool {
+        *self == Self { continue_token: self.continue_token.clone(), ..Self::default() }
+    }
+}
+
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct NoMetadata {}
+        struct Metadata<'a> {
+            #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
+            continue_token: &'a str,
+        }
+        let continue_token = self.details.as_ref().map_or("", |details| &details.continue_token);
         let mut out = serializer.serialize_struct("Status", 8)?;
         out.serialize_field("kind", "Status")?;
         out.serialize_field("apiVersion", "v1")?;
-        out.serialize_field("metadata", &NoMetadata {})?;
+        out.serialize_field("metadata", &Metadata { continue_token })?;
         out.serialize_field("status", if self.failure { "Failure" } else { "Success" })?;
         if !self.message.is_empty() {
             out.serialize_field("message", &self.message)?;
@@ -298,8 +320,11 @@ impl Serialize for Status {
         if let Some(reason) = &self.reason {
             out.serialize_field("reason", reason)?;
         }
-        if let Some(details) = &self.details {
-            out.serialize_field("details", details)?;
+        match &self.details {
+            // Nothing but what has gone into the metadata.
+            Some(details) if details.is_empty() => {}
+            Some(details) => out.serialize_field("details", details)?,
+            None => {}
         }
         out.serialize_field("code", &self.code)?;
         out.end()

@@ -6,7 +6,9 @@
 //! - Every change gets the next `resourceVersion` of one counter, in the transaction of the change, and an
 //!   entry in the history. A caller is answered after the commit.
 //! - No version is given twice, even if the file is replaced by an older copy (`versions`).
-//! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice.
+//! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice. An
+//!   [`Observer`] is told of every change of every kind, with the state before it.
+//! - A [`CloudSnapshot`] shows one commit for as long as it is open.
 //! - A damaged file is refused at the start: what it held exists nowhere else, so it is never refilled in
 //!   silence. [`CloudOptions::set_aside_corrupt`] allows a fresh start beside the damaged file.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
@@ -15,15 +17,17 @@ mod error;
 mod feed;
 mod nodes;
 mod objects;
+mod observer;
 mod open;
 mod read;
+mod snapshot;
 mod steward;
 mod versions;
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::broadcast;
 
@@ -31,6 +35,7 @@ use crate::object::name::check_subdomain;
 use crate::object::{Object, ObjectKey, Problems, Resource, ResourceVersion, Summary};
 use crate::store::StoreError;
 use crate::store::reader::Readers;
+use crate::store::snapshots::Snapshots;
 use crate::store::writer::{Writer, WriterStats};
 use crate::sync::change::Uid;
 use objects::Tx;
@@ -39,9 +44,13 @@ use steward::CloudSteward;
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
 pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
-pub use objects::{Preconditions, Stored};
+pub use objects::{Preconditions, SERVER_METADATA, Stored};
+pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
-pub use read::{Body, Cursor, HistoryEvent, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page};
+pub use read::{
+    Body, Cursor, HistoryPage, HistoryQuery, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page,
+};
+pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use steward::HistoryLimits;
 
 /// The most kinds whose descriptions are shared between objects.
@@ -52,18 +61,25 @@ const MAX_SHARED_KINDS: usize = 4096;
 pub struct CloudStore {
     writer: Writer<CloudSteward>,
     readers: Readers,
+    snapshots: Snapshots,
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     feed: broadcast::WeakSender<FeedChange>,
+    observer: Arc<OnceLock<Arc<dyn Observer>>>,
     last_version: Arc<AtomicU64>,
     gaps: versions::Gaps,
     incarnation: Mutex<Arc<str>>,
     kinds: Mutex<HashSet<Arc<Resource>>>,
     max_object_bytes: usize,
     clock: fn() -> jiff::Timestamp,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("last_version", &self.last_version).finish_non_exhaustive()
+    }
 }
 
 impl CloudStore {
@@ -76,8 +92,8 @@ impl CloudStore {
         open::open(path, options)
     }
 
-    /// Stores a new object and gives it uid, version, creation time and generation; such fields of the
-    /// given object are replaced. Without a name, `metadata.generateName` makes one.
+    /// Stores a new object and gives it a version, and uid, creation time and generation if it has none. Without
+    /// a name, `metadata.generateName` makes one.
     ///
     /// # Errors
     /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], or the store's.
@@ -85,6 +101,24 @@ impl CloudStore {
         generate_name(&mut object);
         let (resource, bytes) = self.check(resource, &object)?;
         self.write(bytes, move |tx| tx.create(&resource, object.clone())).await
+    }
+
+    /// Puts an object as it is in the place of the one of the same namespace and name, if that has the version
+    /// `expected` and the same uid, and gives it the next version. An equal object changes nothing, not even
+    /// the version.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`], [`CloudError::TooLarge`],
+    /// [`CloudError::Invalid`] for a record that is none, or the store's.
+    pub async fn update(
+        &self,
+        resource: &Resource,
+        object: Object,
+        expected: u64,
+    ) -> Result<Stored, CloudError> {
+        let bytes = self.check_size(resource, &object)?;
+        let resource = self.share(resource);
+        self.write(bytes, move |tx| tx.update(&resource, object.clone(), expected)).await
     }
 
     /// Replaces the object under a name. Name and namespace in the object may be absent. A
@@ -160,7 +194,7 @@ impl CloudStore {
         self.readers.run(move |conn| read::list(conn, &query)).await
     }
 
-    /// The kinds of which objects have ever been stored.
+    /// The kinds of which there are objects.
     ///
     /// # Errors
     /// The store's.
@@ -177,12 +211,38 @@ impl CloudStore {
         self.readers.run(move |conn| read::bodies(conn, &uids, managed_fields)).await
     }
 
-    /// Changes after a version, in order, at most `limit` of them.
+    /// Changes after a version, in order.
     ///
     /// # Errors
-    /// [`CloudError::Expired`] if the history does not reach back that far, or the store's.
-    pub async fn history(&self, after: u64, limit: usize) -> Result<Vec<HistoryEvent>, CloudError> {
-        self.readers.run(move |conn| read::history(conn, after, limit)).await
+    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of a timeline
+    /// that this store has replaced; or the store's.
+    pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
+        if let Some(oldest) = self.shared.gaps.end_of(query.after) {
+            return Err(CloudError::Expired { after: query.after, oldest });
+        }
+        self.readers.run(move |conn| read::history(conn, &query)).await
+    }
+
+    /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin anew: it is to be
+    /// dropped as soon as it can be.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManySnapshots`], or whatever else the store meets with.
+    pub async fn snapshot(&self) -> Result<CloudSnapshot, CloudError> {
+        CloudSnapshot::open(&self.snapshots).await
+    }
+
+    /// Has every change after now told to an observer. There can be one.
+    ///
+    /// # Errors
+    /// [`StoreError::Internal`] if there is one already, or whatever else the store meets with.
+    pub async fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), CloudError> {
+        self.shared
+            .observer
+            .set(observer)
+            .map_err(|_| StoreError::internal("the changes of the store are observed already"))?;
+        // The writer finds it before its next group.
+        self.write(64, |_| Ok(())).await
     }
 
     /// Every object that can be placed and every Node, with the version of this snapshot, and the feed of
@@ -291,6 +351,7 @@ impl CloudStore {
     /// Finishes what is queued, closes the database and lets go of the lock.
     pub async fn close(&self) {
         self.readers.close();
+        self.snapshots.close();
         self.writer.close().await;
     }
 
@@ -319,12 +380,18 @@ impl CloudStore {
         if let Err(problems) = object.validate(resource) {
             return Err(CloudError::Invalid { key: key(), problems });
         }
+        let size = self.check_size(resource, object)?;
+        Ok((self.share(resource), size))
+    }
+
+    fn check_size(&self, resource: &Resource, object: &Object) -> Result<usize, CloudError> {
         let size = object.to_json().len();
         let limit = self.shared.max_object_bytes;
         if size > limit {
-            return Err(CloudError::TooLarge { key: key(), size, limit });
+            let key = resource.key(object.namespace(), object.name());
+            return Err(CloudError::TooLarge { key, size, limit });
         }
-        Ok((self.share(resource), size))
+        Ok(size)
     }
 
     /// One description of each kind, however many objects point to it.

@@ -7,13 +7,19 @@
 mod check;
 mod files;
 mod journal;
+mod local;
+mod observer;
 mod read;
 mod rows;
 mod salvage;
+mod serving;
+mod shared;
+mod snapshot;
 mod state;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -28,6 +34,12 @@ use crate::sync::digest::{BucketSet, Buckets, Epoch};
 use crate::sync::replica::{Applied, Totals};
 
 pub use check::CheckReport;
+pub use local::{
+    EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS,
+    MAX_EVENTS_BYTES, MAX_LEASES, MAX_LOCAL_BYTES,
+};
+pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
+pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
 
 /// The largest page cache of a reading connection, KiB.
 const READER_CACHE_KIB: u32 = 128;
@@ -200,6 +212,8 @@ pub struct Stored {
     pub version: ResourceVersion,
     /// The revision of the last change of this object in this store.
     pub revision: u64,
+    /// The version that this store gives it: the base of the epoch and the revision.
+    pub own_version: u64,
     /// What it is.
     pub object: ObjectRef,
     /// The object as JSON text, as it was received.
@@ -235,6 +249,8 @@ pub struct EdgeStats {
     pub wal_bytes: u64,
     /// Space within the database file that is free for reuse, bytes.
     pub free_bytes: u64,
+    /// Events that had to make room for others before their time, since the store was opened.
+    pub events_dropped: u64,
     /// What the writer has done.
     pub writer: WriterStats,
 }
@@ -251,8 +267,9 @@ struct Inner {
     path: PathBuf,
     writer: Writer<state::State>,
     readers: Readers,
-    shared: Arc<state::Shared>,
+    shared: Arc<shared::Shared>,
     checker: check::Checker,
+    snapshots: snapshot::Snapshots,
 }
 
 impl EdgeStore {
@@ -280,7 +297,9 @@ impl EdgeStore {
         let engine = EngineOptions { cache_kib, ..options.engine.clone() };
         let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
         let checker = check::Checker::start(path, &options, writer.clone(), Arc::clone(&shared.recent))?;
-        Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), writer, readers, shared, checker }) })
+        let snapshots = snapshot::Snapshots::new(path, engine, generation);
+        let path = path.to_owned();
+        Ok(Self { inner: Arc::new(Inner { path, writer, readers, shared, checker, snapshots }) })
     }
 
     /// What the store says of itself, as of the last commit.
@@ -440,6 +459,7 @@ impl EdgeStore {
     pub async fn release_memory(&self) -> Result<(), StoreError> {
         const SHRINK: &str = "PRAGMA shrink_memory";
         let shrink = |conn: &rusqlite::Connection| Ok::<(), StoreError>(conn.execute_batch(SHRINK)?);
+        self.inner.snapshots.release();
         self.inner.readers.run(shrink).await?;
         self.inner.writer.run(0, move |conn, _| shrink(conn)).await
     }
@@ -455,6 +475,7 @@ impl EdgeStore {
             database_bytes: size(&self.inner.path),
             wal_bytes: size(&super::engine::wal_path(&self.inner.path)),
             free_bytes,
+            events_dropped: self.inner.shared.events_dropped.load(Ordering::Relaxed),
             writer: self.inner.writer.stats(),
         })
     }
@@ -471,6 +492,7 @@ impl EdgeStore {
     pub async fn close(&self) {
         self.inner.checker.stop();
         self.inner.readers.close();
+        self.inner.snapshots.release();
         self.inner.writer.close().await;
     }
 

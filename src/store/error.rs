@@ -64,6 +64,15 @@ pub enum StoreError {
         /// The oldest revision that can be asked for.
         oldest: u64,
     },
+    /// As many snapshots are open as there may be.
+    #[error("{limit} snapshots are open already, the limit")]
+    TooManySnapshots {
+        /// The limit.
+        limit: usize,
+    },
+    /// The file under a read that takes its time has been replaced by another one.
+    #[error("the database file has been replaced meanwhile")]
+    Replaced,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

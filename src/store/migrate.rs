@@ -20,13 +20,17 @@ pub struct Migration {
 }
 
 /// The migrations of `migrations/edge`, in order.
-pub const EDGE: &[Migration] =
-    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") }];
+pub const EDGE: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") },
+    Migration { name: "0002_local.sql", sql: include_str!("../../migrations/edge/0002_local.sql") },
+];
 
 /// The migrations of `migrations/cloud`, in order.
 #[cfg(feature = "cloud")]
-pub const CLOUD: &[Migration] =
-    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") }];
+pub const CLOUD: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") },
+    Migration { name: "0002_previous.sql", sql: include_str!("../../migrations/cloud/0002_previous.sql") },
+];
 
 /// Brings the file to the newest schema.
 ///

@@ -42,7 +42,9 @@ impl Generation {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    fn get(&self) -> u64 {
+    /// How often it has been so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -99,12 +101,35 @@ impl Readers {
         E: JobError,
         F: FnOnce(&Connection) -> Result<T, E> + Send + 'static,
     {
+        self.submit(move |conn| conn.map_err(E::from).and_then(|conn| snapshot(conn, read))).await
+    }
+
+    /// Runs a read on one of the threads, but not with the connection of the thread: for callers that keep one
+    /// of their own.
+    ///
+    /// # Errors
+    /// The read's own error, or the store's.
+    pub async fn lend<T, E, F>(&self, read: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnOnce() -> Result<T, E> + Send + 'static,
+    {
+        self.submit(move |_| read()).await
+    }
+
+    async fn submit<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnOnce(Result<&Connection, StoreError>) -> Result<T, E> + Send + 'static,
+    {
         let Ok(_place) = self.places.acquire().await else {
             return Err(StoreError::Closed.into());
         };
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |conn| {
-            let result = conn.map_err(E::from).and_then(|conn| snapshot(conn, read));
+            let result = work(conn);
             let corrupt = match result.as_ref().err().and_then(JobError::store) {
                 Some(error @ StoreError::Corrupt(_)) => Some(error.clone()),
                 _ => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::api::{Address, Client, Extension, ExtensionCall, Limits, Listener, Objects, Server};
+use edgesync::api::{Access, Address, Client, Extension, ExtensionCall, Keeper, Limits, Listener, Server};
 use edgesync::cloud::CloudObjects;
 use edgesync::object::Status;
 use edgesync::object::status::Result;
@@ -52,11 +52,16 @@ pub(crate) struct Running {
 
 impl Running {
     /// Serves a keeper on both kinds of address.
-    pub(crate) async fn start<O: Objects>(objects: Arc<O>, limits: Limits) -> Self {
+    pub(crate) async fn start<K: Keeper>(keeper: Arc<K>, limits: Limits) -> Self {
+        Self::start_at(keeper, limits, &"127.0.0.1:0".parse().unwrap()).await
+    }
+
+    /// Serves a keeper on a Unix socket and at a TCP address.
+    pub(crate) async fn start_at<K: Keeper>(keeper: Arc<K>, limits: Limits, tcp: &Address) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
-        let tcp = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let server = Server::new(objects, Echo, limits);
+        let tcp = Listener::bind(tcp).await.unwrap();
+        let server = Server::new(keeper, Echo, Access::open(), limits);
         let (stop, stopped) = watch::channel(());
         let addresses = (tcp.address().clone(), unix.address().clone());
         let tasks = [tcp, unix].map(|listener| {
@@ -120,8 +125,13 @@ impl Drop for Running {
 
 /// Opens the cloud's store.
 pub(crate) async fn open(path: &Path) -> CloudObjects {
+    open_with(path, CloudOptions::default()).await
+}
+
+/// Opens the cloud's store.
+pub(crate) async fn open_with(path: &Path, options: CloudOptions) -> CloudObjects {
     let path = path.to_owned();
-    let store = tokio::task::spawn_blocking(move || CloudStore::open(&path, &CloudOptions::default()));
+    let store = tokio::task::spawn_blocking(move || CloudStore::open(&path, &options));
     CloudObjects::new(store.await.unwrap().unwrap()).await.unwrap()
 }
 

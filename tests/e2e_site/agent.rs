@@ -48,6 +48,7 @@ impl Agent {
         let mut settings = Settings::default();
         settings.text("node.name", node).text("link.broker", format!("mqtt://{broker}"));
         settings.text("store.path", database.display()).text("api.socket", socket.display());
+        settings.text("api.listen", "127.0.0.1:0");
         settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
         settings.text("sync.hello_timeout", "2s").text("sync.report_timeout", "2s");
         settings.text("log.format", "text");

@@ -32,11 +32,16 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
         });
         let (fits, node, status) = believed.await;
         if fits {
-            let (wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
+            let (wanted, versions) = read(&cloud.client()).await;
+            let found = held(&agent.client()).await;
             let mut differences = differences(&wanted, &found);
             let node = &agent.node;
-            if records(&cloud.client(), node).await != records(&agent.client(), node).await {
-                differences.push("the ObjectSync records".to_owned());
+            let versions = versions.into_iter().map(|(uid, version)| (format!("{node}.{uid}"), version));
+            let versions: BTreeMap<String, String> = versions.collect();
+            for (side, client) in [("cloud", cloud.client()), ("node", agent.client())] {
+                if records(&client, node).await != versions {
+                    differences.push(format!("the ObjectSync records of the {side}"));
+                }
             }
             if differences.is_empty() {
                 return wanted.len();
@@ -51,19 +56,42 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
     }
 }
 
-/// Everything that a side holds, by UID.
+/// Everything that a side holds, by UID, without what each side has of its own.
 pub(crate) async fn held(client: &Client) -> BTreeMap<String, Value> {
-    let mut all = BTreeMap::new();
+    read(client).await.0
+}
+
+/// Everything that a side holds, and the versions that its API gives it; both by UID.
+async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, String>) {
+    let (mut all, mut versions) = (BTreeMap::new(), BTreeMap::new());
     for collection in COLLECTIONS {
         for mut item in items(client, collection).await {
-            // Not sent to nodes.
-            item["metadata"].as_object_mut().unwrap().remove("managedFields");
             let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
+            versions.insert(uid.clone(), without_own(&mut item));
             let twice = all.insert(uid, item);
             assert!(twice.is_none(), "listed twice: {twice:?}");
         }
     }
-    all
+    (all, versions)
+}
+
+/// Takes from an object what each side has of its own, and gives the version.
+fn without_own(object: &mut Value) -> String {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    // Not sent to nodes.
+    metadata.remove("managedFields");
+    // A node counts its own versions; the cloud's stand in the records.
+    match metadata.remove("resourceVersion") {
+        Some(Value::String(version)) => version,
+        other => panic!("the version of an object is {other:?}"),
+    }
+}
+
+/// Whether both sides mean the same object in the same state.
+pub(crate) fn is_same(mut one: Value, mut other: Value) -> bool {
+    without_own(&mut one);
+    without_own(&mut other);
+    one == other
 }
 
 /// The versions in the ObjectSync records of a node, by name.

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 pub(crate) use agent::Agent;
 pub(crate) use cloud::{Cloud, Counters, apply, path_of};
-pub(crate) use compare::{differences, held, same_on_both_sides, same_within};
+pub(crate) use compare::{differences, held, is_same, same_on_both_sides, same_within};
 pub(crate) use database::{Snapshot, edge_rows, recorded};
 pub(crate) use forger::Forger;
 pub(crate) use objects::{Random, changed, config_map, object, objects, secret, sized};

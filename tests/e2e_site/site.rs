@@ -60,6 +60,11 @@ impl Settings {
         self.set(key, &format!("{:?}", value.to_string()))
     }
 
+    /// Whether a key is set to this text.
+    pub(crate) fn is(&self, key: &str, value: &str) -> bool {
+        self.values.get(key).is_some_and(|set| *set == format!("{value:?}"))
+    }
+
     /// Tables that follow the keys.
     pub(crate) fn tables(&mut self, more: &str) -> &mut Self {
         more.clone_into(&mut self.more);

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync::object::{Resource, ResourceVersion, Scope};
-use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry};
+use edgesync::store::edge::{
+    EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, Scan, ScanRow,
+};
 use edgesync::sync::change::{Change, Delete, Put, Uid};
 use edgesync::sync::digest::{BucketSet, Digest};
 use serde_json::value::RawValue;
@@ -99,6 +101,34 @@ pub async fn held(store: &EdgeStore) -> BTreeMap<String, String> {
             None => return held,
         }
     }
+}
+
+/// A Lease or Event to be written.
+pub fn local(kind: LocalKind, name: &str, text: &str) -> LocalObject {
+    let body = format!(r#"{{"metadata":{{"name":"{name}","namespace":"lab"}},"note":"{text}"}}"#);
+    LocalObject { kind, namespace: "lab".into(), name: name.into(), version: 0, body }
+}
+
+/// Creates an object or updates the one that is there.
+pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome {
+    let held = store.local(object.kind, object.namespace.clone(), object.name.clone()).await.unwrap();
+    let write = match held {
+        None => LocalWrite::Create(object),
+        Some(held) => LocalWrite::Update(object, held.version),
+    };
+    store.write_local(write).await.unwrap()
+}
+
+/// All local objects of a kind, by name.
+pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, LocalObject> {
+    let mut snapshot = store.snapshot().await.unwrap().unwrap();
+    let scan = Scan::Local { kind, namespace: None, after: None };
+    let read = snapshot.scan(scan, BTreeMap::new(), |found, row| {
+        let ScanRow::Local(object) = row else { unreachable!() };
+        found.insert(object.name.clone(), object);
+        std::ops::ControlFlow::Continue(())
+    });
+    read.await.unwrap()
 }
 
 /// Asserts that count and digest are those of the rows, and returns the rows.

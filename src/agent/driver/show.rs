@@ -78,6 +78,7 @@ impl Driver {
                 "storeFull": self.limits.store_full,
                 "linkQueueFull": self.limits.link_queue_full,
                 "readingStalled": traffic.stalled,
+                "eventsDropped": stats.map(|stats| stats.events_dropped),
             },
             "rejected": self.rejected.values().collect::<Vec<_>>(),
             "counters": {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::DemoError;
+use super::objects::NAMESPACES;
 use crate::api::Client;
 use crate::cli::get::Pages;
 use crate::object::{Resource, objectsync};
@@ -14,6 +15,9 @@ const MAX_TOLD: usize = 10;
 /// The fields of a record that both sides must agree on; the others are given by the store that keeps it.
 const RECORD_FIELDS: [&str; 5] =
     ["/kind", "/metadata/name", "/metadata/namespace", "/spec", "/status/objectResourceVersion"];
+
+/// The fields of an object's metadata that each side has for itself.
+const OWN_FIELDS: [&str; 2] = ["resourceVersion", "managedFields"];
 
 /// Everything that one side holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +49,15 @@ impl Side {
             }
         }
         Ok(side)
+    }
+
+    /// What of the cloud's objects belongs on the node: not the Namespaces, which the cloud side makes itself.
+    pub(super) fn placed(mut self) -> Self {
+        let namespace = |object: &Value| {
+            object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        self.objects.retain(|_, object| NAMESPACES.contains(&&*namespace(object)));
+        self
     }
 }
 
@@ -104,11 +117,11 @@ impl Comparison {
     }
 }
 
-/// Compares objects in full, records with each other, and records with the objects they are about.
+/// Compares objects in full but for what each side has of its own, records with each other, and records with the objects they are about.
 pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison {
     let mut found =
         Comparison { objects: cloud.objects.len(), records: cloud.records.len(), ..Comparison::default() };
-    found.sides(&cloud.objects, &node.objects, Value::clone);
+    found.sides(&cloud.objects, &node.objects, object);
     found.sides(&cloud.records, &node.records, record);
     let held: BTreeMap<&str, &str> = cloud.records.values().filter_map(held).collect();
     for (key, object) in &cloud.objects {
@@ -121,6 +134,17 @@ pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison 
         }
     }
     found
+}
+
+/// An object without the fields that the store that keeps it gives; the cloud's version stands in the record.
+fn object(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in OWN_FIELDS {
+            metadata.remove(field);
+        }
+    }
+    object
 }
 
 fn record(record: &Value) -> Value {
@@ -190,6 +214,9 @@ mod tests {
         for record in node.records.values_mut() {
             record["metadata"]["uid"] = json!("other");
             record["metadata"]["resourceVersion"] = json!("99");
+        }
+        for object in node.objects.values_mut() {
+            object["metadata"]["resourceVersion"] = json!("99");
         }
         let found = compare(&cloud, &node, "n");
         assert_eq!(found, Comparison { objects: 2, records: 2, ..Comparison::default() });

@@ -56,7 +56,7 @@ pub(super) fn agent_config(workspace: &Workspace, link: SocketAddr) -> String {
          [store]\npath = {store}\n\n\
          # A demo has no fleet to spare: reconnect sooner than the default 1s to 1m.\n\
          [link]\nbroker = \"mqtt://{link}\"\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\n\
-         [api]\nsocket = {socket}\n"
+         [api]\nsocket = {socket}\nlisten = \"127.0.0.1:0\"\n"
     )
 }
 

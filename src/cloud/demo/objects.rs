@@ -31,7 +31,13 @@ pub(super) fn object(index: u32, node: &str, revision: u32) -> DemoObject {
     let (plural, kind, name, content) = match index % 4 {
         0 | 1 => ("configmaps", "ConfigMap", format!("line-{line:02}-settings-{index:05}"), settings(random)),
         2 => ("secrets", "Secret", format!("line-{line:02}-credentials-{index:05}"), credentials(random)),
-        _ => ("pods", "Pod", format!("line-{line:02}-driver-{index:05}"), driver(random, index, node)),
+        _ => {
+            // Of a Pod that exists only the images may change.
+            let image =
+                format!("registry.example.com/plant/driver:2.{}.{}", random.below(20), random.below(10));
+            let same = &mut Random(u64::from(index) << 32);
+            ("pods", "Pod", format!("line-{line:02}-driver-{index:05}"), driver(same, index, node, &image))
+        }
     };
     let namespace = NAMESPACES[index as usize / 4 % NAMESPACES.len()];
     let mut body = json!({
@@ -75,14 +81,14 @@ fn credentials(random: &mut Random) -> Value {
 }
 
 /// A driver of a machine.
-fn driver(random: &mut Random, index: u32, node: &str) -> Value {
+fn driver(random: &mut Random, index: u32, node: &str, image: &str) -> Value {
     json!({ "spec": {
         "nodeName": node,
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": 30,
         "containers": [{
             "name": "driver",
-            "image": format!("registry.example.com/plant/driver:2.{}.{}", random.below(20), random.below(10)),
+            "image": image,
             "args": ["--bus=/dev/ttyS1", format!("--station={}", random.below(64)), "--config=/etc/line/line.yaml"],
             "env": [
                 { "name": "CYCLE_MS", "value": (20 + random.below(480)).to_string() },
@@ -136,6 +142,18 @@ mod tests {
         let (one, other) = (object(7, "n", 1), object(7, "n", 2));
         assert_eq!(one.path(), other.path());
         assert_ne!(one.body, other.body);
+    }
+
+    #[test]
+    fn another_revision_of_a_pod_has_other_images_alone() {
+        let without_image = |revision| {
+            let mut spec = object(7, "n", revision).body["spec"].take();
+            let image = spec["containers"][0]["image"].take();
+            (spec, image)
+        };
+        let ((one, old), (other, new)) = (without_image(1), without_image(2));
+        assert_eq!(one, other);
+        assert_ne!(old, new);
     }
 
     #[test]

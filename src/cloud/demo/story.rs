@@ -31,7 +31,7 @@ pub(super) async fn play(
     let reconnected = reconnect(&mut outcome, &restarted, stage, screen).await?;
     reconnect_after_changes(&mut outcome, &reconnected, stage, screen).await?;
     screen.progress(|| "   comparing both sides".into());
-    let (cloud, node) = (Side::fetch(&stage.cloud_api).await?, Side::fetch(&stage.node_api).await?);
+    let (cloud, node) = (Side::fetch(&stage.cloud_api).await?.placed(), Side::fetch(&stage.node_api).await?);
     outcome.comparison = compare(&cloud, &node, NODE);
     Ok(outcome)
 }

@@ -34,7 +34,8 @@ pub struct NodeMatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectMatch {
-    /// Kinds; any kind if empty.
+    /// Kinds; if empty, any kind but those that order the cluster itself: Namespaces, which come with their first
+    /// object, and CustomResourceDefinitions.
     pub kinds: Vec<KindMatch>,
     /// Patterns, one of which the namespace must fit; any namespace, and cluster-scoped objects too, if empty.
     pub namespaces: Vec<Glob>,
@@ -54,10 +55,24 @@ impl ObjectMatch {
     /// Whether the object is selected.
     #[must_use]
     pub fn matches(&self, object: &Summary) -> bool {
-        any(&self.kinds, |kind| kind.matches(&object.resource))
+        let fits = |kind: &KindMatch| kind.matches(&object.resource);
+        let of_kind = match self.kinds.as_slice() {
+            [] => !orders_the_cluster(&object.resource),
+            kinds => kinds.iter().any(fits),
+        };
+        of_kind
             && any(&self.namespaces, |glob| !object.namespace.is_empty() && glob.matches(&object.namespace))
             && self.selector.matches(&object.labels)
     }
+}
+
+/// Whether objects of this kind say how the cluster is ordered, so that nodes only get them where a rule names the
+/// kind.
+fn orders_the_cluster(resource: &Resource) -> bool {
+    matches!(
+        (resource.group.as_str(), resource.kind.as_str()),
+        ("", "Namespace") | ("apiextensions.k8s.io", "CustomResourceDefinition")
+    )
 }
 
 /// Whether one of the patterns fits, or none is given.
@@ -203,6 +218,8 @@ impl<'de> Deserialize<'de> for KindMatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use crate::object::kinds::guess;
     use proptest::prelude::*;
 
@@ -248,6 +265,23 @@ mod tests {
             assert!(error.contains("line 2"), "{error}");
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn what_orders_the_cluster_is_placed_only_by_its_kind() {
+        let object = |word: &str| {
+            let resource = Arc::new(kinds::by_word(word).unwrap().resource());
+            let object = serde_json::from_str(r#"{"metadata":{"name":"a"}}"#).unwrap();
+            Summary::of(&object, resource, "1".into())
+        };
+        let named = |kinds: &[&str]| ObjectMatch {
+            kinds: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
+            ..ObjectMatch::default()
+        };
+        for word in ["namespace", "crd"] {
+            assert!(!named(&[]).matches(&object(word)) && named(&[word]).matches(&object(word)), "{word}");
+        }
+        assert!(named(&[]).matches(&object("clusterrole")));
     }
 
     #[test]

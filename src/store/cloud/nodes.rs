@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row};
+use serde_json::{Value, json};
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::objects::{ObjectRow, Stored, Tx, rfc3339};
+use super::objects::{ObjectRow, Stored, Tx, parse, rfc3339};
+use super::steward::Before;
 use crate::object::objectsync::sync_name;
 use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
 use crate::store::StoreError;
@@ -136,7 +138,7 @@ impl Tx<'_> {
                     return Ok(());
                 }
                 recorded.changed += 1;
-                return self.change_record(&row, record, put);
+                return self.change_record(row, put);
             }
             // The UID has turned up under another name: the record moves.
             self.remove(&row)?;
@@ -146,23 +148,21 @@ impl Tx<'_> {
         self.add_record(node, name, put, now, kinds)
     }
 
-    fn change_record<'a>(
-        &mut self,
-        row: &ObjectRow,
-        mut record: ObjectSync<'a>,
-        put: &'a RecordPut,
-    ) -> Result<(), CloudError> {
+    fn change_record(&mut self, row: ObjectRow, put: &RecordPut) -> Result<(), CloudError> {
         let version = self.steward.next_version();
-        record.status.object_resource_version = put.version.as_str().into();
-        record.metadata.resource_version = version.to_string().into();
-        let body = write_record(&record)?;
-        let stored = Stored { version, body, ..without_body(&row.stored) };
+        let (body, held) = with_version_held(&row.stored, &put.version, version)?;
+        let ObjectRow { id, resource_id, stored: old } = row;
+        let stored = Stored { version, body, ..old };
         self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
-            row.id,
+            id,
             version,
             &stored.body,
         ))?;
-        self.enter(ChangeKind::Modified, row.resource_id, &stored)
+        let before = match held {
+            Some(held) => Before::Record { version: old.version, body: old.body, held },
+            None => Before::Whole { version: old.version, body: old.body },
+        };
+        self.enter(ChangeKind::Modified, resource_id, stored, before)
     }
 
     fn add_record(
@@ -188,7 +188,7 @@ impl Tx<'_> {
             body: write_record(&record)?,
         };
         self.insert(resource_id, "v1alpha1", &stored, Some(node), Some(&put.uid))?;
-        self.enter(ChangeKind::Added, resource_id, &stored)
+        self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
 
     /// The id of ObjectSync or ClusterObjectSync, looked up once a batch.
@@ -312,12 +312,40 @@ fn write_record(record: &ObjectSync<'_>) -> Result<String, StoreError> {
     String::from_utf8(text).map_err(|error| StoreError::internal(error.to_string()))
 }
 
-fn without_body(stored: &Stored) -> Stored {
-    Stored {
-        uid: Arc::clone(&stored.uid),
-        version: stored.version,
-        namespace: stored.namespace.clone(),
-        name: stored.name.clone(),
-        body: String::new(),
+/// The text of a record that tells of another version. Also the version that it told of, if the record has no
+/// fields but those of [`ObjectSync`]: then nothing else differs.
+fn with_version_held(
+    stored: &Stored,
+    held: &ResourceVersion,
+    version: u64,
+) -> Result<(String, Option<String>), StoreError> {
+    let mut record = parse_record(stored)?;
+    let own = version.to_string();
+    let old = std::mem::replace(&mut record.status.object_resource_version, held.as_str().into());
+    let lengths = stored.body.len() + held.as_str().len() + own.len();
+    let expected = lengths.checked_sub(old.len() + record.metadata.resource_version.len());
+    record.metadata.resource_version = own.as_str().into();
+    let body = write_record(&record)?;
+    // A text that begins like an object would be taken for the whole one.
+    if Some(body.len()) == expected && !old.starts_with('{') {
+        return Ok((body, Some(old.into_owned())));
     }
+    // Finalizers, managed fields and whatever else someone has put there stay.
+    let mut object = parse(stored)?;
+    object.set_metadata("resourceVersion", own);
+    let status = json!({ "objectResourceVersion": held.as_str() });
+    match object.fields_mut().get_mut("status") {
+        Some(Value::Object(fields)) => fields.extend(status.as_object().cloned().unwrap_or_default()),
+        _ => drop(object.fields_mut().insert("status".to_owned(), status)),
+    }
+    Ok((object.to_json(), None))
+}
+
+/// A record as it was before it told of another version.
+pub(super) fn record_before(body: &str, version: u64, held: &str) -> Result<String, StoreError> {
+    let damaged = |error| StoreError::corrupt(format!("a record in the history is damaged: {error}"));
+    let mut record = ObjectSync::parse(body).map_err(damaged)?;
+    record.status.object_resource_version = held.into();
+    record.metadata.resource_version = version.to_string().into();
+    write_record(&record)
 }

@@ -1,5 +1,5 @@
-//! Create, replace and delete within a transaction: what the store gives (uid, versions, times) and what
-//! it refuses.
+//! Create, update and delete within a transaction: what the store gives (versions; uid and times where they are
+//! missing) and what it refuses.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::steward::{CloudSteward, Event};
+use super::steward::{Before, CloudSteward, Event};
 use crate::object::objectsync::is_sync_record;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
 use crate::store::StoreError;
 
-/// Metadata that only the store gives: values from a client are replaced.
-const GIVEN_BY_STORE: [&str; 7] = [
+/// Metadata that no client gives.
+pub const SERVER_METADATA: [&str; 7] = [
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -130,18 +130,21 @@ impl Tx<'_> {
         if taken {
             return Err(CloudError::AlreadyExists { key });
         }
-        for field in GIVEN_BY_STORE {
-            object.remove_metadata(field);
+        if object.uid().is_empty() {
+            object.set_metadata("uid", uuid::Uuid::new_v4().to_string());
+        }
+        if object.creation_timestamp().is_empty() {
+            object.set_metadata("creationTimestamp", rfc3339(self.now));
+        }
+        if object.generation() == 0 {
+            object.set_metadata("generation", 1);
         }
         let version = self.steward.next_version();
-        object.set_metadata("uid", uuid::Uuid::new_v4().to_string());
-        object.set_metadata("creationTimestamp", rfc3339(self.now));
-        object.set_metadata("generation", 1);
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         let (node, uid) = sync.unzip();
         self.insert(resource_id, version_of(&object), &stored, node.as_deref(), uid.as_deref())?;
-        self.enter(ChangeKind::Added, resource_id, &stored)?;
+        self.enter(ChangeKind::Added, resource_id, stored.clone(), Before::Nothing)?;
         self.publish(ChangeKind::Added, &object, resource, &stored);
         Ok(stored)
     }
@@ -160,7 +163,7 @@ impl Tx<'_> {
         }
         sync_columns(resource, &object, &key)?;
         let old = parse(&row.stored)?;
-        for field in GIVEN_BY_STORE {
+        for field in SERVER_METADATA {
             match old.metadata().and_then(|metadata| metadata.get(field)) {
                 Some(value) => object.set_metadata(field, value.clone()),
                 None => drop(object.remove_metadata(field)),
@@ -171,11 +174,49 @@ impl Tx<'_> {
         }
         let changed = desired_fields(&object).ne(desired_fields(&old));
         object.set_metadata("generation", old.generation() + u64::from(changed));
+        self.change(resource, row, object)
+    }
+
+    /// Puts an object in the place of the one under its name, if that has the version `expected`.
+    pub(super) fn update(
+        &mut self,
+        resource: &Arc<Resource>,
+        mut object: Object,
+        expected: u64,
+    ) -> Result<Stored, CloudError> {
+        let (row, key) = self.existing(resource, object.namespace(), object.name())?;
+        let current = row.stored.version;
+        if current != expected {
+            return Err(CloudError::Conflict { key, given: expected.to_string(), current });
+        }
+        if object.uid() != &*row.stored.uid {
+            let (given, current) = (object.uid().to_owned(), row.stored.uid.to_string());
+            return Err(CloudError::OtherUid { key, given, current });
+        }
+        sync_columns(resource, &object, &key)?;
+        object.set_metadata("resourceVersion", current.to_string());
+        // Both have sorted keys: equal objects are equal texts.
+        if object.to_json() == row.stored.body {
+            return Ok(row.stored);
+        }
+        self.change(resource, row, object)
+    }
+
+    /// Writes the new content of a row.
+    fn change(
+        &mut self,
+        resource: &Arc<Resource>,
+        row: ObjectRow,
+        mut object: Object,
+    ) -> Result<Stored, CloudError> {
         let version = self.steward.next_version();
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
-        self.update(row.id, version_of(&object), &stored)?;
-        self.enter(ChangeKind::Modified, row.resource_id, &stored)?;
+        self.conn
+            .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
+            .execute((row.id, version_of(&object), stored.version, &stored.body))?;
+        let before = Before::Whole { version: row.stored.version, body: row.stored.body };
+        self.enter(ChangeKind::Modified, row.resource_id, stored.clone(), before)?;
         self.publish(ChangeKind::Modified, &object, resource, &stored);
         Ok(stored)
     }
@@ -206,7 +247,8 @@ impl Tx<'_> {
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([row.id])?;
-        self.enter(ChangeKind::Deleted, row.resource_id, &stored)?;
+        let before = Before::Same { version: row.stored.version };
+        self.enter(ChangeKind::Deleted, row.resource_id, stored.clone(), before)?;
         Ok((stored, object))
     }
 
@@ -299,28 +341,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    pub(super) fn update(&self, id: i64, api_version: &str, stored: &Stored) -> Result<(), CloudError> {
-        self.conn
-            .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
-            .execute((id, api_version, stored.version, &stored.body))?;
-        Ok(())
-    }
-
     pub(super) fn enter(
         &mut self,
         kind: ChangeKind,
         resource_id: i64,
-        stored: &Stored,
+        object: Stored,
+        before: Before,
     ) -> Result<(), CloudError> {
-        let event = Event {
-            kind,
-            version: stored.version,
-            resource_id,
-            namespace: &stored.namespace,
-            name: &stored.name,
-            body: &stored.body,
-        };
-        self.steward.enter(self.conn, &event)
+        self.steward.enter(self.conn, Event { kind, resource_id, object, before })
     }
 
     fn publish(&mut self, kind: ChangeKind, object: &Object, resource: &Arc<Resource>, stored: &Stored) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rusqlite::Connection;
 use tokio::sync::broadcast;
@@ -15,6 +15,7 @@ use crate::store::StoreError;
 use crate::store::engine::{self, EngineOptions, Kind, with_suffix};
 use crate::store::migrate::CLOUD;
 use crate::store::reader::{Generation, ReaderLimits, Readers};
+use crate::store::snapshots::{SnapshotLimits, Snapshots};
 use crate::store::writer::{Writer, WriterLimits};
 
 /// The mark of a cloud database: "esCl".
@@ -33,6 +34,8 @@ pub struct CloudOptions {
     pub feed_changes: usize,
     /// The limits of the readers.
     pub readers: ReaderLimits,
+    /// The limits of the snapshots for lists.
+    pub snapshots: SnapshotLimits,
     /// The largest object that is stored, bytes of JSON text.
     pub max_object_bytes: usize,
     /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
@@ -52,6 +55,7 @@ impl Default for CloudOptions {
             history: HistoryLimits::default(),
             feed_changes: 8192,
             readers: ReaderLimits { threads: 2, queue: 256 },
+            snapshots: SnapshotLimits::default(),
             max_object_bytes: 32 << 20,
             set_aside_corrupt: false,
             check_at_start: true,
@@ -126,9 +130,11 @@ fn start(
 ) -> Result<CloudStore, StoreError> {
     let (feed, _) = broadcast::channel(options.feed_changes.max(1));
     let last_version = Arc::new(AtomicU64::new(0));
+    let observer = Arc::new(OnceLock::new());
     let shared = Shared {
         // The steward holds the only strong one: the feed ends when the writer does.
         feed: feed.downgrade(),
+        observer: Arc::clone(&observer),
         last_version: Arc::clone(&last_version),
         gaps: opened.gaps,
         incarnation: Mutex::new(opened.incarnation.into()),
@@ -136,9 +142,10 @@ fn start(
         max_object_bytes: options.max_object_bytes,
         clock: options.clock,
     };
-    let steward = CloudSteward::new(opened.counters, feed, last_version, options.history, lock);
+    let steward = CloudSteward::new(opened.counters, feed, observer, last_version, options.history, lock);
     let writer = Writer::start("cloud-write", conn, steward, options.writer)?;
     let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "a read found damage"));
     let readers = Readers::start(path, &options.engine, options.readers, &Generation::default(), on_corrupt)?;
-    Ok(CloudStore { writer, readers, shared: Arc::new(shared) })
+    let snapshots = Snapshots::new(path, &options.engine, options.snapshots, readers.clone());
+    Ok(CloudStore { writer, readers, snapshots, shared: Arc::new(shared) })
 }

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use serde::Deserialize;
 
-use super::CloudError;
 use super::feed::ChangeKind;
+use super::nodes::record_before;
 use super::objects::{COLUMNS, ObjectRow, Stored, parse, resource_id};
-use crate::object::{Object, Resource, ResourceVersion, Scope, Selector, Summary};
+use super::observer::KindName;
+use super::{CloudError, WatchChange};
+use crate::object::{Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
 use crate::store::StoreError;
 
 /// A page of a list ends when its bodies have this many bytes together.
@@ -74,23 +76,26 @@ pub struct Body {
     pub body: String,
 }
 
-/// A change of the history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistoryEvent {
-    /// What happened.
-    pub kind: ChangeKind,
-    /// The version of the change.
+/// Which changes are to be read from the history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// Only changes after this version.
+    pub after: u64,
+    /// Only changes of this kind; of all if absent.
+    pub of: Option<KindName>,
+    /// At most so many changes, [`MAX_PAGE_ITEMS`] if more.
+    pub limit: usize,
+    /// Ends with the change that reaches so many bytes.
+    pub bytes: usize,
+}
+
+/// Changes from the history, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryPage {
+    /// The changes.
+    pub changes: Vec<WatchChange>,
+    /// Everything up to this version is in here or was before.
     pub version: u64,
-    /// The API group of the object.
-    pub group: String,
-    /// The kind of the object.
-    pub object_kind: String,
-    /// Namespace, empty for cluster-scoped objects.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// The object after the change, a deleted one as it was last, with the version of the change.
-    pub body: String,
 }
 
 /// The version of the snapshot that the connection reads.
@@ -99,7 +104,14 @@ pub(super) fn version(conn: &Connection) -> Result<u64, CloudError> {
 }
 
 pub(super) fn resources(conn: &Connection) -> Result<Vec<Resource>, CloudError> {
-    Ok(resource_map(conn)?.into_values().collect())
+    let mut used = conn.prepare_cached("SELECT 1 FROM objects WHERE resource_id = ?1 LIMIT 1")?;
+    let mut resources = Vec::new();
+    for (id, resource) in resource_map(conn)? {
+        if used.exists([id])? {
+            resources.push(resource);
+        }
+    }
+    Ok(resources)
 }
 
 fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError> {
@@ -189,20 +201,6 @@ fn selected(selector: &Selector, body: &str) -> bool {
     selector.matches_with(|key| labels.get(key).map(AsRef::as_ref))
 }
 
-/// Leaves what writers noted about themselves out of an object.
-fn without_managed_fields(body: String) -> String {
-    if !body.contains("\"managedFields\"") {
-        return body;
-    }
-    match serde_json::from_str::<Object>(&body) {
-        Ok(mut object) => {
-            object.strip_managed_fields();
-            object.to_json()
-        }
-        Err(_) => body,
-    }
-}
-
 pub(super) fn bodies(
     conn: &Connection,
     uids: &[Arc<str>],
@@ -255,33 +253,67 @@ pub(super) fn snapshot(conn: &Connection) -> Result<(u64, Vec<Summary>), CloudEr
     Ok((version, summaries))
 }
 
-pub(super) fn history(conn: &Connection, after: u64, limit: usize) -> Result<Vec<HistoryEvent>, CloudError> {
+pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<HistoryPage, CloudError> {
+    let after = query.after;
     let oldest: u64 = conn
         .prepare_cached("SELECT history_start FROM meta WHERE id = 1")?
         .query_row([], |row| row.get(0))?;
     if after < oldest {
         return Err(CloudError::Expired { after, oldest });
     }
+    let mut page = HistoryPage { changes: Vec::new(), version: version(conn)?.max(after) };
+    let only = match &query.of {
+        Some(of) => match resource_id(conn, &of.group, &of.kind)? {
+            Some(id) => Some(id),
+            None => return Ok(page),
+        },
+        None => None,
+    };
     let mut statement = conn.prepare_cached(
-        r#"SELECT type, events.version, "group", kind, namespace, name, object
+        r#"SELECT type, events.version, resource_id, namespace, name, object, previous, previous_version,
+                  "group", kind
            FROM events JOIN resources ON resources.id = resource_id
-           WHERE events.version > ?1 ORDER BY events.version LIMIT ?2"#,
+           WHERE events.version > ?1 AND (?2 IS NULL OR resource_id = ?2) ORDER BY events.version"#,
     )?;
-    let mut rows = statement.query((after, limit.min(MAX_PAGE_ITEMS)))?;
-    let mut events = Vec::new();
+    let mut rows = statement.query((after, only))?;
+    let mut names = HashMap::new();
+    let mut bytes = 0;
     while let Some(row) = rows.next()? {
-        let code: u8 = row.get(0)?;
-        let kind = ChangeKind::from_code(code)
-            .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
-        events.push(HistoryEvent {
-            kind,
-            version: row.get(1)?,
-            group: row.get(2)?,
-            object_kind: row.get(3)?,
-            namespace: row.get(4)?,
-            name: row.get(5)?,
-            body: row.get(6)?,
-        });
+        let change = past_change(row, &mut names)?;
+        bytes += change.body.len() + change.previous.as_ref().map_or(0, String::len);
+        page.changes.push(change);
+        if page.changes.len() >= query.limit.min(MAX_PAGE_ITEMS) || bytes >= query.bytes {
+            page.version = page.changes.last().map_or(after, |last| last.version);
+            break;
+        }
     }
-    Ok(events)
+    Ok(page)
+}
+
+fn past_change(row: &Row<'_>, names: &mut HashMap<i64, Arc<KindName>>) -> Result<WatchChange, CloudError> {
+    let code: u8 = row.get(0)?;
+    let kind = ChangeKind::from_code(code)
+        .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
+    let resource_id = row.get(2)?;
+    let of = match names.get(&resource_id) {
+        Some(name) => Arc::clone(name),
+        None => {
+            let name = KindName { group: row.get(8)?, kind: row.get(9)? };
+            Arc::clone(names.entry(resource_id).or_insert(Arc::new(name)))
+        }
+    };
+    let body: String = row.get(5)?;
+    let previous = match (row.get::<_, Option<String>>(6)?, row.get(7)?) {
+        (Some(held), Some(version)) if !held.starts_with('{') => Some(record_before(&body, version, &held)?),
+        (previous, _) => previous,
+    };
+    Ok(WatchChange {
+        kind,
+        of,
+        version: row.get(1)?,
+        namespace: row.get(3)?,
+        name: row.get(4)?,
+        body,
+        previous,
+    })
 }

@@ -1,20 +1,27 @@
 //! What lives beside the write connection: the counter of versions, the history's length, and the changes
 //! that are published once they are committed.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::Connection;
 use tokio::sync::broadcast;
 
 use super::CloudError;
 use super::feed::{ChangeKind, FeedChange};
+use super::objects::Stored;
+use super::observer::{KindName, Observer, WatchChange};
 use super::versions::Counters;
 use crate::object::Summary;
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint};
 use crate::store::writer::Steward;
+
+/// The most bytes of changes that one transaction keeps for the observer; of a larger one it is told the
+/// version only.
+const MAX_UNTOLD_BYTES: usize = 32 << 20;
 
 /// The bounds of the history. It is cut when it exceeds one of them by an eighth.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +52,13 @@ pub(super) struct CloudSteward {
     committed: Counters,
     pending: Vec<FeedChange>,
     feed: broadcast::Sender<FeedChange>,
+    /// Where the observer is found once there is one.
+    observers: Arc<OnceLock<Arc<dyn Observer>>>,
+    observer: Option<Arc<dyn Observer>>,
+    untold: Vec<WatchChange>,
+    untold_bytes: usize,
+    /// Kinds that the open transaction has met, by their number, as far as the observer wants them.
+    names: HashMap<i64, Option<Arc<KindName>>>,
     /// The last committed version, for everyone.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
@@ -56,22 +70,61 @@ pub(super) struct CloudSteward {
 pub(super) struct Mark {
     counters: Counters,
     pending: usize,
+    untold: usize,
 }
 
 /// A change to be entered into the history.
-pub(super) struct Event<'a> {
+pub(super) struct Event {
     pub(super) kind: ChangeKind,
-    pub(super) version: u64,
     pub(super) resource_id: i64,
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
-    pub(super) body: &'a str,
+    /// After the change; a deleted one as it was last, with the version of the deletion.
+    pub(super) object: Stored,
+    pub(super) before: Before,
+}
+
+/// What an object was before a change.
+pub(super) enum Before {
+    /// It was not.
+    Nothing,
+    /// What it is in the change, but for the version: for deletions.
+    Same { version: u64 },
+    /// This.
+    Whole { version: u64, body: String },
+    /// This, which differs in the version held and its own version only: for records.
+    Record { version: u64, body: String, held: String },
+}
+
+impl Before {
+    /// What the history keeps: see the migration.
+    fn columns(&self) -> (Option<u64>, Option<&str>) {
+        match self {
+            Self::Nothing => (None, None),
+            Self::Same { version } => (Some(*version), None),
+            Self::Whole { version, body } => (Some(*version), Some(body)),
+            Self::Record { version, held, .. } => (Some(*version), Some(held)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Same { .. } => 0,
+            Self::Whole { body, .. } | Self::Record { body, .. } => body.len(),
+        }
+    }
+
+    fn into_body(self) -> Option<String> {
+        match self {
+            Self::Nothing | Self::Same { .. } => None,
+            Self::Whole { body, .. } | Self::Record { body, .. } => Some(body),
+        }
+    }
 }
 
 impl CloudSteward {
     pub(super) fn new(
         counters: Counters,
         feed: broadcast::Sender<FeedChange>,
+        observers: Arc<OnceLock<Arc<dyn Observer>>>,
         last_version: Arc<AtomicU64>,
         limits: HistoryLimits,
         lock: File,
@@ -82,6 +135,11 @@ impl CloudSteward {
             committed: counters,
             pending: Vec::new(),
             feed,
+            observers,
+            observer: None,
+            untold: Vec::new(),
+            untold_bytes: 0,
+            names: HashMap::new(),
             last_version,
             limits,
             _lock: lock,
@@ -89,13 +147,14 @@ impl CloudSteward {
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark { counters: self.now, pending: self.pending.len() }
+        Mark { counters: self.now, pending: self.pending.len(), untold: self.untold.len() }
     }
 
     /// Takes back what a failed job has done since the mark.
     pub(super) fn reset(&mut self, mark: &Mark) {
         self.now = mark.counters;
         self.pending.truncate(mark.pending);
+        self.untold.truncate(mark.untold);
     }
 
     /// The next version. Part of the transaction: a failed job gives its versions back unseen.
@@ -105,22 +164,63 @@ impl CloudSteward {
     }
 
     /// Enters a change into the history.
-    pub(super) fn enter(&mut self, conn: &Connection, event: &Event<'_>) -> Result<(), CloudError> {
+    pub(super) fn enter(&mut self, conn: &Connection, event: Event) -> Result<(), CloudError> {
+        let Event { kind, resource_id, object, before } = event;
+        let (previous_version, previous) = before.columns();
         conn.prepare_cached(
-            "INSERT INTO events (version, type, resource_id, namespace, name, object)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO events
+               (version, type, resource_id, namespace, name, object, previous_version, previous)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute((
-            event.version,
-            event.kind.code(),
-            event.resource_id,
-            event.namespace,
-            event.name,
-            event.body,
+            object.version,
+            kind.code(),
+            resource_id,
+            &object.namespace,
+            &object.name,
+            &object.body,
+            previous_version,
+            previous,
         ))?;
         self.now.events += 1;
-        self.now.event_bytes += event.body.len() as u64;
+        self.now.event_bytes += (object.body.len() + previous.map_or(0, str::len)) as u64;
+        let Some(of) = self.wanted(conn, resource_id)? else { return Ok(()) };
+        self.untold_bytes += object.body.len() + before.len();
+        if self.untold_bytes > MAX_UNTOLD_BYTES {
+            self.untold.clear();
+            return Ok(());
+        }
+        let Stored { version, namespace, name, body, .. } = object;
+        let previous = before.into_body();
+        self.untold.push(WatchChange { kind, of, version, namespace, name, body, previous });
         Ok(())
+    }
+
+    /// The name of a kind, if the observer wants its changes.
+    fn wanted(&mut self, conn: &Connection, resource_id: i64) -> Result<Option<Arc<KindName>>, CloudError> {
+        let Some(observer) = &self.observer else { return Ok(None) };
+        if let Some(known) = self.names.get(&resource_id) {
+            return Ok(known.clone());
+        }
+        let name = conn
+            .prepare_cached(r#"SELECT "group", kind FROM resources WHERE id = ?1"#)?
+            .query_row([resource_id], |row| Ok(KindName { group: row.get(0)?, kind: row.get(1)? }))?;
+        let name = observer.wants(&name).then(|| Arc::new(name));
+        self.names.insert(resource_id, name.clone());
+        Ok(name)
+    }
+
+    /// Tells the observer what has been committed.
+    fn tell(&mut self) {
+        let changes = std::mem::take(&mut self.untold);
+        let too_many = std::mem::take(&mut self.untold_bytes) > MAX_UNTOLD_BYTES;
+        match &self.observer {
+            Some(observer) if too_many => observer.begin(self.now.last),
+            Some(observer) if self.now.last != self.committed.last => {
+                observer.committed(changes, self.now.last);
+            }
+            _ => {}
+        }
     }
 
     /// Publishes a change after the commit.
@@ -135,8 +235,10 @@ impl CloudSteward {
         if self.limits.allow(&self.now, true) {
             return Ok(());
         }
-        let mut oldest =
-            conn.prepare_cached("SELECT version, octet_length(object) FROM events ORDER BY version")?;
+        let mut oldest = conn.prepare_cached(
+            "SELECT version, octet_length(object) + coalesce(octet_length(previous), 0)
+             FROM events ORDER BY version",
+        )?;
         let mut rows = oldest.query([])?;
         while !self.limits.allow(&self.now, false) {
             let Some(row) = rows.next()? else { break };
@@ -151,6 +253,20 @@ impl CloudSteward {
 }
 
 impl Steward for CloudSteward {
+    fn before_group(&mut self, _conn: &mut Connection) -> Result<(), StoreError> {
+        if self.observer.is_none()
+            && let Some(observer) = self.observers.get()
+        {
+            observer.begin(self.committed.last);
+            self.observer = Some(Arc::clone(observer));
+        }
+        if let Some(observer) = &self.observer {
+            observer.attend(self.committed.last);
+        }
+        self.names.clear();
+        Ok(())
+    }
+
     fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
         self.trim(conn)?;
         if self.now != self.committed {
@@ -161,6 +277,8 @@ impl Steward for CloudSteward {
     }
 
     fn committed(&mut self, _conn: &Connection) {
+        // Before anyone can ask for changes after the new version.
+        self.tell();
         self.committed = self.now;
         self.last_version.store(self.now.last, Ordering::Release);
         for change in self.pending.drain(..) {
@@ -170,10 +288,14 @@ impl Steward for CloudSteward {
     }
 
     fn rolled_back(&mut self, conn: &Connection) {
+        // A kind that was entered by what is undone may leave its number to another one.
+        self.names.clear();
         // Within a transaction a single job was undone, which has reset its own part already.
         if conn.is_autocommit() {
             self.now = self.committed;
             self.pending.clear();
+            self.untold.clear();
+            self.untold_bytes = 0;
         }
     }
 
@@ -181,6 +303,14 @@ impl Steward for CloudSteward {
         // A closed store is one file: whoever copies it need not know of the log.
         if let Err(error) = engine::checkpoint(conn, Checkpoint::Truncate) {
             tracing::warn!(%error, "the log could not be copied into the database while closing it");
+        }
+    }
+}
+
+impl Drop for CloudSteward {
+    fn drop(&mut self) {
+        if let Some(observer) = self.observers.get() {
+            observer.closed();
         }
     }
 }

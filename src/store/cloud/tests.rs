@@ -61,20 +61,21 @@ async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
     store.delete(&kind("cm"), "lab", name, Preconditions::default()).await
 }
 
+async fn history(store: &CloudStore, after: u64) -> Result<Vec<WatchChange>, CloudError> {
+    let query = HistoryQuery { after, of: None, limit: 100, bytes: usize::MAX };
+    store.history(query).await.map(|page| page.changes)
+}
+
 #[tokio::test]
-async fn a_new_object_gets_what_only_the_store_gives() {
+async fn a_new_object_gets_what_it_lacks() {
     let fixture = fixture();
     let mut given = config_map("a", &json!({"k": "v"}));
-    for (field, value) in
-        [("uid", "mine"), ("resourceVersion", "7"), ("creationTimestamp", "x"), ("selfLink", "/")]
-    {
-        given.set_metadata(field, value);
-    }
+    given.set_metadata("resourceVersion", "7");
     let stored = fixture.store.create(&kind("cm"), given).await.unwrap();
     let object = object(&stored);
     assert!(uuid::Uuid::parse_str(object.uid()).is_ok());
     assert_eq!(object.resource_version(), stored.version.to_string());
-    assert_eq!((object.generation(), object.metadata().unwrap().get("selfLink")), (1, None));
+    assert_eq!(object.generation(), 1);
     let created: jiff::Timestamp = object.creation_timestamp().parse().unwrap();
     assert_eq!(object.creation_timestamp().len(), "2026-11-21T01:45:34Z".len());
     assert!(jiff::Timestamp::now().duration_since(created).as_secs() < 60);
@@ -239,7 +240,7 @@ async fn everything_survives_a_restart_and_versions_go_on_growing() {
     let fixture = fixture.reopen().await;
     assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
     assert_eq!(fixture.store.incarnation(), incarnation);
-    assert_eq!(fixture.store.history(stored.version - 1, 10).await.unwrap().len(), 1);
+    assert_eq!(history(&fixture.store, stored.version - 1).await.unwrap().len(), 1);
     let later = create(&fixture.store, "b").await;
     assert!(later.version > stored.version);
     for version in [stored.version, later.version] {
@@ -266,6 +267,9 @@ async fn an_older_copy_never_gives_a_version_of_the_lost_timeline_again() {
     let next = create(&fixture.store, "next").await.version;
     assert!(lost.iter().all(|version| *version < next));
     assert!(lost.iter().all(|version| !fixture.store.was_issued(&(*version).into())));
+    for version in lost {
+        assert!(matches!(history(&fixture.store, version).await, Err(CloudError::Expired { .. })));
+    }
     assert!(fixture.store.was_issued(&next.into()));
 }
 
@@ -280,23 +284,59 @@ async fn a_new_incarnation_is_kept() {
 
 #[tokio::test]
 async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
-    let history = HistoryLimits { events: 16, bytes: 1 << 20 };
-    let Fixture { store, .. } = &fixture_with(&CloudOptions { history, ..CloudOptions::default() });
+    let limits = HistoryLimits { events: 16, bytes: 1 << 20 };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
     let start = store.version();
     let added = create(store, "a").await;
     let modified = replace(store, "a", config_map("a", &json!({"k": "v"}))).await.unwrap();
     let deleted = delete(store, "a").await.unwrap();
-    let events = store.history(start, 100).await.unwrap();
-    let seen: Vec<_> = events.iter().map(|e| (e.kind.as_str(), e.version, e.body.clone())).collect();
-    let expected = [("ADDED", added), ("MODIFIED", modified), ("DELETED", deleted)];
-    assert_eq!(seen, expected.map(|(kind, stored)| (kind, stored.version, stored.body)));
-    assert_eq!(store.history(seen[1].1, 100).await.unwrap().len(), 1);
+    let events = history(store, start).await.unwrap();
+    let seen: Vec<_> =
+        events.iter().map(|e| (e.kind.as_str(), e.version, e.body.clone(), e.previous.clone())).collect();
+    let before = added.body.clone();
+    let expected = [("ADDED", added, None), ("MODIFIED", modified, Some(before)), ("DELETED", deleted, None)];
+    assert_eq!(seen, expected.map(|(kind, stored, before)| (kind, stored.version, stored.body, before)));
+    assert_eq!(history(store, seen[1].1).await.unwrap().len(), 1);
     for n in 0..100 {
         create(store, &format!("b{n}")).await;
     }
-    assert!(matches!(store.history(start, 100).await, Err(CloudError::Expired { .. })));
-    let recent = store.history(store.version() - 16, 100).await.unwrap();
+    assert!(matches!(history(store, start).await, Err(CloudError::Expired { .. })));
+    let recent = history(store, store.version() - 16).await.unwrap();
     assert_eq!(recent.len(), 16);
+}
+
+#[tokio::test]
+async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
+    let limits = HistoryLimits { events: 1000, bytes: 40_000 };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
+    create(store, "a").await;
+    let mut versions = Vec::new();
+    for n in 0..40 {
+        let data = json!({"k": format!("{n:01000}")});
+        versions.push(replace(store, "a", config_map("a", &data)).await.unwrap().version);
+    }
+    // Each change has some 1,200 bytes of an object twice.
+    assert!(matches!(history(store, versions[18]).await, Err(CloudError::Expired { .. })));
+    assert_eq!(history(store, versions[30]).await.unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
+    let Fixture { store, .. } = &fixture();
+    let start = store.version();
+    let mut versions = Vec::new();
+    for n in 0..4 {
+        versions.push(create(store, &format!("a{n}")).await.version);
+    }
+    let page = async |of: Option<&str>, limit, bytes| {
+        let of = of.map(|kind| KindName { group: String::new(), kind: kind.to_owned() });
+        let page = store.history(HistoryQuery { after: start, of, limit, bytes }).await.unwrap();
+        (page.changes.len(), page.version)
+    };
+    assert_eq!(page(Some("ConfigMap"), 100, usize::MAX).await, (4, versions[3]));
+    assert_eq!(page(Some("ConfigMap"), 2, usize::MAX).await, (2, versions[1]));
+    assert_eq!(page(None, 100, 1).await, (1, versions[0]));
+    assert_eq!(page(Some("Secret"), 100, usize::MAX).await, (0, versions[3]));
 }
 
 async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {

@@ -32,6 +32,13 @@ impl Gaps {
         &self.0
     }
 
+    /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.
+    /// The end itself is the version of the store as it was opened.
+    pub(super) fn end_of(&self, version: u64) -> Option<u64> {
+        let next = self.0.partition_point(|(_, base)| *base <= version);
+        self.0.get(next).filter(|(previous, _)| *previous < version).map(|(_, base)| *base)
+    }
+
     /// Whether a version was given by the present timeline, whose last one is `last`.
     pub(super) fn was_issued(&self, version: &ResourceVersion, last: u64) -> bool {
         let Some(version) = number(version) else { return false };
@@ -80,10 +87,12 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
         "DELETE FROM openings WHERE base <= (SELECT base FROM openings ORDER BY base DESC LIMIT 1 OFFSET ?1)",
         [MAX_OPENINGS],
     )?;
-    let (events, event_bytes) =
-        tx.query_row("SELECT count(*), coalesce(sum(octet_length(object)), 0) FROM events", [], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
+    let (events, event_bytes) = tx.query_row(
+        "SELECT count(*), coalesce(sum(octet_length(object) + coalesce(octet_length(previous), 0)), 0)
+         FROM events",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
     let gaps = tx
         .prepare("SELECT previous_last, base FROM openings ORDER BY base")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -100,7 +109,9 @@ mod tests {
 
     fn database() -> Connection {
         let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(CLOUD[0].sql).unwrap();
+        for migration in CLOUD {
+            conn.execute_batch(migration.sql).unwrap();
+        }
         conn
     }
 
@@ -138,6 +149,17 @@ mod tests {
             (u64::MAX, false),
         ] {
             assert_eq!(issued(&second, version), expected, "{version}");
+        }
+        for (version, end) in [
+            (999, Some(1000)),
+            (1000, None),
+            (1010, None),
+            (1011, Some(2000)),
+            (1999, Some(2000)),
+            (2000, None),
+            (2001, None),
+        ] {
+            assert_eq!(second.gaps.end_of(version), end, "{version}");
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::EdgeOptions;
 use super::journal::{self, Recent};
+use super::local;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::State;
 use crate::store::StoreError;
@@ -24,6 +25,8 @@ pub struct CheckReport {
     pub rows: u64,
     /// Rows removed because their checksum did not hold.
     pub removed: u64,
+    /// Leases and Events of this node removed for the same reason.
+    pub local_removed: u64,
     /// Whether the store has a new epoch because of what was found.
     pub renewed: bool,
 }
@@ -58,6 +61,7 @@ struct Seen {
     epoch: Epoch,
     rows: u64,
     damaged: Vec<i64>,
+    local_damaged: Vec<i64>,
     adds_up: bool,
     /// What is wrong with the structure of the file.
     structure: Option<String>,
@@ -144,18 +148,22 @@ impl Thread {
     }
 
     fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {
-        let Seen { epoch, rows, damaged, adds_up, structure } = seen;
+        let Seen { epoch, rows, damaged, local_damaged, adds_up, structure } = seen;
         if let Some(text) = structure {
             let error = StoreError::corrupt(text);
             let posted = error.clone();
             self.post(move |_, state| if state.epoch() == epoch { Err(posted.clone()) } else { Ok(()) })?;
             return Err(error);
         }
+        let local_removed = local_damaged.len() as u64;
+        if local_removed > 0 {
+            self.post(move |conn, state| state.repair_local(conn, &local_damaged))?;
+        }
         if damaged.is_empty() && adds_up {
-            return Ok(CheckReport { rows, ..CheckReport::default() });
+            return Ok(CheckReport { rows, local_removed, ..CheckReport::default() });
         }
         let (removed, renewed) = self.post(move |conn, state| state.repair(conn, &damaged))?;
-        Ok(CheckReport { rows, removed, renewed })
+        Ok(CheckReport { rows, removed, local_removed, renewed })
     }
 
     fn post<T: Send + 'static>(
@@ -190,9 +198,11 @@ fn scan(
         }
     }
     let adds_up = (rows_seen, digest) == (totals.count, totals.digest);
+    let local_damaged = local::damaged(&tx)?;
     let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     let structure = (verdict != "ok").then_some(verdict);
-    Ok(Some(Seen { epoch: totals.epoch, rows: rows_seen, damaged, adds_up, structure }))
+    let epoch = totals.epoch;
+    Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, adds_up, structure }))
 }
 
 /// A job for the writer: looks whether the file is damaged as another connection believes. If so it

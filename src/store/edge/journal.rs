@@ -245,6 +245,48 @@ pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, Store
     Ok(statement.query_row([key], |row| row.get(0)).optional()?)
 }
 
+/// Notes a number among the facts about the file, with a checksum.
+pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<(), StoreError> {
+    conn.prepare_cached(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+    )?
+    .execute((key, checked(key, number)))?;
+    Ok(())
+}
+
+/// Reads a number that [`set_number`] noted; none if it is missing or not as it was written.
+pub(super) fn number(conn: &Connection, key: &str) -> Result<Option<u64>, StoreError> {
+    let Some(text) = meta(conn, key)? else { return Ok(None) };
+    let number = text.split(' ').next().and_then(|number| number.parse().ok());
+    Ok(number.filter(|number| checked(key, *number) == text))
+}
+
+fn checked(key: &str, number: u64) -> String {
+    format!("{number} {:016x}", checksum64(&[key.as_bytes(), &number.to_le_bytes()]))
+}
+
+/// The key in table `meta` of what is added to revisions to make the versions that clients see.
+const BASE_KEY: &str = "api_base";
+
+/// What is added to the revisions of this epoch.
+pub(super) fn base(conn: &Connection) -> Result<u64, StoreError> {
+    number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("no sound api_base in table meta"))
+}
+
+/// Whether the file has a base.
+pub(super) fn has_base(conn: &Connection) -> Result<bool, StoreError> {
+    Ok(number(conn, BASE_KEY)?.is_some())
+}
+
+/// Chooses the base of a new epoch: every version that it gives is above `floor`, and above all that other
+/// files gave as long as the clock is right.
+pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreError> {
+    let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
+    let base = now.max(floor);
+    set_number(conn, BASE_KEY, base)?;
+    Ok(base)
+}
+
 /// The totals as a row carries them: count, digest, and a checksum over both and the revision.
 fn sealed(totals: &Totals) -> [u8; 32] {
     let Totals { revision, count, digest: Digest(digest), .. } = totals;

@@ -21,15 +21,15 @@ const LIST_BYTES: usize = 1 << 20;
 const LOOKED_AT: usize = 64;
 
 /// Text of a row, or damage.
-fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
+pub(super) fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
     Ok(row.get_ref(index)?.as_str().map_err(rusqlite::Error::from)?)
 }
 
-fn unsigned(value: i64) -> u64 {
+pub(super) fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-fn object_ref(
+pub(super) fn object_ref(
     resources: &Resources,
     resource_id: i64,
     namespace: &str,
@@ -171,12 +171,17 @@ pub(super) fn inventory(
 }
 
 /// A row as an object; the row's id if it is damaged.
-fn stored(row: &Row<'_>, resources: &Resources) -> Result<Result<Stored, i64>, StoreError> {
+pub(super) fn stored(
+    row: &Row<'_>,
+    resources: &Resources,
+    base: u64,
+) -> Result<Result<Stored, i64>, StoreError> {
     match ObjectRow::read(row)? {
         Some(row) if row.is_sound(resources) => Ok(Ok(Stored {
             uid: row.uid.into(),
             version: row.version.into(),
             revision: unsigned(row.revision),
+            own_version: base.saturating_add(unsigned(row.revision)),
             object: object_ref(resources, row.resource_id, row.namespace, row.name)?,
             body: row.body.to_owned(),
         })),
@@ -187,9 +192,9 @@ fn stored(row: &Row<'_>, resources: &Resources) -> Result<Result<Stored, i64>, S
 /// An object, or the ids of rows that turned out damaged.
 type Found = (Option<Stored>, Vec<i64>);
 
-fn one(row: Option<&Row<'_>>, resources: &Resources) -> Result<Found, StoreError> {
+fn one(row: Option<&Row<'_>>, resources: &Resources, base: u64) -> Result<Found, StoreError> {
     let Some(row) = row else { return Ok((None, Vec::new())) };
-    Ok(match stored(row, resources)? {
+    Ok(match stored(row, resources, base)? {
         Ok(stored) => (Some(stored), Vec::new()),
         Err(id) => (None, vec![id]),
     })
@@ -209,7 +214,7 @@ pub(super) fn by_name(
     );
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((kind.id, namespace, name))?;
-    one(rows.next()?, &resources)
+    one(rows.next()?, &resources, journal::base(conn)?)
 }
 
 /// See [`super::EdgeStore::by_uid`].
@@ -218,7 +223,20 @@ pub(super) fn by_uid(conn: &Connection, uid: &Uid) -> Result<Found, StoreError> 
     let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE uid_key = ?1 AND uid = ?2");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((uid_key(uid), &**uid))?;
-    one(rows.next()?, &resources)
+    one(rows.next()?, &resources, journal::base(conn)?)
+}
+
+/// The object in the row of this id; none if it is damaged.
+pub(super) fn by_id(
+    conn: &Connection,
+    resources: &Resources,
+    base: u64,
+    id: i64,
+) -> Result<Option<Stored>, StoreError> {
+    let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([id])?;
+    Ok(one(rows.next()?, resources, base)?.0)
 }
 
 /// See [`super::EdgeStore::list`].
@@ -246,9 +264,9 @@ pub(super) fn list(
     };
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((kind.id, from.0, from.1, namespace))?;
-    let (mut damaged, mut bytes) = (Vec::new(), 0);
+    let (mut damaged, mut bytes, base) = (Vec::new(), 0, journal::base(conn)?);
     while let Some(row) = rows.next()? {
-        let item = match stored(row, &resources)? {
+        let item = match stored(row, &resources, base)? {
             Ok(item) => item,
             Err(id) => {
                 damaged.push(id);

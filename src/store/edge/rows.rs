@@ -5,6 +5,8 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row};
 
 use super::journal::{Noted, What};
+use super::observer::{Recorder, Transition};
+use super::{ObjectRef, Stored, read};
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::store::StoreError;
 use crate::store::engine::{checksum64, integer};
@@ -240,16 +242,35 @@ pub(super) struct Tables<'a> {
     conn: &'a Connection,
     resources: &'a mut Resources,
     noted: Vec<Noted>,
+    recorder: &'a mut Recorder,
+    /// What is added to revisions to make versions.
+    base: u64,
 }
 
 impl<'a> Tables<'a> {
-    pub(super) fn new(conn: &'a Connection, resources: &'a mut Resources) -> Self {
-        Self { conn, resources, noted: Vec::new() }
+    pub(super) fn new(
+        conn: &'a Connection,
+        resources: &'a mut Resources,
+        recorder: &'a mut Recorder,
+        base: u64,
+    ) -> Self {
+        Self { conn, resources, noted: Vec::new(), recorder, base }
     }
 
     /// What was changed.
     pub(super) fn into_noted(self) -> Vec<Noted> {
         self.noted
+    }
+
+    /// The object in a row, for those who watch. One that is damaged was not shown to them: they must list
+    /// again.
+    fn before(&mut self, row: Option<RowRef>) -> Result<Option<Stored>, StoreError> {
+        let Some(row) = row.filter(|_| self.recorder.is_on()) else { return Ok(None) };
+        let before = read::by_id(self.conn, self.resources, self.base, row.id)?;
+        if before.is_none() {
+            self.recorder.forget();
+        }
+        Ok(before)
     }
 
     fn held(&self, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
@@ -297,6 +318,7 @@ impl Rows for Tables<'_> {
     }
 
     fn put(&mut self, revision: u64, put: &Put, replaced: Option<RowRef>) -> Result<(), StoreError> {
+        let before = self.before(replaced)?;
         let kind = self.resources.intern(self.conn, &put.resource)?;
         let mut row = ObjectRow {
             id: replaced.map_or(0, |row| row.id),
@@ -318,11 +340,30 @@ impl Rows for Tables<'_> {
             None => What::Put { object_id: insert(self.conn, &row)?, in_place: false },
         };
         self.noted.push(Noted { revision, what });
+        if self.recorder.is_on() {
+            let after = Stored {
+                uid: put.uid.clone(),
+                version: put.version.clone(),
+                revision,
+                own_version: self.base + revision,
+                object: ObjectRef {
+                    resource: kind.resource,
+                    namespace: put.namespace.to_string(),
+                    name: put.name.to_string(),
+                },
+                body: put.body.get().to_owned(),
+            };
+            self.recorder.object(Transition { version: self.base + revision, before, after: Some(after) });
+        }
         Ok(())
     }
 
     fn remove(&mut self, revision: u64, held: Held<RowRef>) -> Result<(), StoreError> {
+        let before = self.before(Some(held.row))?;
         self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([held.row.id])?;
+        if self.recorder.is_on() {
+            self.recorder.object(Transition { version: self.base + revision, before, after: None });
+        }
         let Held { row, uid, version, key } = held;
         let what = What::Removed { uid, resource_id: row.resource_id, key, version };
         self.noted.push(Noted { revision, what });

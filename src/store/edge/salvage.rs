@@ -14,6 +14,8 @@ use rusqlite::{Connection, Statement};
 
 use super::files;
 use super::journal::{self, Recent};
+use super::local;
+use super::observer::Versions;
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
@@ -166,6 +168,10 @@ struct Copier<'a> {
     expected: u64,
     revision: u64,
     incarnation: Option<String>,
+    /// The base of the old epoch.
+    base: u64,
+    /// The last version of a local object.
+    local: u64,
 }
 
 /// Rows in one transaction of the fresh file.
@@ -191,6 +197,8 @@ impl<'a> Copier<'a> {
             expected: stored.map_or(floor.count, |totals| totals.count.max(floor.count)),
             revision: stored.map_or(floor.revision, |totals| totals.revision.max(floor.revision)),
             incarnation: floor.incarnation.clone().or(incarnation),
+            base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
+            local: floor.versions.local,
         }
     }
 
@@ -198,6 +206,7 @@ impl<'a> Copier<'a> {
     /// file are errors.
     fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
         self.fresh.execute_batch("BEGIN")?;
+        self.local = self.local.max(local::salvage(source, self.fresh)?);
         let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
         let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };
         let downward = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id DESC");
@@ -276,6 +285,10 @@ impl<'a> Copier<'a> {
             count: self.expected,
             incarnation: self.incarnation,
             resources: Resources::default(),
+            versions: Versions {
+                objects: floor.versions.objects.max(self.base.saturating_add(self.revision)),
+                local: self.local,
+            },
         };
         state::start(self.fresh, &floor)?;
         self.fresh.execute_batch("COMMIT")?;
@@ -301,4 +314,19 @@ fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_on_the_first_page_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        drop(open_writer(&path, KIND, &EngineOptions::default()).unwrap());
+        let page = std::fs::read(&path).unwrap();
+        // Behind the header of the file: the type of the page, here a leaf of a table.
+        assert_eq!(page[100], 13, "a damaged schema could not be mended any more");
+    }
 }

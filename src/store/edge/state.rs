@@ -3,8 +3,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -13,9 +13,12 @@ use tokio::sync::watch;
 
 use super::files::{self, Identity};
 use super::journal::{self, Recent, Written};
+use super::local::{Local, LocalOutcome, LocalWrite};
+use super::observer::{Recorder, Versions};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
 use super::salvage::{self, Salvaged};
-use super::{Commit, EdgeOptions, Facts, Health, Reset, Writing};
+use super::shared::Shared;
+use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, open_writer};
 use crate::store::migrate;
@@ -35,41 +38,8 @@ const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
 /// How often it is looked whether the file is still in its place.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the handles see without asking the writer.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// The largest confirmed revision; ahead of what is written.
-    confirmed: AtomicU64,
-    totals: watch::Sender<Totals>,
-    incarnation: watch::Sender<Option<String>>,
-    health: watch::Sender<Health>,
-    /// The last changes made in place.
-    pub(super) recent: Arc<Recent>,
-}
-
-impl Shared {
-    pub(super) fn facts(&self) -> Facts {
-        let totals = *self.totals.borrow();
-        let confirmed = self.confirmed.load(Ordering::Acquire).min(totals.revision);
-        Facts { totals, confirmed, incarnation: self.incarnation.borrow().clone() }
-    }
-
-    pub(super) fn watch_totals(&self) -> watch::Receiver<Totals> {
-        self.totals.subscribe()
-    }
-
-    pub(super) fn watch_health(&self) -> watch::Receiver<Health> {
-        self.health.subscribe()
-    }
-
-    /// Revisions never go back within a process, so the largest one counts; one that this store never
-    /// had confirms nothing.
-    pub(super) fn confirm(&self, revision: u64) {
-        if revision <= self.totals.borrow().revision {
-            self.confirmed.fetch_max(revision, Ordering::AcqRel);
-        }
-    }
-}
+/// How often Events that are too old are dropped when nothing else is written: each time costs a commit.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// The state beside the connection.
 #[derive(Debug)]
@@ -90,6 +60,12 @@ pub(super) struct State {
     pending: Option<(String, Salvaged)>,
     /// When a confirmation was first seen that is not written yet.
     unwritten_since: Option<Instant>,
+    /// The changes of the group that runs.
+    recorder: Recorder,
+    /// The versions after the last commit.
+    told: Versions,
+    /// When Events that are too old were last looked for.
+    expired: Instant,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
 }
@@ -101,6 +77,9 @@ struct Stored {
     written: Written,
     incarnation: Option<String>,
     resources: Resources,
+    /// What is added to revisions to make versions.
+    base: u64,
+    local: Local,
 }
 
 impl State {
@@ -136,7 +115,11 @@ impl State {
             incarnation: watch::Sender::new(stored.incarnation.clone()),
             health: watch::Sender::new(Health { writing: Writing::Works, reset }),
             recent,
+            observer: OnceLock::new(),
+            versions: Mutex::new(stored.versions()),
+            events_dropped: AtomicU64::new(0),
         };
+        let told = stored.versions();
         let state = Self {
             path: path.to_owned(),
             engine: options.engine.clone(),
@@ -150,6 +133,9 @@ impl State {
             stale: false,
             pending: None,
             unwritten_since: None,
+            recorder: Recorder::default(),
+            told,
+            expired: Instant::now(),
             _lock: lock,
         };
         Ok((conn, state))
@@ -190,7 +176,7 @@ impl State {
         let before = self.stored.totals.revision;
         let mut totals = self.stored.totals;
         let mut applied = Applied::default();
-        let mut tables = Tables::new(conn, &mut self.stored.resources);
+        let mut tables = Tables::new(conn, &mut self.stored.resources, &mut self.recorder, self.stored.base);
         for change in changes {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
@@ -199,6 +185,23 @@ impl State {
         journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
+    }
+
+    /// The job of [`super::EdgeStore::write_local`].
+    pub(super) fn write_local(
+        &mut self,
+        conn: &Connection,
+        write: &LocalWrite,
+    ) -> Result<LocalOutcome, StoreError> {
+        let mut dropped = 0;
+        let outcome = self.stored.local.write(conn, &mut self.recorder, write, &mut dropped)?;
+        self.shared.events_dropped.fetch_add(dropped, Ordering::Relaxed);
+        Ok(outcome)
+    }
+
+    /// Drops those of the local rows that are really damaged.
+    pub(super) fn repair_local(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(), StoreError> {
+        self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
     }
 
     /// The job of [`super::EdgeStore::set_incarnation`].
@@ -237,7 +240,10 @@ impl State {
             return Ok((0, false));
         }
         let cause = if lost > 0 { "damaged rows" } else { "count or digest did not match the rows" };
+        let versions = self.stored.versions();
         (self.stored.totals, self.stored.written) = renew(conn, totals.revision)?;
+        self.stored.base = journal::choose_base(conn, versions.objects)?;
+        self.recorder.forget();
         self.pending = Some((cause.to_owned(), Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
     }
@@ -256,11 +262,13 @@ impl State {
         let reset = announce(number, cause, salvaged, &self.stored.totals);
         // Whatever was confirmed belonged to the old epoch.
         self.shared.confirmed.fetch_max(self.stored.written.confirmed, Ordering::AcqRel);
+        self.recorder.forget();
         self.publish();
         self.shared.health.send_modify(|health| health.reset = Some(reset));
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.tell();
         let Stored { totals, incarnation, .. } = &self.stored;
         let changed = |old: &mut Totals| std::mem::replace(old, *totals) != *totals;
         self.shared.totals.send_if_modified(changed);
@@ -271,6 +279,44 @@ impl State {
             }
             differs
         });
+    }
+
+    /// Tells the observer what was committed.
+    fn tell(&mut self) {
+        let versions = self.stored.versions();
+        let before = std::mem::replace(&mut self.told, versions);
+        let told = self.recorder.finish(before, versions);
+        if before == versions {
+            return;
+        }
+        self.shared.set_versions(versions);
+        if let Some(observer) = self.shared.observer.get() {
+            observer.committed(told);
+        }
+    }
+
+    /// Begins to note changes, if somebody wants them.
+    fn listen(&mut self) {
+        let room = self.shared.observer.get().map_or(0, |observer| observer.appetite());
+        self.recorder.begin(room);
+    }
+
+    /// Drops Events that are too old, if it is time to look for them.
+    fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let now = jiff::Timestamp::now().as_second();
+        if self.expired.elapsed() < EXPIRE_EVERY || self.stale || !self.stored.local.has_expired(now) {
+            return Ok(());
+        }
+        self.expired = Instant::now();
+        self.listen();
+        let tx = conn.unchecked_transaction()?;
+        // Until the commit has returned the mirror may be ahead of the file.
+        self.stale = true;
+        self.stored.local.expire(&tx, &mut self.recorder, now)?;
+        tx.commit()?;
+        self.stale = false;
+        self.tell();
+        Ok(())
     }
 
     fn note_writing(&self, writing: Writing) {
@@ -295,6 +341,7 @@ impl State {
             count: self.stored.totals.count,
             incarnation: self.stored.incarnation.clone(),
             resources: self.stored.resources.clone(),
+            versions: self.told,
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
         let (fresh, stored) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
@@ -334,7 +381,10 @@ impl State {
     /// Reads what mirrors the database anew, after a rollback.
     fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
         self.stored = Stored::load(conn, &self.shared.recent)?;
+        let local = std::mem::take(&mut self.stored.local);
+        self.stored.local = local.at_least(self.told.local);
         self.shared.recent.cut(self.stored.totals.revision);
+        self.recorder.cut(self.stored.versions());
         self.stale = false;
         Ok(())
     }
@@ -377,7 +427,11 @@ impl Steward for State {
         if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
             self.look(conn)?;
         }
-        if self.stale { self.reload(conn) } else { Ok(()) }
+        if self.stale {
+            self.reload(conn)?;
+        }
+        self.listen();
+        Ok(())
     }
 
     fn committed(&mut self, _conn: &Connection) {
@@ -412,10 +466,16 @@ impl Steward for State {
     fn idle(&mut self, conn: &mut Connection) -> Duration {
         // What is wrong is in the health, and tried again.
         let _ = self.look(conn);
+        if let Err(error) = self.expire_if_due(conn) {
+            tracing::warn!(%error, "old Events cannot be dropped");
+        }
         self.flush_if_due(conn)
     }
 
     fn closing(&mut self, conn: &mut Connection) {
+        if let Some(observer) = self.shared.observer.get() {
+            observer.closed();
+        }
         // Only a journal that is up to date may do without the log: see `open_sound`.
         let done = self.flush(conn).and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
@@ -440,13 +500,21 @@ pub(super) struct Floor {
     pub(super) incarnation: Option<String>,
     /// The kinds, in case their table is damaged.
     pub(super) resources: Resources,
+    /// The last versions.
+    pub(super) versions: Versions,
 }
 
 impl Stored {
     fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
         let (totals, written) = journal::totals(conn, recent)?;
         let incarnation = journal::meta(conn, "incarnation")?;
-        Ok(Self { totals, written, incarnation, resources: Resources::load(conn)? })
+        let resources = Resources::load(conn)?;
+        let (base, local) = (journal::base(conn)?, Local::load(conn)?);
+        Ok(Self { totals, written, incarnation, resources, base, local })
+    }
+
+    fn versions(&self) -> Versions {
+        Versions { objects: self.base + self.totals.revision, local: self.local.version() }
     }
 }
 
@@ -471,6 +539,11 @@ fn open_sound(
     if crashed {
         journal::find_unwritten(&conn, recent)?;
     }
+    if !journal::has_base(&conn)? {
+        // Another schema made the file.
+        journal::choose_base(&conn, 0)?;
+    }
+    Local::prepare(&conn)?;
     let stored = Stored::load(&conn, recent)?;
     Ok((conn, stored))
 }
@@ -488,7 +561,8 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
         set_meta(conn, "incarnation", incarnation)?;
     }
     renew(conn, floor.revision)?;
-    Ok(())
+    journal::choose_base(conn, floor.versions.objects)?;
+    Local::start(conn, floor.versions.local)
 }
 
 /// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.

@@ -66,8 +66,9 @@ async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
     assert_eq!(after.fields()["status"]["objectResourceVersion"], "6");
     let again = store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
     assert_eq!((again.unchanged, store.version()), (1, start + 1));
-    let events = store.history(start, 10).await.unwrap();
-    assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [ChangeKind::Modified]);
+    let [event] = &history(store, start).await.unwrap()[..] else { panic!() };
+    assert_eq!(event.kind, ChangeKind::Modified);
+    assert_eq!(event.previous.as_ref().map(|text| Object::parse(text).unwrap()), Some(before));
 }
 
 #[tokio::test]
@@ -171,11 +172,56 @@ async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
     }
 }
 
+/// Keeps the newest changes, as whoever serves watches does.
+#[derive(Default)]
+struct Newest(Mutex<std::collections::VecDeque<WatchChange>>);
+
+impl Observer for Newest {
+    fn begin(&self, _: u64) {}
+
+    fn attend(&self, _: u64) {}
+
+    fn wants(&self, of: &KindName) -> bool {
+        of.kind != "Secret"
+    }
+
+    fn committed(&self, changes: Vec<WatchChange>, _: u64) {
+        let mut newest = self.0.lock().unwrap();
+        newest.extend(changes);
+        let old = newest.len().saturating_sub(8192);
+        newest.drain(..old);
+    }
+
+    fn closed(&self) {}
+}
+
+#[tokio::test]
+async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() {
+    let Fixture { store, .. } = &fixture();
+    create(store, "before").await;
+    let newest = Arc::new(Newest::default());
+    store.observe(Arc::clone(&newest) as Arc<dyn Observer>).await.unwrap();
+    let created = create(store, "a").await;
+    store.create(&kind("cm"), config_map("a", &json!({}))).await.unwrap_err();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "lab"}});
+    store.create(&kind("secrets"), serde_json::from_value(secret).unwrap()).await.unwrap();
+    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
+    store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    let told = newest.0.lock().unwrap();
+    let kinds: Vec<_> = told.iter().map(|change| (&*change.of.kind, change.kind.as_str())).collect();
+    assert_eq!(kinds, [("ConfigMap", "ADDED"), (OBJECT_SYNC, "ADDED"), (OBJECT_SYNC, "MODIFIED")]);
+    assert_eq!((told[0].version, &told[0].body), (created.version, &created.body));
+    assert_eq!(told[2].previous.as_ref(), Some(&told[1].body));
+}
+
 /// Prints rates; run with `--ignored --nocapture`. The figures are for people, nothing is asserted about time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, not a test"]
 async fn measure_creates_and_records() {
     let Fixture { store, .. } = &fixture();
+    if std::env::var_os("OBSERVED").is_some() {
+        store.observe(Arc::new(Newest::default())).await.unwrap();
+    }
     let data = "x".repeat(700);
     let start = std::time::Instant::now();
     for round in 0..20 {

@@ -1,0 +1,253 @@
+//! The tokens of the local API and the files that hold them, ready for `kubectl`. Made at the first start and
+//! kept; the kubeconfigs follow the address that the API answers on.
+//!
+//! Everybody in the group of the files may read what gives the role `Local`; what gives Secrets is the agent's
+//! user's alone.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::api::{Access, Role};
+
+/// The random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+/// The longest token that is read from a file, in bytes, and the shortest.
+const TOKEN_LENGTHS: std::ops::RangeInclusive<usize> = 20..=512;
+
+/// The roles with what their files are called and who may read them.
+const ROLES: [(Role, &str, u32); 2] = [(Role::Local, "", 0o640), (Role::Secrets, "-secrets", 0o600)];
+
+/// The tokens and where their files are.
+pub(super) struct Tokens {
+    kubeconfig: PathBuf,
+    /// In the order of [`ROLES`].
+    tokens: [String; 2],
+}
+
+/// Tokens are not shown.
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").field("kubeconfig", &self.kubeconfig).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Reads the tokens beside the kubeconfig, and makes those that are missing or no tokens.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read or written.
+    pub(super) fn prepare(kubeconfig: &Path) -> anyhow::Result<Self> {
+        let directory = directory_of(kubeconfig);
+        if !directory.is_dir() {
+            let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
+            made.with_context(|| format!("making {}", directory.display()))?;
+        }
+        let mut tokens = [String::new(), String::new()];
+        for (token, (_, suffix, mode)) in tokens.iter_mut().zip(ROLES) {
+            let path = kubeconfig.with_file_name(format!("token{suffix}"));
+            *token = match read_token(&path).with_context(|| format!("reading {}", path.display()))? {
+                Some(token) => token,
+                None => {
+                    let token = new_token().context("reading random bytes")?;
+                    put(&path, &format!("{token}\n"), mode)?;
+                    token
+                }
+            };
+        }
+        Ok(Self { kubeconfig: kubeconfig.to_owned(), tokens })
+    }
+
+    /// Who has which role by these tokens.
+    pub(super) fn access(&self) -> Access {
+        let tokens = self.tokens.iter().zip(ROLES).map(|(token, (role, ..))| (token.clone(), role)).collect();
+        Access::tokens(tokens, own_uid())
+    }
+
+    /// Writes the kubeconfigs for an address, where they are not what they should be.
+    ///
+    /// # Errors
+    /// Names the file that cannot be written.
+    pub(super) fn write_kubeconfigs(&self, address: SocketAddr) -> anyhow::Result<()> {
+        for (token, (_, suffix, mode)) in self.tokens.iter().zip(ROLES) {
+            let mut path = self.kubeconfig.clone().into_os_string();
+            path.push(suffix);
+            let (path, text) = (PathBuf::from(path), kubeconfig(address, token));
+            if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
+                continue;
+            }
+            put(&path, &text, mode)?;
+            tracing::info!(file = %path.display(), %address, "wrote a kubeconfig");
+        }
+        Ok(())
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The user that this process runs as, as the system tells other processes.
+fn own_uid() -> Option<u32> {
+    let (one, _other) = tokio::net::UnixStream::pair().ok()?;
+    Some(one.peer_cred().ok()?.uid())
+}
+
+fn new_token() -> io::Result<String> {
+    let mut bytes = [0; TOKEN_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// The token in a file; none if there is no file, or something else in it.
+fn read_token(path: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(*TOKEN_LENGTHS.end() as u64 + 2).read_to_end(&mut bytes)?;
+    let token = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
+    // Nothing that would have to be quoted in a header, an address or YAML.
+    let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~'));
+    let sound = plain && TOKEN_LENGTHS.contains(&token.len());
+    if !sound {
+        tracing::warn!(file = %path.display(), "this is no token: it is replaced by a new one");
+    }
+    Ok(sound.then_some(token))
+}
+
+/// A configuration for `kubectl` and client libraries.
+fn kubeconfig(address: SocketAddr, token: &str) -> String {
+    format!(
+        "# Written by edgesync. The token stands in it twice: kubectl sends the one of the user only over TLS,
+# client libraries other than Go's know only that one.
+apiVersion: v1
+kind: Config
+clusters:
+- name: edgesync
+  cluster:
+    server: http://edgesync:{token}@{address}
+users:
+- name: edgesync
+  user:
+    token: {token}
+contexts:
+- name: edgesync
+  context:
+    cluster: edgesync
+    user: edgesync
+current-context: edgesync
+"
+    )
+}
+
+/// Puts a file in place as a whole, with exactly this mode; it is on the disk when this returns.
+fn put(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
+    let mut staged = path.as_os_str().to_owned();
+    staged.push(".new");
+    let staged = PathBuf::from(staged);
+    let write = || {
+        match fs::remove_file(&staged) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
+        file.write_all(text.as_bytes())?;
+        // The process's umask does not count.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.sync_all()?;
+        fs::rename(&staged, path)?;
+        File::open(directory_of(path))?.sync_all()
+    };
+    write().with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Peer;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn role(access: &Access, token: &str) -> Option<Role> {
+        access.authenticate(Some(&format!("Bearer {token}")), Peer::Tcp).ok()
+    }
+
+    #[tokio::test]
+    async fn two_tokens_are_made_once_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/kubeconfig");
+        let first = Tokens::prepare(&path).unwrap();
+        let again = Tokens::prepare(&path).unwrap();
+        assert_eq!(first.tokens, again.tokens);
+        assert_ne!(first.tokens[0], first.tokens[1]);
+        assert_eq!(first.tokens[0].len(), 43);
+        assert_eq!(
+            (mode(&path.with_file_name("token")), mode(&path.with_file_name("token-secrets"))),
+            (0o640, 0o600)
+        );
+        let access = first.access();
+        assert_eq!(role(&access, &first.tokens[0]), Some(Role::Local));
+        assert_eq!(role(&access, &first.tokens[1]), Some(Role::Secrets));
+        assert_eq!(role(&access, "other"), None);
+        let own = Peer::Unix { uid: own_uid() };
+        assert_eq!(access.authenticate(None, own), Ok(Role::Secrets));
+    }
+
+    #[tokio::test]
+    async fn the_kubeconfigs_follow_the_port_and_are_otherwise_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let secrets = dir.path().join("kubeconfig-secrets");
+        let tokens = Tokens::prepare(&path).unwrap();
+        tokens.write_kubeconfigs(address(1)).unwrap();
+        assert_eq!((mode(&path), mode(&secrets)), (0o640, 0o600));
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(&tokens.tokens[0]) && text.contains("@127.0.0.1:1\n"), "{text}");
+        assert!(!text.contains(&tokens.tokens[1]));
+        assert!(fs::read_to_string(&secrets).unwrap().contains(&tokens.tokens[1]));
+        let written = || fs::metadata(&path).unwrap().modified().unwrap();
+        let before = written();
+        tokens.write_kubeconfigs(address(1)).unwrap();
+        assert_eq!(written(), before);
+        tokens.write_kubeconfigs(address(2)).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("@127.0.0.1:2\n"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing is left over");
+        let parsed = crate::object::yaml::parse(&text).unwrap();
+        assert_eq!(parsed["users"][0]["user"]["token"], tokens.tokens[0].as_str());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_token_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        for wrong in ["", "short", "with space and more than twenty bytes", &"x".repeat(5000)] {
+            fs::write(dir.path().join("token"), wrong).unwrap();
+            assert_eq!(Tokens::prepare(&path).unwrap().tokens[0].len(), 43, "{wrong}");
+        }
+        fs::write(dir.path().join("token"), "chosen-by-the-operator_1\n").unwrap();
+        assert_eq!(Tokens::prepare(&path).unwrap().tokens[0], "chosen-by-the-operator_1");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_written_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("token")).unwrap();
+        let error = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap_err();
+        assert!(format!("{error:#}").contains("token"), "{error:#}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Lists: pages of a snapshot as the API wants them.
+//!
+//! Synced and local objects come by namespace and name. ObjectSync records come in the order of their rows,
+//! because no index has theirs; the order is as stable, and the cursors are the keeper's own anyway.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
+use crate::object::status::Result;
+use crate::object::{Resource, Scope, Status};
+use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
+
+use super::{Place, record, shown, shown_local, unavailable};
+
+/// Bytes of objects on one page.
+const PAGE_BYTES: usize = 1 << 20;
+/// Bytes of objects that are read for one page, wanted or not.
+const READ_BYTES: usize = 8 << 20;
+
+/// An open list of one kind.
+#[derive(Debug)]
+pub(crate) struct EdgeList {
+    snapshot: EdgeSnapshot,
+    place: Place,
+    resource: Arc<Resource>,
+    node: Arc<str>,
+}
+
+/// What is made of the rows of a page.
+struct Collected {
+    node: Arc<str>,
+    filter: Option<RowFilter>,
+    limit: usize,
+    items: Vec<Stored>,
+    bytes: usize,
+    read: usize,
+    /// The place of the last row.
+    last: Cursor,
+    /// Whether there was another row when the page was full.
+    more: bool,
+}
+
+impl Collected {
+    fn is_full(&self) -> bool {
+        self.items.len() >= self.limit || self.bytes >= PAGE_BYTES || self.read >= READ_BYTES
+    }
+
+    fn visit(&mut self, row: ScanRow) -> ControlFlow<()> {
+        if self.is_full() {
+            self.more = true;
+            return ControlFlow::Break(());
+        }
+        let item = match row {
+            ScanRow::Object(stored) => {
+                self.last = Cursor(format!("{}/{}", stored.object.namespace, stored.object.name));
+                Some(shown(stored))
+            }
+            ScanRow::Local(object) => {
+                self.last = Cursor(format!("{}/{}", object.namespace, object.name));
+                Some(shown_local(object))
+            }
+            ScanRow::Record(row) => {
+                self.last = Cursor(row.cursor.number().to_string());
+                record::of_entry(&self.node, &row.entry, row.own_version)
+            }
+        };
+        let Some(item) = item else { return ControlFlow::Continue(()) };
+        self.read += item.json.len();
+        if self.filter.as_ref().is_none_or(|filter| filter(&item)) {
+            self.bytes += item.json.len();
+            self.items.push(item);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl EdgeList {
+    pub(super) fn new(snapshot: EdgeSnapshot, place: Place, resource: Arc<Resource>, node: Arc<str>) -> Self {
+        Self { snapshot, place, resource, node }
+    }
+
+    fn scan(&self, namespace: Option<String>, after: Option<&Cursor>) -> Result<Scan> {
+        let by_name = || after.map(named).transpose();
+        Ok(match self.place {
+            Place::Synced => Scan::Objects { resource: self.resource.clone(), namespace, after: by_name()? },
+            Place::Local(kind) => Scan::Local { kind, namespace, after: by_name()? },
+            Place::Records(scope) => {
+                let after = after.map(numbered).transpose()?;
+                Scan::Records { cluster: scope == Scope::Cluster, namespace, after }
+            }
+        })
+    }
+}
+
+fn bad_cursor() -> Status {
+    Status::bad_request("the continue token is not one that this server gave")
+}
+
+fn named(cursor: &Cursor) -> Result<ListCursor> {
+    let (namespace, name) = cursor.0.split_once('/').ok_or_else(bad_cursor)?;
+    Ok(ListCursor { namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+fn numbered(cursor: &Cursor) -> Result<InventoryCursor> {
+    let number = cursor.0.parse().map_err(|_| bad_cursor())?;
+    InventoryCursor::from_number(number).ok_or_else(bad_cursor)
+}
+
+impl Snapshot for EdgeList {
+    fn version(&self) -> u64 {
+        let versions = self.snapshot.versions();
+        match self.place {
+            Place::Synced | Place::Records(_) => versions.objects,
+            Place::Local(_) => versions.local,
+        }
+    }
+
+    async fn page(&mut self, query: PageQuery) -> Result<Page> {
+        let PageQuery { namespace, after, limit, filter } = query;
+        let scan = self.scan(namespace, after.as_ref())?;
+        let collected = Collected {
+            node: self.node.clone(),
+            filter,
+            limit: limit.clamp(1, PAGE_ROWS),
+            items: Vec::new(),
+            bytes: 0,
+            read: 0,
+            last: Cursor::default(),
+            more: false,
+        };
+        let scanned = self.snapshot.scan(scan, collected, Collected::visit).await;
+        let Collected { items, last, more, .. } = scanned.map_err(|error| unavailable(&error))?;
+        Ok(Page { items, next: more.then_some(last) })
+    }
+
+    async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
+        let scan = self.scan(namespace.map(str::to_owned), None)?;
+        self.snapshot.count(scan).await.map_err(|error| unavailable(&error))
+    }
+}

@@ -1,0 +1,33 @@
+//! ObjectSync records of what the node holds: they follow from the rows. Pure.
+
+use crate::api::Stored;
+use crate::object::objectsync::{record_uid, sync_name};
+use crate::object::{ObjectRef, ObjectSync};
+use crate::store::edge;
+
+/// The record of a held object under a version of this store; none if its UID makes no name of a record.
+pub(super) fn of_stored(node: &str, stored: &edge::Stored, own_version: u64) -> Option<Stored> {
+    of(node, &stored.uid, stored.version.as_str(), &stored.object, own_version)
+}
+
+/// As [`of_stored`], of a row that was read without its body.
+pub(super) fn of_entry(node: &str, entry: &edge::Entry, own_version: u64) -> Option<Stored> {
+    of(node, &entry.uid, entry.version.as_ref()?.as_str(), &entry.object, own_version)
+}
+
+fn of(node: &str, uid: &str, held: &str, object: &edge::ObjectRef, own_version: u64) -> Option<Stored> {
+    let name = sync_name(node, uid).ok()?;
+    let about = ObjectRef {
+        api_version: object.resource.api_version().into(),
+        kind: object.resource.kind.as_str().into(),
+        namespace: object.namespace.as_str().into(),
+        name: object.name.as_str().into(),
+    };
+    let mut record = ObjectSync::new(&name, &about, held);
+    record.metadata.uid = record_uid(&name).into();
+    record.metadata.resource_version = own_version.to_string().into();
+    let mut json = Vec::with_capacity(512);
+    record.write_json(&mut json).ok()?;
+    let json = String::from_utf8(json).ok()?;
+    Some(Stored { namespace: object.namespace.clone(), name, version: own_version, json })
+}

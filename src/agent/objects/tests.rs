@@ -1,0 +1,461 @@
+//! The keeper over a real store: whoever lists and then follows the changes has what a new list shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{ChangeType, PageQuery, Snapshot};
+use crate::object::kinds as known;
+use crate::store::edge::EdgeOptions;
+use crate::sync::change::{Change, Delete, Put};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn resource(word: &str) -> Arc<Resource> {
+    Arc::new(known::by_word(word).unwrap().resource())
+}
+
+fn deployments(version: &str) -> Arc<Resource> {
+    Arc::new(Resource { version: version.into(), ..(*resource("deployments")).clone() })
+}
+
+/// The kinds that clients follow.
+fn followed() -> Vec<Arc<Resource>> {
+    let words = ["cm", "nodes", "objectsyncs", "clusterobjectsyncs", "leases", "events.events.k8s.io"];
+    words.map(resource).into_iter().chain(["v1", "v1beta1"].map(deployments)).collect()
+}
+
+async fn keeper(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects {
+    let options = EdgeOptions { check_pause: Duration::ZERO, ..EdgeOptions::default() };
+    // The lock of a store that was just dropped may live a moment longer.
+    let opened = async {
+        loop {
+            match EdgeStore::open(path, options.clone()) {
+                Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
+                other => break other.unwrap(),
+            }
+        }
+    };
+    let store = tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the store stays locked");
+    EdgeObjects::keeping(store, Arc::new(KnownKinds::default()), "gw-1", bytes, keep)
+}
+
+fn put(resource: Arc<Resource>, uid: u64, name: u64, version: u64) -> Change {
+    let namespace = if resource.scope == Scope::Cluster { String::new() } else { format!("ns-{}", name % 3) };
+    let mut metadata = json!({"name": format!("o-{name}"), "uid": format!("u-{uid}"), "resourceVersion": version.to_string()});
+    if !namespace.is_empty() {
+        metadata["namespace"] = json!(namespace);
+    }
+    let body = json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata,
+        "data": {"text": "x".repeat(uid as usize % 7 * 30)}});
+    Change::Put(Put {
+        uid: format!("u-{uid}").as_str().into(),
+        version: version.into(),
+        supersedes: None,
+        resource,
+        namespace: namespace.as_str().into(),
+        name: format!("o-{name}").as_str().into(),
+        body: RawValue::from_string(body.to_string()).unwrap(),
+    })
+}
+
+fn delete(uid: u64) -> Change {
+    Change::Delete(Delete { uid: format!("u-{uid}").as_str().into(), key: resource("cm").key("ns-0", "any") })
+}
+
+fn lease(name: &str, text: &str) -> Object {
+    let value = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "namespace": "lab", "uid": "u"}, "spec": {"holderIdentity": text}});
+    serde_json::from_value(value).unwrap()
+}
+
+type Held = BTreeMap<(String, String), Stored>;
+
+/// A list from its first page to its last.
+async fn list(keeper: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> (Held, u64) {
+    let mut snapshot = keeper.snapshot(resource).await.unwrap();
+    let mut held = Held::new();
+    let mut after = None;
+    loop {
+        let page = snapshot.page(PageQuery { after, limit, ..PageQuery::default() }).await.unwrap();
+        assert!(page.items.len() <= limit);
+        for item in page.items {
+            let value: Value = serde_json::from_str(&item.json).unwrap();
+            assert_eq!(value["metadata"]["resourceVersion"], item.version.to_string());
+            assert!(item.version <= snapshot.version());
+            let twice = held.insert((item.namespace.clone(), item.name.clone()), item);
+            assert_eq!(twice, None);
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(snapshot.count(None).await.unwrap(), held.len() as u64);
+    (held, snapshot.version())
+}
+
+/// One who lists and then follows the changes.
+struct Client {
+    resource: Arc<Resource>,
+    held: Held,
+    version: u64,
+    relists: usize,
+}
+
+impl Client {
+    async fn catch_up(&mut self, keeper: &EdgeObjects, limit: usize) {
+        while self.version != keeper.version(&self.resource) {
+            match keeper.changes(&self.resource, self.version).await {
+                Ok(batch) => self.apply(&batch),
+                Err(status) => {
+                    assert_eq!(status.code, 410, "{status}");
+                    (self.held, self.version) = list(keeper, &self.resource, limit).await;
+                    self.relists += 1;
+                }
+            }
+        }
+        let (fresh, version) = list(keeper, &self.resource, limit).await;
+        assert_eq!(self.held, fresh, "{}", self.resource.kind);
+        assert_eq!(self.version, version);
+    }
+
+    /// Each change fits what is held.
+    fn apply(&mut self, batch: &Batch) {
+        for change in &batch.changes {
+            let object = change.object.clone();
+            assert!(object.version > self.version && object.version <= batch.version);
+            self.version = object.version;
+            let value: Value = serde_json::from_str(&object.json).unwrap();
+            assert_eq!(value["metadata"]["resourceVersion"], object.version.to_string());
+            let key = (object.namespace.clone(), object.name.clone());
+            let before = match change.kind {
+                ChangeType::Deleted => self.held.remove(&key),
+                ChangeType::Added | ChangeType::Modified => self.held.insert(key, object),
+            };
+            assert_eq!(change.previous, before.map(|before| before.json), "{:?}", change.kind);
+            assert_eq!(change.kind == ChangeType::Added, change.previous.is_none());
+        }
+        self.version = batch.version;
+    }
+}
+
+async fn write_local(keeper: &EdgeObjects, random: &mut Random, round: u64) {
+    let word = if random.below(2) == 0 { "leases" } else { "events.events.k8s.io" };
+    let (resource, name) = (resource(word), format!("l-{}", random.below(6)));
+    let object = lease(&name, &format!("round {round}"));
+    let version = match keeper.get(&resource, "lab", &name).await.unwrap() {
+        None => keeper.create(&resource, object).await.unwrap().version,
+        Some(held) if random.below(3) == 0 => {
+            let gone = keeper.remove(&resource, "lab", &name, held.version).await.unwrap();
+            assert!(gone.json.contains("holderIdentity"), "as it was last");
+            gone.version
+        }
+        Some(held) => keeper.update(&resource, object, held.version).await.unwrap().version,
+    };
+    assert_eq!(version, keeper.version(&resource));
+}
+
+async fn change(keeper: &EdgeObjects, random: &mut Random, round: u64) {
+    let kinds =
+        [resource("cm"), resource("cm"), resource("nodes"), deployments("v1"), deployments("v1beta1")];
+    let changes = (0..=random.below(8)).map(|_| {
+        let number = random.below(30);
+        // The same name under another UID is another object; the kind may change its version.
+        let uid = number + 100 * random.below(2);
+        let group = usize::try_from(number % 4).unwrap();
+        let kind = if group == 3 { 3 + random.below(2) as usize } else { group };
+        match random.below(4) {
+            0 => delete(uid),
+            _ => put(kinds[kind].clone(), uid, number, round),
+        }
+    });
+    let commit = keeper.store.apply(changes.collect()).await.unwrap();
+    assert!(commit.applied.rejected.len() < 8);
+}
+
+/// What happens to the file: nothing, mostly.
+async fn disturb(
+    keeper: EdgeObjects,
+    path: &Path,
+    random: &mut Random,
+    bytes: usize,
+    keep: Duration,
+) -> EdgeObjects {
+    match random.below(25) {
+        0 => {
+            keeper.store.close().await;
+            drop(keeper);
+            self::keeper(path, bytes, keep).await
+        }
+        1 => {
+            // The totals are wrong: the check gives the store a new epoch.
+            let before = keeper.store.versions();
+            keeper.store.set_incarnation(Some("x".into())).await.unwrap();
+            let vandal = rusqlite::Connection::open(path).unwrap();
+            vandal.execute_batch("UPDATE journal SET count = count + 1 WHERE count IS NOT NULL").unwrap();
+            vandal.execute_batch("UPDATE objects SET totals = NULL").unwrap();
+            drop(vandal);
+            // It may be damage to the one and a wrong count to the other.
+            let _ = keeper.store.check().await;
+            let _ = keeper.store.check().await;
+            assert!(keeper.store.versions().objects >= before.objects);
+            keeper
+        }
+        _ => keeper,
+    }
+}
+
+async fn run(seed: u64, bytes: usize, keep: Duration) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let mut keeper = keeper(&path, bytes, keep).await;
+    let mut random = Random(seed);
+    let client = |resource| Client { resource, held: Held::new(), version: 0, relists: 0 };
+    let mut clients: Vec<Client> = followed().into_iter().map(client).collect();
+    for round in 1..=80 {
+        match random.below(3) {
+            0 => write_local(&keeper, &mut random, round).await,
+            _ => change(&keeper, &mut random, round).await,
+        }
+        keeper = disturb(keeper, &path, &mut random, bytes, keep).await;
+        for client in &mut clients {
+            if random.below(3) == 0 {
+                client.catch_up(&keeper, 1 + random.below(7) as usize).await;
+            }
+        }
+    }
+    for client in &mut clients {
+        client.catch_up(&keeper, 500).await;
+    }
+    clients.iter().map(|client| client.relists).sum()
+}
+
+#[tokio::test]
+async fn whoever_follows_the_changes_has_what_a_new_list_shows() {
+    for seed in 1..=6 {
+        let relists = run(seed * 0x9e37_79b9, 1 << 20, LONG).await;
+        println!("seed {seed}: {relists} lists");
+    }
+}
+
+#[tokio::test]
+async fn with_a_short_memory_it_takes_more_lists_and_comes_to_the_same() {
+    let small = run(77, 4 << 10, LONG).await;
+    let none = run(77, 1 << 20, Duration::ZERO).await;
+    assert!(small > followed().len() && none > followed().len(), "{small} {none}");
+}
+
+#[tokio::test]
+async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let (cm, leases) = (resource("cm"), resource("leases"));
+    let first = keeper(&path, 1 << 20, LONG).await;
+    first.store.apply(vec![put(cm.clone(), 1, 1, 5), put(cm.clone(), 2, 2, 5), delete(2)]).await.unwrap();
+    let made = first.create(&leases, lease("a", "1")).await.unwrap();
+    let gone = first.remove(&leases, "lab", "a", made.version).await.unwrap();
+    assert_eq!(gone.version, made.version + 1);
+    let versions = first.store.versions();
+    let held = first.get(&cm, "ns-1", "o-1").await.unwrap().unwrap();
+    assert!(held.json.contains(&format!("\"resourceVersion\":\"{}\"", held.version)), "{}", held.json);
+    first.store.close().await;
+    drop(first);
+
+    let second = keeper(&path, 1 << 20, LONG).await;
+    assert_eq!(second.store.versions(), versions);
+    assert_eq!(second.get(&cm, "ns-1", "o-1").await.unwrap(), Some(held));
+    for (resource, version) in [(&cm, versions.objects), (&leases, versions.local)] {
+        assert_eq!(second.changes(resource, version - 1).await.unwrap_err().code, 410);
+    }
+    let (objects, made) = tokio::join!(second.changes(&leases, versions.local), async {
+        second.create(&leases, lease("b", "1")).await.unwrap()
+    });
+    assert_eq!(objects.unwrap().changes[0].object, made);
+}
+
+#[tokio::test]
+async fn a_lost_epoch_and_its_versions_never_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let first = keeper(&path, 1 << 20, LONG).await;
+    let leases = resource("leases");
+    first.store.apply((1..50).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
+    first.create(&leases, lease("a", "1")).await.unwrap();
+    let before = first.store.versions();
+    first.store.close().await;
+    drop(first);
+    // Header and schema are gone: what can be read goes into another file.
+    use std::os::unix::fs::FileExt as _;
+    std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[0; 100], 0).unwrap();
+    let second = keeper(&path, 1 << 20, LONG).await;
+    let after = second.store.versions();
+    assert!(second.store.health().borrow().reset.is_some());
+    assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");
+    assert!(second.get(&leases, "lab", "a").await.unwrap().is_some(), "local objects are saved too");
+    let held = second.get(&resource("cm"), "ns-1", "o-1").await.unwrap().unwrap();
+    assert!(held.version > before.objects);
+    assert_eq!(second.changes(&leases, before.local).await.unwrap_err().code, 410);
+}
+
+#[tokio::test]
+async fn writes_compare_and_swap_and_synced_kinds_refuse_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let leases = resource("leases");
+    let code = |result: Result<Stored>| result.unwrap_err().code;
+    let made = keeper.create(&leases, lease("a", "1")).await.unwrap();
+    assert_eq!(code(keeper.create(&leases, lease("a", "2")).await), 409);
+    assert_eq!(code(keeper.update(&leases, lease("a", "2"), made.version + 1).await), 409);
+    assert_eq!(code(keeper.update(&leases, lease("b", "2"), made.version).await), 404);
+    let next = keeper.update(&leases, lease("a", "2"), made.version).await.unwrap();
+    assert_eq!(keeper.get(&leases, "lab", "a").await.unwrap(), Some(next.clone()));
+    assert_eq!(code(keeper.remove(&leases, "lab", "a", made.version).await), 409);
+    keeper.remove(&leases, "lab", "a", next.version).await.unwrap();
+    assert_eq!(code(keeper.remove(&leases, "lab", "a", next.version).await), 404);
+    assert_eq!(code(keeper.create(&leases, lease("big", &"x".repeat(70_000))).await), 413);
+    let refused = keeper.create(&resource("cm"), lease("a", "1")).await.unwrap_err();
+    assert!(refused.code == 403 && refused.message.contains("on the cloud side"), "{refused}");
+    for number in 0..MAX_LEASES {
+        keeper.create(&leases, lease(&format!("l-{number}"), "1")).await.unwrap();
+    }
+    let refused = keeper.create(&leases, lease("one-more", "1")).await.unwrap_err();
+    assert!(refused.code == 403 && refused.message.contains("at most 256 Leases"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    keeper.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
+    for word in ["cm", "objectsyncs"] {
+        let resource = resource(word);
+        let mut snapshot = keeper.snapshot(&resource).await.unwrap();
+        let filter: crate::api::RowFilter =
+            Arc::new(|item| item.json.contains("o-7\"") || item.name == "gw-1.u-7");
+        let query = PageQuery { limit: 5, filter: Some(filter), ..PageQuery::default() };
+        let page = snapshot.page(query).await.unwrap();
+        assert_eq!((page.items.len(), page.next), (1, None), "{word}");
+        let query = PageQuery { limit: 40, ..PageQuery::default() };
+        assert_eq!(snapshot.page(query).await.unwrap().next, None, "{word}");
+        let query = PageQuery { limit: 39, ..PageQuery::default() };
+        assert!(snapshot.page(query).await.unwrap().next.is_some(), "{word}");
+        let query = PageQuery { namespace: Some("ns-1".into()), limit: 500, ..PageQuery::default() };
+        assert_eq!(
+            snapshot.page(query).await.unwrap().items.len() as u64,
+            snapshot.count(Some("ns-1")).await.unwrap()
+        );
+        let query =
+            PageQuery { after: Some(crate::api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
+        assert_eq!(snapshot.page(query).await.unwrap_err().code, 400, "{word}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_shows_one_commit_however_long_it_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let cm = resource("cm");
+    keeper.store.apply((0..10).map(|n| put(cm.clone(), n, n, 5)).collect()).await.unwrap();
+    let mut snapshot = keeper.snapshot(&cm).await.unwrap();
+    let first = snapshot.page(PageQuery { limit: 4, ..PageQuery::default() }).await.unwrap();
+    keeper.store.apply((0..20).map(|n| put(cm.clone(), n, n, 6)).collect()).await.unwrap();
+    let rest =
+        snapshot.page(PageQuery { after: first.next, limit: 500, ..PageQuery::default() }).await.unwrap();
+    assert_eq!(rest.items.len(), 6);
+    assert!(rest.items.iter().all(|item| item.version <= snapshot.version()));
+    // Few at a time.
+    let mut open = Vec::new();
+    let refused = loop {
+        match keeper.snapshot(&cm).await {
+            Ok(another) => open.push(another),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((open.len() + 1, refused.code), (MAX_SNAPSHOTS, 429));
+    drop(open);
+    assert_eq!(keeper.snapshot(&cm).await.unwrap().version(), keeper.version(&cm));
+}
+
+#[tokio::test]
+async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    keeper.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("nodes"), 2, 2, 66)]).await.unwrap();
+    let record = keeper.get(&resource("objectsyncs"), "ns-1", "gw-1.u-1").await.unwrap().unwrap();
+    let value: Value = serde_json::from_str(&record.json).unwrap();
+    assert_eq!(value["status"]["objectResourceVersion"], "55");
+    assert_eq!(value["metadata"]["resourceVersion"], record.version.to_string());
+    assert_eq!(value["metadata"]["uid"].as_str().unwrap().len(), 36);
+    assert!(keeper.get(&resource("clusterobjectsyncs"), "", "gw-1.u-2").await.unwrap().is_some());
+    for (word, namespace, name) in [
+        ("objectsyncs", "ns-2", "gw-1.u-1"),
+        ("objectsyncs", "", "gw-1.u-2"),
+        ("clusterobjectsyncs", "ns-1", "gw-1.u-1"),
+        ("objectsyncs", "ns-1", "gw-2.u-1"),
+        ("objectsyncs", "ns-1", "nonsense"),
+    ] {
+        assert_eq!(keeper.get(&resource(word), namespace, name).await.unwrap(), None, "{word} {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_closes_lets_go_of_those_who_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let cm = resource("cm");
+    let version = keeper.version(&cm);
+    let (batch, ()) = tokio::join!(keeper.changes(&cm, version), keeper.store.close());
+    assert_eq!(batch.unwrap_err().code, 503);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
+    let dir = tempfile::tempdir().unwrap();
+    let cm = resource("cm");
+    for round in 0..10 {
+        let keeper = keeper(&dir.path().join(format!("{round}.db")), 1 << 20, LONG).await;
+        let (store, kind) = (keeper.store.clone(), cm.clone());
+        let writing = tokio::spawn(async move {
+            for version in 1..60 {
+                store.apply(vec![put(kind.clone(), 1, 1, version)]).await.unwrap();
+            }
+        });
+        let mut follower = Client { resource: cm.clone(), held: Held::new(), version: 0, relists: 0 };
+        (follower.held, follower.version) = list(&keeper, &cm, 500).await;
+        writing.await.unwrap();
+        follower.catch_up(&keeper, 500).await;
+        assert_eq!(follower.relists, 0, "round {round}");
+        keeper.store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_kept_while_nobody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    use crate::store::edge::Observer as _;
+    let cm = resource("cm");
+    let before = keeper.version(&cm);
+    keeper.store.apply(vec![put(cm.clone(), 1, 1, 5)]).await.unwrap();
+    assert_eq!(keeper.watches.appetite(), 0);
+    assert_eq!(keeper.changes(&cm, before).await.unwrap_err().code, 410);
+    assert!(keeper.watches.appetite() > 0);
+    let before = keeper.version(&cm);
+    keeper.store.apply(vec![put(cm.clone(), 1, 1, 6)]).await.unwrap();
+    assert_eq!(keeper.changes(&cm, before).await.unwrap().changes.len(), 1);
+}

@@ -1,0 +1,158 @@
+//! What the store tells of its commits, turned into changes as the API hands them on: one ring each for
+//! synced objects, for the records about them, and for local objects.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::api::{Change, ChangeType, Stored};
+use crate::object::{Resource, Scope, with_resource_version};
+use crate::store::edge::{self, LocalTransition, Observer, Part, Told, Transition, Versions};
+
+use super::ring::{Entry, Ring};
+use super::{Place, kinds, record, shown, shown_local};
+
+/// The rings. See [`Observer`].
+#[derive(Debug)]
+pub(super) struct Watches {
+    node: Arc<str>,
+    objects: Ring,
+    records: Ring,
+    local: Ring,
+    object_syncs: Arc<Resource>,
+    cluster_object_syncs: Arc<Resource>,
+}
+
+impl Watches {
+    /// `bytes` is for synced objects; records and local objects, which are small, get a quarter of it each.
+    pub(super) fn new(node: Arc<str>, bytes: usize, keep: Duration, versions: Versions) -> Self {
+        Self {
+            node,
+            objects: Ring::new(bytes, keep, versions.objects),
+            records: Ring::new(bytes / 4, keep, versions.objects),
+            local: Ring::new(bytes / 4, keep, versions.local),
+            object_syncs: kinds::object_syncs(Scope::Namespaced),
+            cluster_object_syncs: kinds::object_syncs(Scope::Cluster),
+        }
+    }
+
+    pub(super) fn of(&self, place: &Place) -> &Ring {
+        match place {
+            Place::Synced => &self.objects,
+            Place::Records(_) => &self.records,
+            Place::Local(_) => &self.local,
+        }
+    }
+
+    /// Moves on to versions of which nothing was told.
+    pub(super) fn catch_up(&self, versions: Versions) {
+        self.objects.skip(versions.objects);
+        self.records.skip(versions.objects);
+        self.local.skip(versions.local);
+    }
+
+    /// Forgets what nobody has asked for in a while; whether there was something.
+    pub(super) fn tidy(&self) -> bool {
+        let rings = [&self.objects, &self.records, &self.local];
+        // All of them, not just up to the first one.
+        rings.into_iter().filter(|ring| ring.tidy()).count() > 0
+    }
+
+    /// The change of the record that goes with a change of an object.
+    fn record(&self, transition: &Transition) -> Option<Entry> {
+        let side = transition.after.as_ref().or(transition.before.as_ref())?;
+        let cluster = side.object.namespace.is_empty();
+        let resource = if cluster { &self.cluster_object_syncs } else { &self.object_syncs };
+        let version_before =
+            |stored: &edge::Stored| record::of_stored(&self.node, stored, stored.own_version);
+        let before = transition.before.as_ref().and_then(version_before);
+        let object = record::of_stored(&self.node, side, transition.version)?;
+        Some(entry(resource, transition.after.is_some(), object, before.map(|before| before.json)))
+    }
+}
+
+fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option<String>) -> Entry {
+    let kind = match (lives, &previous) {
+        (false, _) => ChangeType::Deleted,
+        (true, None) => ChangeType::Added,
+        (true, Some(_)) => ChangeType::Modified,
+    };
+    let change = Change { kind, object, previous, line: OnceLock::new() };
+    Entry { resource: resource.clone(), change: Arc::new(change) }
+}
+
+/// An object that is no more: as it was last, with the version of its removal.
+fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
+    let object = Stored { version, json: with_resource_version(&before.json, version), ..before.clone() };
+    entry(resource, false, object, Some(before.json))
+}
+
+/// The changes of objects that one change of a row is: two if the object has moved to another version of its
+/// group, which is another kind to those who watch.
+fn objects(transition: Transition) -> impl Iterator<Item = Entry> {
+    let Transition { version, before, after } = transition;
+    let resource = |side: &Option<edge::Stored>| side.as_ref().map(|side| side.object.resource.clone());
+    let (was, is) = (resource(&before), resource(&after));
+    let before = before.map(shown);
+    let (gone, previous) = match (was, before) {
+        (Some(was), Some(before)) if is.as_deref() != Some(&*was) => {
+            (Some(removed(&was, before, version)), None)
+        }
+        (_, before) => (None, before.map(|before| before.json)),
+    };
+    let here = is.zip(after).map(|(is, after)| entry(&is, true, shown(after), previous));
+    gone.into_iter().chain(here)
+}
+
+fn local(transition: LocalTransition) -> Option<Entry> {
+    let LocalTransition { version, before, after } = transition;
+    let resource = kinds::local_resource(after.as_ref().or(before.as_ref())?.kind);
+    let before = before.map(shown_local);
+    Some(match after {
+        Some(after) => entry(&resource, true, shown_local(after), before.map(|before| before.json)),
+        None => removed(&resource, before?, version),
+    })
+}
+
+impl Observer for Watches {
+    fn appetite(&self) -> usize {
+        let rings = [&self.objects, &self.records, &self.local];
+        rings.into_iter().filter(|ring| ring.is_wanted()).map(Ring::limit).sum()
+    }
+
+    fn committed(&self, told: Told) {
+        let Told { versions, objects: synced, local: made } = told;
+        match synced {
+            Part::Same => {}
+            Part::Unknown => {
+                self.records.skip(versions.objects);
+                self.objects.skip(versions.objects);
+            }
+            Part::Changed(changes) => {
+                if self.records.is_wanted() {
+                    let records = changes.iter().filter_map(|change| self.record(change)).collect();
+                    self.records.push(records, versions.objects);
+                } else {
+                    self.records.skip(versions.objects);
+                }
+                if self.objects.is_wanted() {
+                    self.objects.push(changes.into_iter().flat_map(objects).collect(), versions.objects);
+                } else {
+                    self.objects.skip(versions.objects);
+                }
+            }
+        }
+        match made {
+            Part::Same => {}
+            Part::Changed(changes) if self.local.is_wanted() => {
+                self.local.push(changes.into_iter().filter_map(local).collect(), versions.local);
+            }
+            Part::Changed(_) | Part::Unknown => self.local.skip(versions.local),
+        }
+    }
+
+    fn closed(&self) {
+        for ring in [&self.objects, &self.records, &self.local] {
+            ring.close();
+        }
+    }
+}

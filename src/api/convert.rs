@@ -1,0 +1,190 @@
+//! Between the form in which an object is sent and shown and the form in which it is kept. Pure.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::kind::Kind;
+use super::rules;
+use crate::object::status::{Cause, Result};
+use crate::object::{Head, Object, Resource, Scope, Status};
+
+/// Whether the two forms differ in more than the version.
+fn is_event_view(kind: &Kind) -> bool {
+    kind.resource.kind == "Event" && kind.resource.group != kind.storage.group
+}
+
+/// An object as the version of the path shows it.
+pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
+    if is_event_view(kind) {
+        rules::event_to_core(&mut object);
+    }
+    if object.api_version() != kind.resource.api_version() {
+        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.resource.api_version()));
+    }
+    object
+}
+
+/// An object as it is kept.
+pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
+    if is_event_view(kind) {
+        rules::event_to_storage(&mut object);
+    }
+    if kind.resource != kind.storage {
+        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.storage.api_version()));
+    }
+    object
+}
+
+/// Turns the text of objects of a kind into what the version of the path shows.
+#[derive(Clone, Debug)]
+pub(super) struct Texts {
+    kind: Arc<Kind>,
+    api_version: String,
+    /// What the text of an object that is right already begins with, if it has sorted fields.
+    prefix: String,
+}
+
+impl Texts {
+    pub(super) fn new(kind: &Arc<Kind>) -> Self {
+        let api_version = kind.resource.api_version();
+        let prefix = format!("{{\"apiVersion\":\"{api_version}\",");
+        Self { kind: Arc::clone(kind), api_version, prefix }
+    }
+
+    /// The text of an object as it is shown. One that is right already is not taken apart.
+    ///
+    /// # Errors
+    /// 500 if it is not JSON.
+    pub(super) fn served(&self, json: String) -> Result<String> {
+        if !is_event_view(&self.kind) {
+            if json.starts_with(&self.prefix) {
+                return Ok(json);
+            }
+            let head: Head<'_> = serde_json::from_str(&json).map_err(Status::internal)?;
+            if head.api_version == self.api_version {
+                return Ok(json);
+            }
+        }
+        let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
+        Ok(served(&self.kind, object).to_json())
+    }
+}
+
+/// Checks that an object belongs to the path it was sent to, and fills in what the path says and the
+/// object leaves out.
+pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Object> {
+    let Value::Object(mut object) = body else {
+        let message =
+            if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
+        return Err(Status::bad_request(message));
+    };
+    let api_version = resource.api_version();
+    fill_in(&mut object, "apiVersion", &api_version).map_err(|sent| {
+        Status::bad_request(format!(
+            "the API version in the data ({sent}) does not match the expected API version ({api_version})"
+        ))
+    })?;
+    fill_in(&mut object, "kind", &resource.kind).map_err(|sent| {
+        Status::bad_request(format!(
+            "the kind in the data ({sent}) does not match the expected kind ({})",
+            resource.kind
+        ))
+    })?;
+    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(metadata) = metadata else {
+        let causes = vec![Cause::wrong_type("metadata", "must be an object")];
+        return Err(Status::invalid(&resource.group, &resource.kind, name.unwrap_or_default(), causes));
+    };
+    let agrees = match resource.scope {
+        Scope::Namespaced => fill_in(metadata, "namespace", namespace).is_ok(),
+        Scope::Cluster => metadata.remove("namespace").is_none_or(|sent| sent.is_null() || sent == json!("")),
+    };
+    if !agrees {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(message));
+    }
+    if let Some(name) = name {
+        fill_in(metadata, "name", name).map_err(|sent| {
+            Status::bad_request(format!(
+                "the name of the object ({sent}) does not match the name on the URL ({name})"
+            ))
+        })?;
+    }
+    Ok(Object::from(object))
+}
+
+/// Sets a field that is missing or empty; one that says something else is returned as an error.
+fn fill_in(object: &mut Map<String, Value>, field: &str, value: &str) -> Result<(), String> {
+    match object.get(field) {
+        Some(Value::String(sent)) if sent == value => Ok(()),
+        None | Some(Value::Null) => {
+            object.insert(field.to_owned(), json!(value));
+            Ok(())
+        }
+        Some(Value::String(sent)) if sent.is_empty() => {
+            object.insert(field.to_owned(), json!(value));
+            Ok(())
+        }
+        Some(Value::String(sent)) => Err(sent.chars().take(64).collect()),
+        Some(_) => Err("not a string".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployments() -> Resource {
+        Resource {
+            group: "apps".into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+            plural: "deployments".into(),
+            scope: Scope::Namespaced,
+        }
+    }
+
+    #[test]
+    fn what_the_path_says_is_filled_in() {
+        let object = agree(&deployments(), "ns", Some("d"), json!({"spec": 1})).unwrap();
+        let expected = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}, "spec": 1
+        });
+        assert_eq!(Value::Object(object.into_fields()), expected);
+        let nodes = Resource { scope: Scope::Cluster, ..deployments() };
+        let object = agree(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}})).unwrap();
+        assert_eq!(object.metadata(), json!({"name": "n"}).as_object());
+    }
+
+    #[test]
+    fn an_object_that_belongs_elsewhere_is_refused() {
+        let code = |body: Value| agree(&deployments(), "ns", Some("d"), body).unwrap_err().code;
+        assert_eq!(code(json!({"apiVersion": "v1"})), 400);
+        assert_eq!(code(json!({"kind": "Pod"})), 400);
+        assert_eq!(code(json!({"kind": 7})), 400);
+        assert_eq!(code(json!({"metadata": {"namespace": "other"}})), 400);
+        assert_eq!(code(json!({"metadata": {"name": "other"}})), 400);
+        assert_eq!(code(json!({"metadata": []})), 422);
+        assert_eq!(code(json!([])), 400);
+        assert_eq!(code(Value::Null), 400);
+        let cluster = Resource { scope: Scope::Cluster, ..deployments() };
+        assert_eq!(agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn another_version_of_a_kind_only_has_another_api_version() {
+        let mut kind = Kind::bare(Arc::new(Resource { version: "v2".into(), ..deployments() }));
+        kind.storage = Arc::new(deployments());
+        let object: Object = serde_json::from_str(r#"{"apiVersion":"apps/v1","kind":"Deployment"}"#).unwrap();
+        let shown = served(&kind, object.clone());
+        assert_eq!(shown.api_version(), "apps/v2");
+        assert_eq!(stored(&kind, shown), object);
+        let texts = Texts::new(&Arc::new(kind));
+        let expected = r#"{"apiVersion":"apps/v2","kind":"Deployment"}"#;
+        assert_eq!(texts.served(object.to_json()).unwrap(), expected);
+        assert_eq!(texts.served(expected.to_owned()).unwrap(), expected);
+        let unsorted = r#"{"kind":"Deployment","apiVersion":"apps/v2"}"#;
+        assert_eq!(texts.served(unsorted.to_owned()).unwrap(), unsorted);
+    }
+}

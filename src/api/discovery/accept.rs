@@ -1,0 +1,50 @@
+//! What a client takes, for documents that come in several forms. Pure.
+
+/// Reads an `Accept` header and returns what `offer` has for the range of the highest quality that it has
+/// anything for; of equal ones the first. `offer` gets the media type in lower case, and its parameters.
+pub(in crate::api) fn choose<T>(
+    accept: &str,
+    mut offer: impl FnMut(&str, &[(&str, &str)]) -> Option<T>,
+) -> Option<T> {
+    let mut best: Option<(f32, T)> = None;
+    for range in accept.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+        let quality = parameters.iter().find(|(name, _)| *name == "q");
+        let quality = quality.and_then(|(_, value)| value.parse::<f32>().ok()).unwrap_or(1.0);
+        // Written so that what is no number counts as unwanted.
+        let better = quality > best.as_ref().map_or(0.0, |(most, _)| *most);
+        if better && let Some(offered) = offer(&media_type, &parameters) {
+            best = Some((quality, offered));
+        }
+    }
+    best.map(|(_, offered)| offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn taken(accept: &str) -> Option<String> {
+        choose(accept, |media_type, parameters| {
+            media_type.starts_with("a/").then(|| format!("{media_type}{}", parameters.len()))
+        })
+    }
+
+    #[test]
+    fn the_first_of_the_highest_quality_that_is_offered_is_taken() {
+        assert_eq!(taken("b/b, A/x, a/y;g=1;v=2"), Some("a/x0".into()));
+        assert_eq!(taken("a/x;q=0.5, a/y;q=0.9;g=1"), Some("a/y2".into()));
+        assert_eq!(taken("a/x;q=0, a/y;q=NaN"), None);
+        assert_eq!(taken(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_panics(accept in ".{0,80}") {
+            let _ = taken(&accept);
+        }
+    }
+}

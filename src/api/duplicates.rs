@@ -1,0 +1,105 @@
+//! Fields that stand twice in a JSON text: a reader keeps only the last one, so the writer should know. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// The most duplicates that are told.
+const MAX_FOUND: usize = 16;
+
+/// The paths of fields that stand twice in an object of the text, at most 16. The text is taken to be
+/// well-formed and of bounded depth.
+pub(super) fn duplicates(json: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let seed = Place { path: String::new(), found: &mut found };
+    // What is no JSON has been refused by who reads it.
+    let _ = seed.deserialize(&mut serde_json::Deserializer::from_str(json));
+    found
+}
+
+/// A value at a path.
+struct Place<'a> {
+    path: String,
+    found: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Place<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Place<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            if !seen.insert(key) && self.found.len() < MAX_FOUND {
+                self.found.push(path.clone());
+            }
+            map.next_value_seed(Place { path, found: &mut *self.found })?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut number = 0;
+        while let Some(()) = items
+            .next_element_seed(Place { path: format!("{}[{number}]", self.path), found: &mut *self.found })?
+        {
+            number += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_stands_twice_is_found_at_any_depth() {
+        let json = r#"{"a":1,"b":[{"c":{"d":1,"d":[{"e":null}]}}],"a":{"x":"y"},"f":{"d":true}}"#;
+        assert_eq!(duplicates(json), ["b[0].c.d", "a"]);
+        assert_eq!(duplicates(r#"{"a":{"b":1.5},"b":{"a":-1}}"#), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_no_json_or_has_too_many_is_no_trouble() {
+        assert!(duplicates("{\"a\":1,").is_empty());
+        assert_eq!(duplicates(&format!("{{{}\"a\":1}}", "\"a\":1,".repeat(1_000))).len(), MAX_FOUND);
+    }
+}

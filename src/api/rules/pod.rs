@@ -1,0 +1,154 @@
+//! Pods and the templates of Pods: containers, ports, volumes. Pure.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::causes::{Causes, Path};
+use super::service::{PROTOCOLS, check_port_name};
+use super::{items, length, map, text};
+use crate::object::name::{check_label, check_label_key, check_label_value, check_subdomain};
+
+/// When the containers of a Pod may start again.
+pub(super) const ANY_RESTART: &[&str] = &["Always", "OnFailure", "Never"];
+/// The same for Pods that are to run on and on.
+pub(super) const ALWAYS: &[&str] = &["Always"];
+/// The same for Pods that are to end.
+pub(super) const UNTIL_DONE: &[&str] = &["OnFailure", "Never"];
+
+/// Checks the template of Pods.
+pub(super) fn check_template(
+    template: &Map<String, Value>,
+    at: &Path,
+    restart: &[&str],
+    causes: &mut Causes,
+) {
+    check_template_with(template, at, restart, &[], causes);
+}
+
+/// Checks the template of Pods that get further volumes when they are made.
+pub(super) fn check_template_with(
+    template: &Map<String, Value>,
+    at: &Path,
+    restart: &[&str],
+    claimed: &[&str],
+    causes: &mut Causes,
+) {
+    for (key, value) in map(map(template, "metadata"), "labels") {
+        let at = at.field("metadata").key("labels", key);
+        causes.name(&at, key, check_label_key(key));
+        causes.name(
+            &at,
+            value.as_str().unwrap_or_default(),
+            check_label_value(value.as_str().unwrap_or_default()),
+        );
+    }
+    let (spec, at) = (map(template, "spec"), at.field("spec"));
+    check_basics(spec, &at, restart, causes);
+    check_containers(spec, &at, claimed, causes);
+}
+
+/// Checks the spec of a Pod.
+pub(super) fn check(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: &mut Causes) {
+    check_basics(spec, at, restart, causes);
+    check_containers(spec, at, &[], causes);
+}
+
+fn check_basics(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: &mut Causes) {
+    if length(spec, "containers") == 0 {
+        causes.required(&at.field("containers"), "must contain at least one container");
+    }
+    causes.choice(at, spec, "restartPolicy", restart);
+    causes.choice(at, spec, "dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]);
+    causes.not_negative(at, spec, "terminationGracePeriodSeconds");
+    causes.range(at, spec, "activeDeadlineSeconds", 1..=i64::from(i32::MAX));
+    for field in ["nodeName", "serviceAccountName"] {
+        let name = text(spec, field);
+        if !name.is_empty() {
+            causes.name(&at.field(field), name, check_subdomain(name));
+        }
+    }
+    let hostname = text(spec, "hostname");
+    if !hostname.is_empty() {
+        causes.name(&at.field("hostname"), hostname, check_label(hostname));
+    }
+}
+
+fn check_containers(spec: &Map<String, Value>, at: &Path, claimed: &[&str], causes: &mut Causes) {
+    let mut volumes = HashSet::new();
+    for (number, volume) in items(spec, "volumes") {
+        let at = at.item("volumes", number).field("name");
+        causes.unique_name(&at, text(volume, "name"), &mut volumes, check_label);
+    }
+    volumes.extend(claimed);
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
+    let mut names = HashSet::new();
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        for (number, container) in items(spec, field) {
+            let at = at.item(field, number);
+            causes.unique_name(&at.field("name"), text(container, "name"), &mut names, check_label);
+            check_container(container, &at, host_network, causes);
+            check_mounts(container, &at, &volumes, causes);
+        }
+    }
+}
+
+fn check_container(container: &Map<String, Value>, at: &Path, host_network: bool, causes: &mut Causes) {
+    let image = text(container, "image");
+    if image.is_empty() {
+        causes.required(&at.field("image"), "must name the image");
+    } else if image.trim() != image {
+        causes.invalid(&at.field("image"), image, "must not start or end with a space");
+    }
+    causes.choice(at, container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"]);
+    let mut names = HashSet::new();
+    for (number, port) in items(container, "ports") {
+        let at = at.item("ports", number);
+        if !text(port, "name").is_empty() {
+            causes.unique_name(&at.field("name"), text(port, "name"), &mut names, check_port_name);
+        }
+        causes.range(&at, port, "containerPort", 1..=65535);
+        causes.choice(&at, port, "protocol", PROTOCOLS);
+        let host = port.get("hostPort").and_then(Value::as_i64).unwrap_or_default();
+        if host != 0 {
+            causes.range(&at, port, "hostPort", 1..=65535);
+            if host_network && port.get("containerPort").and_then(Value::as_i64) != Some(host) {
+                let must = "must be equal to `containerPort` when `hostNetwork` is true";
+                causes.invalid(&at.field("hostPort"), &host.to_string(), must);
+            }
+        }
+    }
+    for (number, variable) in items(container, "env") {
+        let name = text(variable, "name");
+        let at = at.item("env", number).field("name");
+        if name.is_empty() {
+            causes.required(&at, "must not be empty");
+        } else if name.contains('=') || !name.bytes().all(|b| (b' '..=b'~').contains(&b)) {
+            causes.invalid(&at, name, "must be printable ASCII characters other than '='");
+        }
+    }
+}
+
+fn check_mounts(container: &Map<String, Value>, at: &Path, volumes: &HashSet<&str>, causes: &mut Causes) {
+    let mut paths = HashSet::new();
+    for (number, mount) in items(container, "volumeMounts") {
+        let at = at.item("volumeMounts", number);
+        let name = text(mount, "name");
+        if name.is_empty() {
+            causes.required(&at.field("name"), "must name a volume");
+        } else if !volumes.contains(name) {
+            let shown: String = name.chars().take(64).collect();
+            causes.add(crate::object::status::Cause {
+                reason: "FieldValueNotFound".to_owned(),
+                message: format!("Not found: {shown:?}"),
+                field: at.field("name").to_string(),
+            });
+        }
+        let path = text(mount, "mountPath");
+        if path.is_empty() {
+            causes.required(&at.field("mountPath"), "must not be empty");
+        } else if !paths.insert(path) {
+            causes.invalid(&at.field("mountPath"), path, "must be unique");
+        }
+    }
+}

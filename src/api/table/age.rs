@@ -1,0 +1,109 @@
+//! How long something has been, in the words of `kubectl`. Pure.
+
+use jiff::Timestamp;
+
+use super::fields::UNKNOWN;
+
+/// What stands for a time that is none, or that is yet to come.
+const INVALID: &str = "<invalid>";
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+const YEAR: i64 = 365 * DAY;
+
+/// How long ago a time was that is given as text: unknown if there is none.
+pub(super) fn since(now: Timestamp, text: &str) -> String {
+    if text.is_empty() {
+        return UNKNOWN.to_owned();
+    }
+    match text.parse() {
+        Ok(time) => between(time, now),
+        Err(_) => INVALID.to_owned(),
+    }
+}
+
+/// How long it was from one time to another.
+pub(super) fn between(from: Timestamp, to: Timestamp) -> String {
+    duration(to.duration_since(from).as_secs())
+}
+
+/// A duration in seconds, in two units at most. Clocks that differ a little are forgiven.
+pub(super) fn duration(seconds: i64) -> String {
+    let two = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
+        0 => format!("{large}{large_unit}"),
+        _ => format!("{large}{large_unit}{small}{small_unit}"),
+    };
+    match seconds {
+        ..-1 => INVALID.to_owned(),
+        -1..0 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => two(seconds / MINUTE, 'm', seconds % MINUTE, 's'),
+        600..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 => two(seconds / HOUR, 'h', seconds % HOUR / MINUTE, 'm'),
+        28_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 => two(seconds / DAY, 'd', seconds % DAY / HOUR, 'h'),
+        691_200..63_072_000 => format!("{}d", seconds / DAY),
+        63_072_000..252_288_000 => two(seconds / YEAR, 'y', seconds % YEAR / DAY, 'd'),
+        _ => format!("{}y", seconds / YEAR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_have_one_or_two_units_as_in_kubectl() {
+        for (seconds, expected) in [
+            (i64::MIN, "<invalid>"),
+            (-2, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (5, "5s"),
+            (119, "119s"),
+            (120, "2m"),
+            (200, "3m20s"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (12_600, "3h30m"),
+            (28_800, "8h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+            (2 * DAY + 3 * HOUR, "2d3h"),
+            (8 * DAY, "8d"),
+            (400 * DAY, "400d"),
+            (2 * YEAR, "2y"),
+            (2 * YEAR + DAY, "2y1d"),
+            (8 * YEAR + DAY, "8y"),
+            (i64::MAX, "292471208677y"),
+        ] {
+            assert_eq!(duration(seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_missing_or_none_has_no_age() {
+        let now = "2024-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(since(now, "2024-01-01T21:00:00Z"), "3h");
+        assert_eq!(since(now, "2024-01-01T23:59:54.500000Z"), "5s");
+        assert_eq!(since(now, "2024-01-02T01:00:00+01:00"), "0s");
+        assert_eq!(since(now, "2024-01-02T00:00:10Z"), "<invalid>");
+        assert_eq!(since(now, ""), "<unknown>");
+        assert_eq!(since(now, "yesterday"), "<invalid>");
+        let (first, last) = (Timestamp::MIN, Timestamp::MAX);
+        assert_eq!((between(first, last), between(last, first)), ("20012y".into(), "<invalid>".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,40}", seconds: i64) {
+            let now = "2024-01-02T00:00:00Z".parse().unwrap();
+            prop_assert!(!since(now, &text).is_empty());
+            prop_assert!(!duration(seconds).is_empty());
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The columns of the kinds that are known here, as data: those of `kubectl get`. Pure.
+
+use super::columns::Cell::{
+    Age, Count, Created, DefaultName, Flag, Int, Join, Made, Pairs, Ready, Selector, Text, Timed,
+};
+use super::columns::{Column, NAME, column, wide};
+use super::fields::{NONE, UNKNOWN, UNSET};
+use super::{cells, pod};
+
+const AGE: Column =
+    column("Age", "Time since it was created.", Age(&["metadata.creationTimestamp"], UNKNOWN));
+const CREATED_AT: Column =
+    column("Created At", "When it was created.", Text(&["metadata.creationTimestamp"], ""));
+const CONTAINERS: &str = "Names of the containers.";
+const IMAGES: &str = "Images of the containers.";
+const PODS: &str = "Which pods belong to it.";
+
+/// Columns of workloads with a template of their pods.
+const NAMES: Column = wide("Containers", CONTAINERS, Join("spec.template.spec.containers", "name"));
+const IMAGE: Column = wide("Images", IMAGES, Join("spec.template.spec.containers", "image"));
+const PODS_OF: Column = wide("Selector", PODS, Selector("spec.selector"));
+
+/// The columns of kinds without own ones.
+pub(super) static DEFAULT: [Column; 2] = [NAME, column("Age", "Time since it was created.", Created)];
+
+/// The columns of a kind.
+pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
+    match (group, kind) {
+        ("", "ConfigMap") => &CONFIG_MAP,
+        ("", "Endpoints") => &ENDPOINTS,
+        ("" | "events.k8s.io", "Event") => &EVENT,
+        ("", "Namespace") => &NAMESPACE,
+        ("", "Node") => &NODE,
+        ("", "PersistentVolume") => &PERSISTENT_VOLUME,
+        ("", "PersistentVolumeClaim") => &PERSISTENT_VOLUME_CLAIM,
+        ("", "Pod") => &POD,
+        ("", "PodTemplate") => &POD_TEMPLATE,
+        ("", "ReplicationController") => &REPLICATION_CONTROLLER,
+        ("", "Secret") => &SECRET,
+        ("", "Service") => &SERVICE,
+        ("", "ServiceAccount") => &SERVICE_ACCOUNT,
+        (
+            "admissionregistration.k8s.io",
+            "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+        ) => &WEBHOOKS,
+        ("apiextensions.k8s.io", "CustomResourceDefinition")
+        | ("rbac.authorization.k8s.io", "ClusterRole" | "Role") => &CREATED,
+        ("apps", "ControllerRevision") => &CONTROLLER_REVISION,
+        ("apps", "DaemonSet") => &DAEMON_SET,
+        ("apps", "Deployment") => &DEPLOYMENT,
+        ("apps", "ReplicaSet") => &REPLICA_SET,
+        ("apps", "StatefulSet") => &STATEFUL_SET,
+        ("autoscaling", "HorizontalPodAutoscaler") => &AUTOSCALER,
+        ("batch", "CronJob") => &CRON_JOB,
+        ("batch", "Job") => &JOB,
+        ("coordination.k8s.io", "Lease") => &LEASE,
+        ("discovery.k8s.io", "EndpointSlice") => &ENDPOINT_SLICE,
+        ("networking.k8s.io", "Ingress") => &INGRESS,
+        ("networking.k8s.io", "IngressClass") => &INGRESS_CLASS,
+        ("networking.k8s.io", "NetworkPolicy") => &NETWORK_POLICY,
+        ("node.k8s.io", "RuntimeClass") => &RUNTIME_CLASS,
+        ("policy", "PodDisruptionBudget") => &DISRUPTION_BUDGET,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding" | "RoleBinding") => &ROLE_BINDING,
+        ("reliablesyncs.kubeedge.io", "ClusterObjectSync" | "ObjectSync") => &OBJECT_SYNC,
+        ("scheduling.k8s.io", "PriorityClass") => &PRIORITY_CLASS,
+        ("storage.k8s.io", "StorageClass") => &STORAGE_CLASS,
+        ("storage.k8s.io", "VolumeAttachment") => &VOLUME_ATTACHMENT,
+        _ => &DEFAULT,
+    }
+}
+
+static CREATED: [Column; 2] = [NAME, CREATED_AT];
+
+static CONFIG_MAP: [Column; 3] =
+    [NAME, column("Data", "Number of entries.", Count(&["data", "binaryData"])), AGE];
+
+static SECRET: [Column; 4] = [
+    NAME,
+    column("Type", "What the secret is for.", Text(&["type"], "")),
+    column("Data", "Number of entries.", Count(&["data"])),
+    AGE,
+];
+
+static NAMESPACE: [Column; 3] =
+    [NAME, column("Status", "Phase of its life.", Text(&["status.phase"], "")), AGE];
+
+static SERVICE_ACCOUNT: [Column; 3] =
+    [NAME, column("Secrets", "Number of secrets.", Count(&["secrets"])), AGE];
+
+static POD: [Column; 9] = [
+    NAME,
+    column("Ready", "Containers that are ready, of all.", Made(pod::ready)),
+    column("Status", "What the pod does, or what keeps it from that.", Made(pod::status)),
+    column("Restarts", "Restarts of its containers, and the last one.", Timed(pod::restarts)),
+    AGE,
+    wide("IP", "Address of the pod.", Text(&["status.podIPs.0.ip", "status.podIP"], NONE)),
+    wide("Node", "Node of the pod.", Text(&["spec.nodeName"], NONE)),
+    wide("Nominated Node", "Node on which room is made for it.", Text(&["status.nominatedNodeName"], NONE)),
+    wide("Readiness Gates", "Further conditions that are true, of all.", Made(pod::readiness_gates)),
+];
+
+static POD_TEMPLATE: [Column; 4] = [
+    NAME,
+    column("Containers", CONTAINERS, Join("template.spec.containers", "name")),
+    column("Images", IMAGES, Join("template.spec.containers", "image")),
+    column("Pod Labels", "Labels of its pods.", Pairs("template.metadata.labels")),
+];
+
+static NODE: [Column; 10] = [
+    NAME,
+    column("Status", "Whether it is ready and takes pods.", Made(cells::node_status)),
+    column("Roles", "Its roles, from its labels.", Made(cells::node_roles)),
+    AGE,
+    column("Version", "Version of its agent.", Text(&["status.nodeInfo.kubeletVersion"], "")),
+    wide("Internal-IP", "Address within the cluster.", Made(cells::node_internal_ip)),
+    wide("External-IP", "Address from outside.", Made(cells::node_external_ip)),
+    wide("OS-Image", "Its operating system.", Text(&["status.nodeInfo.osImage"], UNKNOWN)),
+    wide("Kernel-Version", "Its kernel.", Text(&["status.nodeInfo.kernelVersion"], UNKNOWN)),
+    wide(
+        "Container-Runtime",
+        "What runs its containers.",
+        Text(&["status.nodeInfo.containerRuntimeVersion"], UNKNOWN),
+    ),
+];
+
+static SERVICE: [Column; 7] = [
+    NAME,
+    column("Type", "How it is reached.", Text(&["spec.type"], "ClusterIP")),
+    column("Cluster-IP", "Address within the cluster.", Text(&["spec.clusterIPs.0", "spec.clusterIP"], NONE)),
+    column("External-IP", "Addresses from outside.", Made(cells::service_external_ip)),
+    column("Port(s)", "Its ports, with those on the nodes.", Made(cells::service_ports)),
+    AGE,
+    wide("Selector", PODS, Pairs("spec.selector")),
+];
+
+static ENDPOINTS: [Column; 3] =
+    [NAME, column("Endpoints", "Addresses behind it.", Made(cells::endpoints)), AGE];
+
+static ENDPOINT_SLICE: [Column; 5] = [
+    NAME,
+    column("AddressType", "Kind of its addresses.", Text(&["addressType"], "")),
+    column("Ports", "Ports of all its endpoints.", Made(cells::slice_ports)),
+    column("Endpoints", "Addresses of its endpoints.", Made(cells::slice_endpoints)),
+    AGE,
+];
+
+static INGRESS: [Column; 6] = [
+    NAME,
+    column("Class", "Class that serves it.", Text(&["spec.ingressClassName"], NONE)),
+    column("Hosts", "Hosts that it is for.", Made(cells::ingress_hosts)),
+    column("Address", "Where it is reached.", Made(cells::ingress_address)),
+    column("Ports", "Ports that it opens.", Made(cells::ingress_ports)),
+    AGE,
+];
+
+static INGRESS_CLASS: [Column; 4] = [
+    NAME,
+    column("Controller", "Who serves ingresses of the class.", Text(&["spec.controller"], "")),
+    column("Parameters", "Object with further settings.", Made(cells::class_parameters)),
+    AGE,
+];
+
+static NETWORK_POLICY: [Column; 3] =
+    [NAME, column("Pod-Selector", "Which pods it is for.", Selector("spec.podSelector")), AGE];
+
+static PERSISTENT_VOLUME: [Column; 11] = [
+    NAME,
+    column("Capacity", "Its size.", Text(&["spec.capacity.storage"], "")),
+    column("Access Modes", "How it can be mounted.", Made(cells::volume_modes)),
+    column(
+        "Reclaim Policy",
+        "What happens to it after its claim.",
+        Text(&["spec.persistentVolumeReclaimPolicy"], ""),
+    ),
+    column("Status", "Phase of its life.", Made(cells::volume_phase)),
+    column("Claim", "Claim that has it.", Made(cells::volume_claim)),
+    column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
+    column(
+        "VolumeAttributesClass",
+        "Class of its attributes.",
+        Text(&["spec.volumeAttributesClassName"], UNSET),
+    ),
+    column("Reason", "Why it is in this phase.", Text(&["status.reason"], "")),
+    AGE,
+    wide("VolumeMode", "File system or block device.", Text(&["spec.volumeMode"], UNSET)),
+];
+
+static PERSISTENT_VOLUME_CLAIM: [Column; 9] = [
+    NAME,
+    column("Status", "Phase of its life.", Made(cells::volume_phase)),
+    column("Volume", "Volume that it has.", Text(&["spec.volumeName"], "")),
+    column("Capacity", "Size of its volume.", Text(&["status.capacity.storage"], "")),
+    column("Access Modes", "How its volume can be mounted.", Made(cells::claim_modes)),
+    column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
+    column(
+        "VolumeAttributesClass",
+        "Class of its attributes.",
+        Text(&["spec.volumeAttributesClassName"], UNSET),
+    ),
+    AGE,
+    wide("VolumeMode", "File system or block device.", Text(&["spec.volumeMode"], UNSET)),
+];
+
+static DEPLOYMENT: [Column; 8] = [
+    NAME,
+    column("Ready", "Pods that are ready, of all.", Ready("status.readyReplicas", "spec.replicas")),
+    column("Up-to-date", "Pods of the newest template.", Int(&["status.updatedReplicas"], 0)),
+    column("Available", "Pods that have been ready for long enough.", Int(&["status.availableReplicas"], 0)),
+    AGE,
+    NAMES,
+    IMAGE,
+    PODS_OF,
+];
+
+static STATEFUL_SET: [Column; 5] = [
+    NAME,
+    column("Ready", "Pods that are ready, of all.", Ready("status.readyReplicas", "spec.replicas")),
+    AGE,
+    NAMES,
+    IMAGE,
+];
+
+/// The columns of two kinds that differ in how they select pods.
+const fn replicas(selector: Column) -> [Column; 8] {
+    [
+        NAME,
+        column("Desired", "Pods that there should be.", Int(&["spec.replicas"], 0)),
+        column("Current", "Pods that there are.", Int(&["status.replicas"], 0)),
+        column("Ready", "Pods that are ready.", Int(&["status.readyReplicas"], 0)),
+        AGE,
+        NAMES,
+        IMAGE,
+        selector,
+    ]
+}
+
+static REPLICA_SET: [Column; 8] = replicas(PODS_OF);
+static REPLICATION_CONTROLLER: [Column; 8] = replicas(wide("Selector", PODS, Pairs("spec.selector")));
+
+static DAEMON_SET: [Column; 11] = [
+    NAME,
+    column("Desired", "Nodes that should have a pod.", Int(&["status.desiredNumberScheduled"], 0)),
+    column("Current", "Nodes that have a pod.", Int(&["status.currentNumberScheduled"], 0)),
+    column("Ready", "Nodes with a pod that is ready.", Int(&["status.numberReady"], 0)),
+    column(
+        "Up-to-date",
+        "Nodes with a pod of the newest template.",
+        Int(&["status.updatedNumberScheduled"], 0),
+    ),
+    column("Available", "Nodes with a pod ready for long enough.", Int(&["status.numberAvailable"], 0)),
+    column("Node Selector", "Which nodes it is for.", Pairs("spec.template.spec.nodeSelector")),
+    AGE,
+    NAMES,
+    IMAGE,
+    PODS_OF,
+];
+
+static CONTROLLER_REVISION: [Column; 4] = [
+    NAME,
+    column("Controller", "Object whose state it keeps.", Made(cells::controller)),
+    column("Revision", "Its number.", Int(&["revision"], 0)),
+    AGE,
+];
+
+static JOB: [Column; 8] = [
+    NAME,
+    column("Status", "How far it is.", Made(cells::job_status)),
+    column("Completions", "Pods that have succeeded, of all.", Made(cells::job_completions)),
+    column("Duration", "Time that it has taken.", Timed(cells::job_duration)),
+    AGE,
+    NAMES,
+    IMAGE,
+    PODS_OF,
+];
+
+static CRON_JOB: [Column; 10] = [
+    NAME,
+    column("Schedule", "When it runs.", Text(&["spec.schedule"], "")),
+    column("Timezone", "Time zone of the schedule.", Text(&["spec.timeZone"], NONE)),
+    column("Suspend", "Whether it is suspended.", Made(cells::cron_suspended)),
+    column("Active", "Jobs that run now.", Count(&["status.active"])),
+    column("Last Schedule", "Time since it ran last.", Age(&["status.lastScheduleTime"], NONE)),
+    AGE,
+    wide("Containers", CONTAINERS, Join("spec.jobTemplate.spec.template.spec.containers", "name")),
+    wide("Images", IMAGES, Join("spec.jobTemplate.spec.template.spec.containers", "image")),
+    wide("Selector", PODS, Selector("spec.jobTemplate.spec.selector")),
+];
+
+static AUTOSCALER: [Column; 7] = [
+    NAME,
+    column("Reference", "What it scales.", Made(cells::scaler_reference)),
+    column("Targets", "What is measured, and what is aimed at.", Made(cells::scaler_targets)),
+    column("MinPods", "Fewest pods.", Text(&["spec.minReplicas"], UNSET)),
+    column("MaxPods", "Most pods.", Int(&["spec.maxReplicas"], 0)),
+    column("Replicas", "Pods that there are.", Int(&["status.currentReplicas"], 0)),
+    AGE,
+];
+
+static DISRUPTION_BUDGET: [Column; 5] = [
+    NAME,
+    column("Min Available", "Fewest pods that must stay.", Text(&["spec.minAvailable"], "N/A")),
+    column("Max Unavailable", "Most pods that may be missing.", Text(&["spec.maxUnavailable"], "N/A")),
+    column("Allowed Disruptions", "Pods that may be taken away now.", Int(&["status.disruptionsAllowed"], 0)),
+    AGE,
+];
+
+static ROLE_BINDING: [Column; 6] = [
+    NAME,
+    column("Role", "Role that is given.", Made(cells::binding_role)),
+    AGE,
+    wide("Users", "Users that have it.", Made(cells::binding_users)),
+    wide("Groups", "Groups that have it.", Made(cells::binding_groups)),
+    wide("ServiceAccounts", "Service accounts that have it.", Made(cells::binding_accounts)),
+];
+
+static STORAGE_CLASS: [Column; 6] = [
+    column("Name", "Name of the object.", DefaultName),
+    column("Provisioner", "Who makes the volumes.", Text(&["provisioner"], "")),
+    column(
+        "ReclaimPolicy",
+        "What happens to volumes after their claims.",
+        Text(&["reclaimPolicy"], "Delete"),
+    ),
+    column("VolumeBindingMode", "When volumes are made.", Text(&["volumeBindingMode"], "Immediate")),
+    column("AllowVolumeExpansion", "Whether volumes can grow.", Flag("allowVolumeExpansion", false)),
+    AGE,
+];
+
+static VOLUME_ATTACHMENT: [Column; 6] = [
+    NAME,
+    column("Attacher", "Who attaches the volume.", Text(&["spec.attacher"], "")),
+    column("PV", "The volume.", Text(&["spec.source.persistentVolumeName"], "")),
+    column("Node", "Node that gets the volume.", Text(&["spec.nodeName"], "")),
+    column("Attached", "Whether it is attached.", Flag("status.attached", false)),
+    AGE,
+];
+
+static PRIORITY_CLASS: [Column; 5] = [
+    NAME,
+    column("Value", "The priority.", Int(&["value"], 0)),
+    column("Global-Default", "Whether pods without a class have it.", Flag("globalDefault", false)),
+    AGE,
+    wide("PreemptionPolicy", "Whether others make room.", Text(&["preemptionPolicy"], "")),
+];
+
+static RUNTIME_CLASS: [Column; 3] =
+    [NAME, column("Handler", "What runs the containers.", Text(&["handler"], "")), AGE];
+
+static WEBHOOKS: [Column; 3] = [NAME, column("Webhooks", "Number of webhooks.", Count(&["webhooks"])), AGE];
+
+static LEASE: [Column; 6] = [
+    NAME,
+    column("Holder", "Who holds it.", Text(&["spec.holderIdentity"], "")),
+    AGE,
+    wide("Renewed", "Time since it was renewed.", Age(&["spec.renewTime"], UNKNOWN)),
+    wide("Duration", "How long it is valid after that.", Made(cells::lease_duration)),
+    wide("Transitions", "How often the holder has changed.", Int(&["spec.leaseTransitions"], 0)),
+];
+
+/// Both kinds of Events: each path is there in one of them.
+static EVENT: [Column; 10] = [
+    column(
+        "Last Seen",
+        "Time since it happened last.",
+        Age(
+            &[
+                "series.lastObservedTime",
+                "lastTimestamp",
+                "deprecatedLastTimestamp",
+                "firstTimestamp",
+                "deprecatedFirstTimestamp",
+                "eventTime",
+            ],
+            UNKNOWN,
+        ),
+    ),
+    column("Type", "Normal or Warning.", Text(&["type"], "")),
+    column("Reason", "Why it happened, in a word.", Text(&["reason"], "")),
+    column("Object", "What it is about.", Made(cells::event_object)),
+    wide("Subobject", "Part of the object.", Text(&["involvedObject.fieldPath", "regarding.fieldPath"], "")),
+    wide("Source", "Who has reported it.", Made(cells::event_source)),
+    column("Message", "What happened.", Text(&["message", "note"], "")),
+    wide(
+        "First Seen",
+        "Time since it happened first.",
+        Age(&["firstTimestamp", "deprecatedFirstTimestamp", "eventTime"], UNKNOWN),
+    ),
+    wide("Count", "How often it happened.", Int(&["series.count", "count", "deprecatedCount"], 1)),
+    wide("Name", "Name of the object.", super::columns::Cell::Name),
+];
+
+static OBJECT_SYNC: [Column; 7] = [
+    NAME,
+    column("Node", "Node that holds the object.", Made(cells::sync_node)),
+    column("Object", "The object: kind, namespace, name.", Made(cells::sync_object)),
+    column(
+        "Held Version",
+        "Version that the node has persisted.",
+        Text(&["status.objectResourceVersion"], NONE),
+    ),
+    AGE,
+    wide("UID", "UID of the object.", Made(cells::sync_uid)),
+    wide("API Version", "Group and version of the object.", Text(&["spec.objectAPIVersion"], NONE)),
+];

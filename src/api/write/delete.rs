@@ -1,0 +1,280 @@
+//! Deleting: at once, or as far as finalizers allow, with what is asked about dependents.
+
+use serde_json::Value;
+
+use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
+use crate::api::keeper::{Cursor, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot};
+use crate::api::request::{DeleteQuery, dry_run};
+use crate::object::Status;
+use crate::object::status::{Cause, Reason, Result};
+
+/// Namespaces that stay.
+const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// What becomes of the objects that an object owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::api) enum Propagation {
+    /// They are deleted after it.
+    #[default]
+    Background,
+    /// They are deleted before it.
+    Foreground,
+    /// They stay, without their owner.
+    Orphan,
+}
+
+/// How an object is deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::api) struct DeleteOptions {
+    /// What becomes of its dependents.
+    pub(in crate::api) propagation: Propagation,
+    /// The UID that it must have.
+    pub(in crate::api) uid: Option<String>,
+    /// The version that it must have.
+    pub(in crate::api) resource_version: Option<String>,
+    /// Whether it is only tried.
+    pub(in crate::api) dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads the options of a delete: those of the body, `Null` if there is none, before those of the query.
+    ///
+    /// # Errors
+    /// 400 for a body that is no `DeleteOptions`, 422 for values that contradict each other.
+    pub(in crate::api) fn read(body: &Value, query: &DeleteQuery) -> Result<Self> {
+        if !(body.is_null() || body.is_object()) {
+            return Err(Status::bad_request("the body of a delete must be DeleteOptions"));
+        }
+        let text = |pointer: &str| match body.pointer(pointer) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value.clone())),
+            Some(_) => Err(wrong_type(pointer, "must be a string")),
+        };
+        let grace = match body.get("gracePeriodSeconds") {
+            None | Some(Value::Null) => query.grace,
+            Some(value) => {
+                let grace = value.as_i64();
+                Some(grace.ok_or_else(|| wrong_type("/gracePeriodSeconds", "must be a whole number"))?)
+            }
+        };
+        let orphan = match body.get("orphanDependents") {
+            None | Some(Value::Null) => query.orphan_dependents,
+            Some(Value::Bool(orphan)) => Some(*orphan),
+            Some(_) => return Err(wrong_type("/orphanDependents", "must be true or false")),
+        };
+        let policy = text("/propagationPolicy")?.or_else(|| query.propagation.clone());
+        if grace.is_some_and(|grace| grace < 0) {
+            let shown = grace.unwrap_or_default().to_string();
+            return Err(invalid(Cause::invalid("gracePeriodSeconds", &shown, "must not be negative")));
+        }
+        let mut dry = false;
+        match body.get("dryRun") {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(list)) => {
+                for value in list {
+                    dry |= dry_run(value.as_str().unwrap_or("?"))?;
+                }
+            }
+            Some(_) => return Err(wrong_type("/dryRun", "must be a list")),
+        }
+        Ok(Self {
+            propagation: propagation(policy.as_deref(), orphan)?,
+            uid: text("/preconditions/uid")?,
+            resource_version: text("/preconditions/resourceVersion")?,
+            dry_run: dry,
+        })
+    }
+
+    fn check<K: Keeper>(&self, write: &Write<'_, K>, old: &Old) -> Result<()> {
+        let (resource, object) = (&write.kind.resource, &old.object);
+        let failed = |what: &str, given: &str, current: &str| {
+            let why = format!(
+                "Precondition failed: {what} in precondition: {given}, {what} in object meta: {current}"
+            );
+            Err(Status::conflict(resource, object.name(), &why))
+        };
+        if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object.uid()) {
+            return failed("UID", uid, object.uid());
+        }
+        match self.resource_version.as_deref() {
+            Some(given) if given != object.resource_version() => {
+                failed("ResourceVersion", given, object.resource_version())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn propagation(policy: Option<&str>, orphan: Option<bool>) -> Result<Propagation> {
+    match (policy.filter(|policy| !policy.is_empty()), orphan) {
+        (Some(_), Some(_)) => Err(invalid(Cause::forbidden(
+            "propagationPolicy",
+            "orphanDependents and deletionPropagation cannot be both set",
+        ))),
+        (None, Some(true)) | (Some("Orphan"), None) => Ok(Propagation::Orphan),
+        (None, _) | (Some("Background"), None) => Ok(Propagation::Background),
+        (Some("Foreground"), None) => Ok(Propagation::Foreground),
+        (Some(other), None) => Err(invalid(Cause::invalid(
+            "propagationPolicy",
+            other,
+            "must be 'Background', 'Foreground' or 'Orphan'",
+        ))),
+    }
+}
+
+fn invalid(cause: Cause) -> Status {
+    Status::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause])
+}
+
+fn wrong_type(pointer: &str, must: &str) -> Status {
+    let field = pointer.trim_start_matches('/').replace('/', ".");
+    Status::bad_request(format!("the field `{field}` of DeleteOptions {must}"))
+}
+
+/// What came of a delete.
+#[derive(Debug)]
+pub(in crate::api) enum Deleted {
+    /// It is gone; this is what it was.
+    Gone(Written),
+    /// Finalizers hold it; this is what it is now.
+    Held(Written),
+}
+
+/// Deletes one object.
+pub(in crate::api) async fn delete<K: Keeper>(
+    write: &Write<'_, K>,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Deleted> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let Some(old) = write.old(name).await? else {
+            return Err(Status::not_found(&write.kind.resource, name));
+        };
+        options.check(write, &old)?;
+        match delete_as_read(write, &old, options).await {
+            // A version that the client insists on has been compared: another one now is a conflict.
+            Err(status) if is_race(&status) && attempt < ATTEMPTS => {}
+            result => return result,
+        }
+    }
+}
+
+async fn delete_as_read<K: Keeper>(
+    write: &Write<'_, K>,
+    old: &Old,
+    options: &DeleteOptions,
+) -> Result<Deleted> {
+    let storage = &write.kind.storage;
+    let immortal = IMMORTAL_NAMESPACES.contains(&old.object.name());
+    if immortal && storage.group.is_empty() && storage.kind == "Namespace" {
+        return Err(Status::forbidden(storage, old.object.name(), "this namespace may not be deleted"));
+    }
+    let written = |object| Written { code: 200, object, warnings: Vec::new() };
+    let finalizer = match options.propagation {
+        Propagation::Background => None,
+        Propagation::Foreground => Some("foregroundDeletion"),
+        Propagation::Orphan => Some("orphan"),
+    };
+    let finalizer = finalizer.filter(|_| write.keeper.collects());
+    let marked = prepare::mark_deleted(write, &old.object, finalizer);
+    let held = prepare::is_held(storage, &marked);
+    if options.dry_run || write.options.dry_run {
+        let shown = written(shown(&marked, old.stored.version));
+        return Ok(if held { Deleted::Held(shown) } else { Deleted::Gone(shown) });
+    }
+    if !held {
+        let (namespace, name) = (old.object.namespace(), old.object.name());
+        let removed = write.keeper.remove(storage, namespace, name, old.stored.version).await?;
+        return Ok(Deleted::Gone(written(removed)));
+    }
+    if marked == old.object {
+        return Ok(Deleted::Held(written(old.stored.clone())));
+    }
+    let updated = write.keeper.update(storage, marked, old.stored.version).await?;
+    Ok(Deleted::Held(written(updated)))
+}
+
+/// Deletes every object of a collection that a filter selects, and counts them. One that disappears or changes
+/// meanwhile is no failure.
+pub(in crate::api) async fn collection<K: Keeper>(
+    write: &Write<'_, K>,
+    filter: Option<RowFilter>,
+    options: &DeleteOptions,
+) -> Result<u64> {
+    let mut count = 0;
+    let mut after: Option<Cursor> = None;
+    // What is created meanwhile is spared, and no snapshot is held while objects are deleted.
+    let until = write.keeper.version(&write.kind.storage);
+    loop {
+        let query = PageQuery {
+            namespace: Some(write.namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
+            after: after.take(),
+            limit: PAGE_ROWS,
+            filter: filter.clone(),
+        };
+        let page = write.keeper.snapshot(&write.kind.storage).await?.page(query).await?;
+        for row in page.items.iter().filter(|row| row.version <= until) {
+            let uid = parse(row)?.uid().to_owned();
+            let inside = Write { namespace: &row.namespace, ..*write };
+            let options = DeleteOptions { uid: Some(uid), ..options.clone() };
+            match delete(&inside, &row.name, &options).await {
+                Ok(_) => count += 1,
+                Err(status) if status.is(&Reason::NotFound) || status.is(&Reason::Conflict) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(body: &Value) -> Result<DeleteOptions, u16> {
+        DeleteOptions::read(body, &DeleteQuery::default()).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn options_come_from_the_body_or_the_query() {
+        assert_eq!(read(&Value::Null), Ok(DeleteOptions::default()));
+        let options = read(&json!({
+            "kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"},
+            "propagationPolicy": "Foreground", "dryRun": ["All"], "gracePeriodSeconds": 0
+        }));
+        let expected = DeleteOptions {
+            propagation: Propagation::Foreground,
+            uid: Some("u".into()),
+            resource_version: Some("7".into()),
+            dry_run: true,
+        };
+        assert_eq!(options, Ok(expected));
+        let query = DeleteQuery { propagation: Some("Orphan".into()), ..DeleteQuery::default() };
+        assert_eq!(DeleteOptions::read(&Value::Null, &query).unwrap().propagation, Propagation::Orphan);
+        let body = json!({"propagationPolicy": "Background"});
+        assert_eq!(DeleteOptions::read(&body, &query).unwrap().propagation, Propagation::Background);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (body, code) in [
+            (json!([]), 400),
+            (json!({"preconditions": {"uid": 7}}), 400),
+            (json!({"gracePeriodSeconds": "x"}), 400),
+            (json!({"gracePeriodSeconds": -1}), 422),
+            (json!({"dryRun": ["Some"]}), 400),
+            (json!({"dryRun": true}), 400),
+            (json!({"orphanDependents": 1}), 400),
+            (json!({"propagationPolicy": "Perhaps"}), 422),
+            (json!({"propagationPolicy": "Orphan", "orphanDependents": true}), 422),
+        ] {
+            assert_eq!(read(&body), Err(code), "{body}");
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What is to be stored, worked out from what was sent and what is there: metadata that only the server
+//! gives, the part that is written, defaults, rules, ownership of fields. No store, no waiting.
+
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::{Old, Write};
+use crate::api::apply::{self, Manager};
+use crate::api::keeper::Keeper;
+use crate::api::kind::Kind;
+use crate::api::request::FieldValidation;
+use crate::api::{convert, rules};
+use crate::object::schema;
+use crate::object::status::{Cause, Result};
+use crate::object::{Object, Problems, Resource, Status};
+
+/// Metadata that only the server gives: what a client sends of it is replaced.
+const SERVER_GIVEN: [&str; 7] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "selfLink",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+/// The longest part of a generated name that is the client's: with five random characters it is still a
+/// DNS label.
+const MAX_PREFIX: usize = 58;
+/// The most fields that one warning or refusal names.
+const MAX_UNKNOWN: usize = 16;
+
+/// Which part of an object is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::api) enum Part {
+    /// Everything but the status, where that is a part of its own.
+    #[default]
+    Object,
+    /// The status alone.
+    Status,
+}
+
+/// An object that is about to be stored, in the form in which it is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub(super) object: Object,
+    /// What a generated name begins with; empty if the object has a name.
+    pub(super) prefix: String,
+    pub(super) warnings: Vec<String>,
+    /// Whether it differs from what is there.
+    pub(super) changed: bool,
+}
+
+/// Reads a new object.
+pub(super) fn create<K: Keeper>(write: &Write<'_, K>, mut sent: Object) -> Result<Draft> {
+    if !sent.resource_version().is_empty() {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let prefix = match sent.metadata().and_then(|metadata| metadata.get("generateName")) {
+        Some(Value::String(prefix)) if sent.name().is_empty() => prefix.clone(),
+        _ => String::new(),
+    };
+    strip_given(&mut sent);
+    if write.kind.status_subresource {
+        sent.fields_mut().remove("status");
+    }
+    let warnings = decode(write, &mut sent)?;
+    add_defaults(write, &mut sent);
+    Ok(Draft { object: convert::stored(write.kind, sent), prefix, warnings, changed: true })
+}
+
+/// Completes a new object that has its name, and checks it.
+pub(super) fn finish_create<K: Keeper>(write: &Write<'_, K>, draft: &mut Draft) -> Result<()> {
+    let object = &mut draft.object;
+    give_birth(write, object);
+    rules::complete(&write.home.resource, None, object);
+    check(write, None, object)?;
+    let facts = Facts::of(write);
+    apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
+    write.keeper.admit(write.home, None, object)
+}
+
+/// What a new object gets from the server.
+fn give_birth<K: Keeper>(write: &Write<'_, K>, object: &mut Object) {
+    object.set_metadata("uid", Uuid::new_v4().to_string());
+    object.set_metadata("creationTimestamp", timestamp(write));
+    object.set_metadata("generation", 1);
+}
+
+/// Works out what becomes of an object that is replaced, as a whole or in a part.
+pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
+    check_preconditions(write, old, &sent)?;
+    let warnings = decode(write, &mut sent)?;
+    add_defaults(write, &mut sent);
+    let mut object = select_part(write, old, convert::stored(write.kind, sent));
+    keep_given(&mut object, &old.object);
+    rules::complete(&write.home.resource, Some(&old.object), &mut object);
+    check(write, Some(&old.object), &object)?;
+    count_generation(&mut object, &old.object);
+    let facts = Facts::of(write);
+    let schema = write.home.schema.as_deref();
+    apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
+    write.keeper.admit(write.home, Some(&old.object), &mut object)?;
+    let changed = object != old.object;
+    Ok(Draft { object, prefix: String::new(), warnings, changed })
+}
+
+/// Works out what becomes of an object to which a configuration is applied by the server.
+pub(super) fn apply<K: Keeper>(
+    write: &Write<'_, K>,
+    old: Option<&Old>,
+    mut applied: Object,
+) -> Result<Draft> {
+    if let Some(old) = old {
+        check_preconditions(write, old, &applied)?;
+    }
+    strip_given(&mut applied);
+    let warnings = decode(write, &mut applied)?;
+    let mut applied = convert::stored(write.kind, applied);
+    match write.part {
+        Part::Status => {
+            applied
+                .fields_mut()
+                .retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata" | "status"));
+        }
+        Part::Object if write.home.status_subresource => drop(applied.fields_mut().remove("status")),
+        Part::Object => {}
+    }
+    let facts = Facts::of(write);
+    let live = old.map(|old| &old.object);
+    let schema = write.home.schema.as_deref();
+    let mut object = apply::apply(live, &applied, schema, &facts.manager(write), write.options.force)?;
+    if let Some(schema) = schema {
+        schema::apply_defaults(schema, object.fields_mut());
+    }
+    match old {
+        Some(old) => keep_given(&mut object, &old.object),
+        None => give_birth(write, &mut object),
+    }
+    rules::complete(&write.home.resource, live, &mut object);
+    check(write, live, &object)?;
+    if let Some(old) = live {
+        count_generation(&mut object, old);
+    }
+    write.keeper.admit(write.home, live, &mut object)?;
+    let changed = live != Some(&object);
+    Ok(Draft { object, prefix: String::new(), warnings, changed })
+}
+
+/// A name that begins with a prefix: five characters without vowels, so that no words come out.
+pub(super) fn generated_name(prefix: &str) -> String {
+    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    let end =
+        prefix.char_indices().map(|(at, _)| at).chain([prefix.len()]).take_while(|at| *at <= MAX_PREFIX);
+    let mut name = prefix.get(..end.last().unwrap_or_default()).unwrap_or_default().to_owned();
+    let letters = Uuid::new_v4().into_bytes();
+    let letter =
+        |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).map(|letter| char::from(*letter));
+    name.extend(letters.iter().take(5).filter_map(letter));
+    name
+}
+
+/// Whether a PUT of an object that does not exist creates it, as clients of these kinds rely on.
+pub(super) fn creates_on_update(resource: &Resource) -> bool {
+    matches!(
+        (&*resource.group, &*resource.kind),
+        ("coordination.k8s.io", "Lease") | ("events.k8s.io", "Event") | ("", "Endpoints" | "LimitRange")
+    )
+}
+
+/// Whether an object that is being deleted has nothing left that holds it.
+pub(super) fn is_finished(resource: &Resource, object: &Object) -> bool {
+    object.deletion_timestamp().is_some() && !is_held(resource, object)
+}
+
+/// Whether finalizers hold an object.
+pub(super) fn is_held(resource: &Resource, object: &Object) -> bool {
+    let holds = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    holds(object.metadata().and_then(|metadata| metadata.get("finalizers")))
+        || (resource.group.is_empty()
+            && resource.kind == "Namespace"
+            && holds(object.fields().get("spec").and_then(|spec| spec.get("finalizers"))))
+}
+
+/// The time of the write as metadata has it: RFC 3339 in UTC with whole seconds.
+pub(super) fn timestamp<K: Keeper>(write: &Write<'_, K>) -> String {
+    write.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The texts of a [`Manager`].
+struct Facts {
+    api_version: String,
+    now: String,
+}
+
+impl Facts {
+    fn of<K: Keeper>(write: &Write<'_, K>) -> Self {
+        Self { api_version: write.home.resource.api_version(), now: timestamp(write) }
+    }
+
+    fn manager<'a, K: Keeper>(&'a self, write: &Write<'a, K>) -> Manager<'a> {
+        Manager {
+            name: write.manager,
+            api_version: &self.api_version,
+            subresource: if write.part == Part::Status { "status" } else { "" },
+            now: &self.now,
+        }
+    }
+}
+
+/// Drops fields that the kind does not have, as the client wants it, and refuses values of a wrong type.
+fn decode<K: Keeper>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
+    let Some(schema) = write.kind.schema.as_deref() else { return Ok(Vec::new()) };
+    let resource = &write.kind.resource;
+    let cannot = |why: String| {
+        let (version, kind) = (resource.api_version(), &resource.kind);
+        Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    };
+    if !write.kind.custom {
+        let wrong = schema::wrong_types(schema, sent.fields());
+        if !wrong.is_empty() {
+            let wrong: Vec<String> = wrong.iter().take(MAX_UNKNOWN).map(ToString::to_string).collect();
+            return Err(cannot(wrong.join(", ")));
+        }
+    }
+    let unknown = schema::prune(schema, sent.fields_mut());
+    let unknown: Vec<String> =
+        unknown.iter().take(MAX_UNKNOWN).map(|path| format!("unknown field {path:?}")).collect();
+    match write.options.field_validation {
+        FieldValidation::Strict if !unknown.is_empty() => {
+            Err(cannot(format!("strict decoding error: {}", unknown.join(", "))))
+        }
+        FieldValidation::Ignore => Ok(Vec::new()),
+        _ => Ok(unknown),
+    }
+}
+
+fn add_defaults<K: Keeper>(write: &Write<'_, K>, object: &mut Object) {
+    if let Some(schema) = write.kind.schema.as_deref() {
+        schema::apply_defaults(schema, object.fields_mut());
+    }
+}
+
+/// A version or UID in what was sent must be that of what is there.
+fn check_preconditions<K: Keeper>(write: &Write<'_, K>, old: &Old, sent: &Object) -> Result<()> {
+    let resource = &write.kind.resource;
+    if !sent.uid().is_empty() && sent.uid() != old.object.uid() {
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            sent.uid(),
+            old.object.uid()
+        );
+        return Err(Status::conflict(resource, old.object.name(), &why));
+    }
+    let version = sent.resource_version();
+    if !version.is_empty() && version != old.object.resource_version() {
+        return Err(Status::modified(resource, old.object.name()));
+    }
+    Ok(())
+}
+
+/// What was sent for the part that is written, and what is there for the rest.
+fn select_part<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Object {
+    let (mut object, status) = match write.part {
+        Part::Object if !write.home.status_subresource => return sent,
+        Part::Object => {
+            sent.fields_mut().remove("status");
+            (sent, old.object.fields().get("status").cloned())
+        }
+        Part::Status => {
+            let status = sent.fields_mut().remove("status");
+            let managed = sent.remove_metadata("managedFields");
+            let mut object = old.object.clone();
+            if let Some(managed) = managed {
+                object.set_metadata("managedFields", managed);
+            }
+            (object, status)
+        }
+    };
+    match status {
+        Some(status) => drop(object.fields_mut().insert("status".to_owned(), status)),
+        None => drop(object.fields_mut().remove("status")),
+    }
+    object
+}
+
+fn strip_given(object: &mut Object) {
+    for field in SERVER_GIVEN {
+        object.remove_metadata(field);
+    }
+}
+
+fn keep_given(object: &mut Object, old: &Object) {
+    for field in SERVER_GIVEN {
+        match old.metadata().and_then(|metadata| metadata.get(field)) {
+            Some(value) => object.set_metadata(field, value.clone()),
+            None => drop(object.remove_metadata(field)),
+        }
+    }
+}
+
+/// Checks an object that is about to be stored: metadata, schema, rules of its kind. An Event is checked in the form
+/// in which it was sent.
+fn check<K: Keeper>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
+    if write.kind.resource.group == write.home.resource.group {
+        return check_as(write.home, old, object);
+    }
+    let old = old.map(|old| convert::served(write.kind, old.clone()));
+    check_as(write.kind, old.as_ref(), &convert::served(write.kind, object.clone()))
+}
+
+fn check_as(kind: &Kind, old: Option<&Object>, object: &Object) -> Result<()> {
+    let resource = &kind.resource;
+    let mut causes = match object.validate(resource) {
+        Ok(()) => Vec::new(),
+        Err(problems) => causes(problems),
+    };
+    if let Some(schema) = kind.schema.as_deref() {
+        causes.extend(schema::validate(schema, object.fields()));
+    }
+    if causes.is_empty() {
+        causes = match old {
+            None => rules::check_create(resource, object),
+            Some(old) => rules::check_update(resource, old, object),
+        };
+        causes.extend(old.and_then(|old| new_finalizers(old, object)));
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&resource.group, &resource.kind, object.name(), causes))
+}
+
+fn causes(problems: Problems) -> Vec<Cause> {
+    let cause = |problem: crate::object::FieldProblem| Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {}", problem.message),
+        field: problem.field,
+    };
+    problems.0.into_iter().map(cause).collect()
+}
+
+/// An object that is being deleted takes no further finalizers.
+fn new_finalizers(old: &Object, object: &Object) -> Option<Cause> {
+    old.deletion_timestamp()?;
+    let list = |object: &Object| -> Vec<Value> {
+        let list = object.metadata().and_then(|metadata| metadata.get("finalizers"));
+        list.and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let before = list(old);
+    let added = list(object).iter().any(|finalizer| !before.contains(finalizer));
+    let message = "no new finalizers can be added if the object is being deleted";
+    added.then(|| Cause::forbidden("metadata.finalizers", message))
+}
+
+/// Counts a change of what is desired: of everything but metadata and status.
+fn count_generation(object: &mut Object, old: &Object) {
+    let changed = desired(object).ne(desired(old));
+    object.set_metadata("generation", old.generation() + u64::from(changed));
+}
+
+fn desired(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
+    let described = |field: &&String| !matches!(field.as_str(), "apiVersion" | "metadata" | "status");
+    object.fields().iter().filter(move |(field, _)| described(field))
+}
+
+/// Marks an object as being deleted: `finalizers` are added to those it has.
+pub(super) fn mark_deleted<K: Keeper>(write: &Write<'_, K>, old: &Object, finalizer: Option<&str>) -> Object {
+    let mut object = old.clone();
+    if object.deletion_timestamp().is_none() {
+        object.set_metadata("deletionTimestamp", timestamp(write));
+        object.set_metadata("deletionGracePeriodSeconds", 0);
+        object.set_metadata("generation", old.generation() + 1);
+    }
+    if let Some(finalizer) = finalizer {
+        let mut list = match object.remove_metadata("finalizers") {
+            Some(Value::Array(list)) => list,
+            _ => Vec::new(),
+        };
+        if !list.iter().any(|held| held == finalizer) {
+            list.push(json!(finalizer));
+        }
+        object.set_metadata("finalizers", list);
+    }
+    let resource = &write.home.resource;
+    if resource.group.is_empty() && resource.kind == "Namespace" {
+        let status = object.fields_mut().entry("status").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(status) = status.as_object_mut() {
+            status.insert("phase".to_owned(), json!("Terminating"));
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_generated_name_begins_with_its_prefix_and_stays_a_label(prefix in "\\PC{0,80}") {
+            let name = generated_name(&prefix);
+            prop_assert!(name.len() <= 63);
+            prop_assert!(prefix.starts_with(name.get(..name.len() - 5).unwrap()));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The cloud's store as the keeper behind the API.
+
+use std::sync::Arc;
+
+use crate::api::{Batch, Cursor, Keeper, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Stored};
+use crate::object::status::Result;
+use crate::object::{Object, Resource};
+use crate::store::cloud::{
+    self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Preconditions, Scan,
+};
+
+use super::super::definitions;
+use super::ring::{self, MAX_BATCH};
+use super::{CloudObjects, read_token, status, write_token};
+
+/// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
+const HISTORY_BYTES: usize = 256 << 10;
+
+/// An open list over the cloud's store.
+#[derive(Debug)]
+pub struct CloudList {
+    snapshot: CloudSnapshot,
+    resource: Arc<Resource>,
+}
+
+fn name_of(resource: &Resource) -> KindName {
+    KindName { group: resource.group.clone(), kind: resource.kind.clone() }
+}
+
+fn kept(stored: cloud::Stored) -> Stored {
+    let cloud::Stored { version, namespace, name, body, .. } = stored;
+    Stored { namespace, name, version, json: body }
+}
+
+impl Keeper for CloudObjects {
+    type Snapshot = CloudList;
+
+    fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        self.kinds.get(group, version, plural)
+    }
+
+    fn kinds(&self) -> Vec<Arc<Kind>> {
+        self.kinds.all()
+    }
+
+    fn kinds_version(&self) -> u64 {
+        self.kinds.version()
+    }
+
+    fn checks(&self) -> Vec<(&'static str, Result<()>)> {
+        vec![("store", self.ring.check())]
+    }
+
+    fn version(&self, _: &Resource) -> u64 {
+        self.store.version()
+    }
+
+    async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Stored>> {
+        match self.store.get(resource.key(namespace, name)).await {
+            Ok(stored) => Ok(Some(kept(stored))),
+            Err(CloudError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(status(resource, name, &error)),
+        }
+    }
+
+    async fn snapshot(&self, resource: &Arc<Resource>) -> Result<CloudList> {
+        let snapshot = self.store.snapshot().await.map_err(|error| status(resource, "", &error))?;
+        Ok(CloudList { snapshot, resource: Arc::clone(resource) })
+    }
+
+    async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
+        self.ring.wait(after).await?;
+        if let Some(batch) = self.ring.after(&resource.group, &resource.kind, after) {
+            return Ok(batch);
+        }
+        let of = Some(name_of(resource));
+        let query = HistoryQuery { after, of, limit: MAX_BATCH, bytes: HISTORY_BYTES };
+        let page = self.store.history(query).await.map_err(|error| status(resource, "", &error))?;
+        let changes = page.changes.into_iter().map(|change| Arc::new(ring::shared(change))).collect();
+        Ok(Batch { changes, version: page.version })
+    }
+
+    async fn ensure_namespace(
+        &self,
+        kind: &Resource,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<()> {
+        self.namespaces.ensure(self, kind, name, namespace, dry_run).await
+    }
+
+    fn collects(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+        definitions::admit(kind, old, object)
+    }
+
+    async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
+        let name = object.name().to_owned();
+        let created = self.store.create(resource, object).await;
+        created.map(kept).map_err(|error| status(resource, &name, &error))
+    }
+
+    async fn update(&self, resource: &Arc<Resource>, object: Object, expected: u64) -> Result<Stored> {
+        let name = object.name().to_owned();
+        let updated = self.store.update(resource, object, expected).await;
+        updated.map(kept).map_err(|error| status(resource, &name, &error))
+    }
+
+    async fn remove(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+        expected: u64,
+    ) -> Result<Stored> {
+        let preconditions = Preconditions { uid: None, resource_version: Some(expected.to_string()) };
+        let removed = self.store.delete(resource, namespace, name, preconditions).await;
+        removed.map(kept).map_err(|error| status(resource, name, &error))
+    }
+}
+
+impl Snapshot for CloudList {
+    fn version(&self) -> u64 {
+        self.snapshot.version()
+    }
+
+    async fn page(&mut self, query: PageQuery) -> Result<Page> {
+        let PageQuery { namespace, after, limit, filter } = query;
+        let after = match &after {
+            Some(Cursor(token)) => read_token(token)?,
+            None => None,
+        };
+        let limit = limit.clamp(1, PAGE_ROWS);
+        let scan = Scan { of: name_of(&self.resource), namespace, limit, after };
+        let keep = move |listed: Listed| {
+            let Listed { namespace, name, version, body } = listed;
+            let stored = Stored { namespace, name, version, json: body };
+            filter.as_ref().is_none_or(|filter| filter(&stored)).then_some(stored)
+        };
+        let page = self.snapshot.scan(scan, keep).await;
+        let (items, next) = page.map_err(|error| status(&self.resource, "", &error))?;
+        Ok(Page { items, next: next.map(|place| Cursor(write_token(&place))) })
+    }
+
+    async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
+        let count = self.snapshot.count(name_of(&self.resource), namespace.map(str::to_owned)).await;
+        count.map_err(|error| status(&self.resource, "", &error))
+    }
+}

@@ -1,0 +1,261 @@
+//! The kinds that the cloud serves: the built-in ones, those of CustomResourceDefinitions, and those that
+//! the store has met without a definition.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::api::Kind;
+use crate::object::kinds::{KINDS, KnownKind};
+use crate::object::schema::{self, Schema};
+use crate::object::{Resource, objectsync};
+
+/// Why nobody writes the records. They are the ledger of what is sent: one that was made up or taken away would make
+/// the cloud send too little or too much until the node's digest shows it.
+const RECORDS_HINT: &str =
+    "it says what a node has reported and is written by nobody else; change the object that it is about";
+
+/// The table of kinds. Readers take a copy of the whole, writers put a new one in its place.
+pub(super) struct Kinds {
+    table: RwLock<Arc<Table>>,
+}
+
+struct Table {
+    version: u64,
+    built_in: Vec<Arc<Kind>>,
+    custom: Vec<Arc<Kind>>,
+    learnt: Vec<Arc<Kind>>,
+    all: Vec<Arc<Kind>>,
+    by_path: HashMap<String, Arc<Kind>>,
+}
+
+impl Kinds {
+    /// The built-in kinds and those that the store has met.
+    pub(super) fn new(met: Vec<Resource>) -> Self {
+        let built_in: Vec<_> = KINDS.iter().filter(|known| is_served(known)).map(built_in).collect();
+        let met = met.into_iter().map(|resource| Arc::new(learnt(resource)));
+        let learnt = met.filter(|kind| !is_covered(&kind.resource, &built_in)).collect();
+        let table = Table::new(1, built_in, Vec::new(), learnt);
+        Self { table: RwLock::new(Arc::new(table)) }
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn get(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        self.table().by_path.get(&path(group, version, plural)).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Kind>> {
+        self.table().all.clone()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.table().version
+    }
+
+    /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten for good; a
+    /// custom kind that is also a built-in one is left out.
+    pub(super) fn set_custom(&self, custom: &[Arc<Kind>]) {
+        self.change(|table| {
+            let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, custom);
+            let learnt = table.learnt.iter().filter(|kind| !covered(kind)).cloned().collect();
+            let own = |kind: &Arc<Kind>| !is_covered(&kind.resource, &table.built_in);
+            let custom = custom.iter().filter(|kind| own(kind)).cloned().collect();
+            Some((custom, learnt))
+        });
+    }
+
+    fn change(&self, new: impl FnOnce(&Table) -> Option<(Vec<Arc<Kind>>, Vec<Arc<Kind>>)>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((custom, learnt)) = new(&table)
+            && (custom != table.custom || learnt != table.learnt)
+        {
+            *table = Arc::new(Table::new(table.version + 1, table.built_in.clone(), custom, learnt));
+        }
+    }
+}
+
+impl Table {
+    fn new(
+        version: u64,
+        built_in: Vec<Arc<Kind>>,
+        custom: Vec<Arc<Kind>>,
+        mut learnt: Vec<Arc<Kind>>,
+    ) -> Self {
+        learnt.sort_by(|a, b| a.resource.cmp(&b.resource));
+        let all: Vec<_> = built_in.iter().chain(&custom).chain(&learnt).cloned().collect();
+        let entry = |kind: &Arc<Kind>| {
+            let Resource { group, version, plural, .. } = &*kind.resource;
+            (path(group, version, plural), Arc::clone(kind))
+        };
+        let by_path = all.iter().map(entry).collect();
+        Self { version, built_in, custom, learnt, all, by_path }
+    }
+}
+
+fn path(group: &str, version: &str, plural: &str) -> String {
+    format!("{group}/{version}/{plural}")
+}
+
+/// Whether one of the kinds has the same objects or the same paths, whatever its version.
+fn is_covered(resource: &Resource, kinds: &[Arc<Kind>]) -> bool {
+    kinds.iter().map(|kind| &kind.resource).any(|known| {
+        known.group == resource.group && (known.kind == resource.kind || known.plural == resource.plural)
+    })
+}
+
+/// Whether a known kind is one of objects that can be kept, and in the version in which they are.
+fn is_served(known: &KnownKind) -> bool {
+    !matches!(
+        (known.group, known.version, known.kind),
+        ("", _, "Binding" | "ComponentStatus") | ("autoscaling", "v1", _)
+    )
+}
+
+fn learnt(resource: Resource) -> Kind {
+    Kind { writable: true, ..Kind::bare(Arc::new(resource)) }
+}
+
+fn built_in(known: &KnownKind) -> Arc<Kind> {
+    let resource = Arc::new(known.resource());
+    let is_record = objectsync::is_sync_record(&resource);
+    let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
+    let kind = Kind {
+        storage: storage(&resource),
+        schema: schema(&resource),
+        singular: known.singular.to_owned(),
+        short_names: texts(known.short),
+        categories: texts(categories(known)),
+        status_subresource: has_status(known),
+        writable: !is_record,
+        read_only_hint: is_record.then(|| RECORDS_HINT.into()),
+        ..Kind::bare(resource)
+    };
+    Arc::new(kind)
+}
+
+/// The schema of a built-in kind: the one place where the cloud asks for it.
+fn schema(resource: &Resource) -> Option<Arc<Schema>> {
+    schema::builtin(&resource.group, &resource.version, &resource.kind)
+}
+
+/// Events are kept in their own group, whichever way they came.
+fn storage(resource: &Arc<Resource>) -> Arc<Resource> {
+    if resource.group.is_empty() && resource.kind == "Event" {
+        Arc::new(Resource { group: "events.k8s.io".to_owned(), ..Resource::clone(resource) })
+    } else {
+        Arc::clone(resource)
+    }
+}
+
+fn categories(known: &KnownKind) -> &'static [&'static str] {
+    match (known.group, known.kind) {
+        ("", "Pod" | "Service" | "ReplicationController")
+        | ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet")
+        | ("batch", "Job" | "CronJob")
+        | ("autoscaling", "HorizontalPodAutoscaler") => &["all"],
+        ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io", _) => {
+            &["api-extensions"]
+        }
+        _ => &[],
+    }
+}
+
+/// Whether the status is written under `/status` alone, as the API pages of the kinds say.
+fn has_status(known: &KnownKind) -> bool {
+    match known.group {
+        "" => matches!(
+            known.kind,
+            "Namespace"
+                | "Node"
+                | "PersistentVolume"
+                | "PersistentVolumeClaim"
+                | "Pod"
+                | "ReplicationController"
+                | "ResourceQuota"
+                | "Service"
+        ),
+        "apps" => known.kind != "ControllerRevision",
+        "networking.k8s.io" => matches!(known.kind, "Ingress" | "ServiceCIDR"),
+        "storage.k8s.io" => known.kind == "VolumeAttachment",
+        "admissionregistration.k8s.io" => known.kind == "ValidatingAdmissionPolicy",
+        "devices.kubeedge.io" => known.kind == "Device",
+        "rules.kubeedge.io" => known.kind == "Rule",
+        "batch"
+        | "autoscaling"
+        | "policy"
+        | "apiextensions.k8s.io"
+        | "apiregistration.k8s.io"
+        | "certificates.k8s.io"
+        | "apps.kubeedge.io"
+        | objectsync::GROUP => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::kinds::guess;
+
+    fn custom(kind: &str, version: &str) -> Arc<Kind> {
+        let resource = Arc::new(guess(&format!("lab.io/{version}"), kind, true));
+        Arc::new(Kind { custom: true, writable: true, ..Kind::bare(resource) })
+    }
+
+    #[test]
+    fn built_in_kinds_are_served_with_what_kubectl_knows_of_them() {
+        let kinds = Kinds::new(Vec::new());
+        let pods = kinds.get("", "v1", "pods").unwrap();
+        assert_eq!(
+            (pods.short_names.as_slice(), pods.categories.as_slice()),
+            (&["po".into()][..], &["all".into()][..])
+        );
+        assert!(pods.status_subresource && pods.writable && pods.storage == pods.resource);
+        assert!(!kinds.get("", "v1", "configmaps").unwrap().status_subresource);
+        let events = kinds.get("", "v1", "events").unwrap();
+        assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
+        assert_eq!(*events.storage, *kinds.get("events.k8s.io", "v1", "events").unwrap().resource);
+        for missing in ["bindings", "componentstatuses", "widgets"] {
+            assert!(kinds.get("", "v1", missing).is_none(), "{missing}");
+        }
+        assert!(kinds.get("autoscaling", "v2", "horizontalpodautoscalers").is_some());
+    }
+
+    #[test]
+    fn a_kind_of_the_store_is_served_unless_a_definition_says_more() {
+        let kinds = Kinds::new(vec![
+            guess("lab.io/v1", "Widget", true),
+            guess("autoscaling/v1", "HorizontalPodAutoscaler", true),
+        ]);
+        let before = kinds.version();
+        assert!(kinds.get("lab.io", "v1", "widgets").is_some_and(|kind| kind.writable && !kind.custom));
+        assert!(kinds.get("autoscaling", "v1", "horizontalpodautoscalers").is_none());
+        kinds.set_custom(&[custom("Widget", "v2")]);
+        assert!(kinds.get("lab.io", "v1", "widgets").is_none());
+        assert!(kinds.get("lab.io", "v2", "widgets").unwrap().custom);
+        assert_eq!(kinds.version(), before + 1);
+        kinds.set_custom(&[]);
+        assert!(kinds.all().iter().all(|kind| kind.resource.group != "lab.io"));
+    }
+
+    #[test]
+    fn the_version_changes_only_with_the_kinds() {
+        let kinds = Kinds::new(Vec::new());
+        let before = kinds.version();
+        kinds.set_custom(&[]);
+        assert_eq!(kinds.version(), before);
+        kinds.set_custom(&[custom("Widget", "v1")]);
+        kinds.set_custom(&[custom("Widget", "v1")]);
+        assert_eq!(kinds.version(), before + 1);
+    }
+
+    #[test]
+    fn a_definition_does_not_take_a_built_in_kind_over() {
+        let kinds = Kinds::new(Vec::new());
+        let pods = kinds.get("", "v1", "pods").unwrap();
+        kinds.set_custom(&[Arc::new(Kind { custom: true, ..Kind::clone(&pods) })]);
+        assert!(!kinds.get("", "v1", "pods").unwrap().custom);
+    }
+}

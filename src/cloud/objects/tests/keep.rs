@@ -1,0 +1,328 @@
+//! What a keeper promises, one call at a time.
+
+use super::super::*;
+use crate::api::{Batch, ChangeType, Cursor, Keeper, Page, PageQuery, Snapshot, Stored};
+use crate::object::{Object, kinds};
+use crate::store::cloud::{CloudOptions, RecordBatch, RecordPut};
+use crate::store::snapshots::SnapshotLimits;
+use serde_json::{Value, json};
+
+pub(super) struct Fixture {
+    pub(super) objects: CloudObjects,
+    path: std::path::PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub(super) async fn new(options: &CloudOptions, limits: RingLimits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cloud.db");
+        let store = CloudStore::open(&path, options).unwrap();
+        Self { objects: CloudObjects::with_limits(store, limits).await.unwrap(), path, dir }
+    }
+
+    pub(super) async fn plain() -> Self {
+        Self::new(&CloudOptions::default(), RingLimits::default()).await
+    }
+
+    pub(super) async fn reopen(self, options: &CloudOptions, limits: RingLimits) -> Self {
+        let Self { objects, path, dir } = self;
+        objects.store.close().await;
+        let store = CloudStore::open(&path, options).unwrap();
+        Self { objects: CloudObjects::with_limits(store, limits).await.unwrap(), path, dir }
+    }
+}
+
+pub(super) fn resource(word: &str) -> Arc<Resource> {
+    Arc::new(kinds::by_word(word).unwrap().resource())
+}
+
+pub(super) fn config_map(namespace: &str, name: &str, data: &Value) -> Object {
+    let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace}, "data": {"k": data}});
+    serde_json::from_value(value).unwrap()
+}
+
+async fn create(objects: &CloudObjects, name: &str) -> Stored {
+    Keeper::create(objects, &resource("cm"), config_map("lab", name, &json!("0"))).await.unwrap()
+}
+
+/// The object as it is stored, with other data.
+fn changed(stored: &Stored, data: &Value) -> Object {
+    let mut object = Object::parse(&stored.json).unwrap();
+    object.fields_mut().insert("data".into(), json!({ "k": data }));
+    object
+}
+
+async fn update(objects: &CloudObjects, stored: &Stored, data: &str) -> Stored {
+    objects.update(&resource("cm"), changed(stored, &json!(data)), stored.version).await.unwrap()
+}
+
+pub(super) async fn pages(snapshot: &mut CloudList, query: PageQuery) -> Vec<Stored> {
+    let mut items = Vec::new();
+    let mut after = query.after.clone();
+    loop {
+        let page = snapshot.page(PageQuery { after, ..query.clone() }).await.unwrap();
+        items.extend(page.items);
+        after = page.next;
+        if after.is_none() {
+            return items;
+        }
+    }
+}
+
+fn query(limit: usize) -> PageQuery {
+    PageQuery { limit, ..PageQuery::default() }
+}
+
+#[tokio::test]
+async fn what_the_api_has_given_an_object_is_kept() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let mut object = config_map("lab", "a", &json!("v"));
+    for (field, value) in [
+        ("uid", json!("2f9f1b6e-0000-4000-8000-000000000001")),
+        ("creationTimestamp", json!("2026-01-02T03:04:05Z")),
+        ("generation", json!(3)),
+        ("deletionTimestamp", json!("2026-01-02T03:04:06Z")),
+    ] {
+        object.set_metadata(field, value);
+    }
+    let stored = Keeper::create(objects, &resource("cm"), object.clone()).await.unwrap();
+    object.set_metadata("resourceVersion", stored.version.to_string());
+    assert_eq!(Object::parse(&stored.json).unwrap(), object);
+    assert_eq!(Keeper::get(objects, &resource("cm"), "lab", "a").await.unwrap(), Some(stored.clone()));
+    object.set_metadata("generation", 9);
+    let updated = objects.update(&resource("cm"), object.clone(), stored.version).await.unwrap();
+    object.set_metadata("resourceVersion", updated.version.to_string());
+    assert_eq!(Object::parse(&updated.json).unwrap(), object);
+}
+
+#[tokio::test]
+async fn a_change_needs_the_version_and_the_uid_of_what_it_changes() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    let first = create(objects, "a").await;
+    let second = update(objects, &first, "1").await;
+    assert!(second.version > first.version);
+    let code = |result: Result<Stored>| result.unwrap_err().code;
+    assert_eq!(code(objects.update(&cm, changed(&second, &json!("2")), first.version).await), 409);
+    let mut other = changed(&second, &json!("2"));
+    other.set_metadata("uid", "other");
+    assert_eq!(code(objects.update(&cm, other, second.version).await), 409);
+    assert_eq!(code(objects.update(&cm, config_map("lab", "b", &json!("2")), 1).await), 404);
+    assert_eq!(code(Keeper::create(objects, &cm, config_map("lab", "a", &json!("2"))).await), 409);
+    assert_eq!(code(objects.remove(&cm, "lab", "a", first.version).await), 409);
+    assert_eq!(code(objects.remove(&cm, "lab", "b", 1).await), 404);
+    let removed = objects.remove(&cm, "lab", "a", second.version).await.unwrap();
+    assert!(removed.version > second.version);
+    let mut last = Object::parse(&second.json).unwrap();
+    last.set_metadata("resourceVersion", removed.version.to_string());
+    assert_eq!(Object::parse(&removed.json).unwrap(), last);
+}
+
+#[tokio::test]
+async fn an_equal_object_changes_nothing() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let stored = create(objects, "a").await;
+    let mut same = Object::parse(&stored.json).unwrap();
+    same.remove_metadata("resourceVersion");
+    assert_eq!(objects.update(&resource("cm"), same, stored.version).await.unwrap(), stored);
+    assert_eq!(Keeper::version(objects, &resource("cm")), stored.version);
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_is_refused_also_when_it_grows() {
+    let options = CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() };
+    let Fixture { objects, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let stored = create(objects, "a").await;
+    let grown = changed(&stored, &json!("x".repeat(1000)));
+    assert_eq!(objects.update(&resource("cm"), grown, stored.version).await.unwrap_err().code, 413);
+}
+
+fn seen(batch: &Batch) -> Vec<(ChangeType, String, Option<String>)> {
+    batch
+        .changes
+        .iter()
+        .map(|change| (change.kind, change.object.json.clone(), change.previous.clone()))
+        .collect()
+}
+
+#[tokio::test]
+async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
+    let fixture = Fixture::plain().await;
+    let cm = resource("cm");
+    let start = Keeper::version(&fixture.objects, &cm);
+    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_none());
+    let added = create(&fixture.objects, "a").await;
+    let modified = update(&fixture.objects, &added, "1").await;
+    let removed = fixture.objects.remove(&cm, "lab", "a", modified.version).await.unwrap();
+    let expected = [
+        (ChangeType::Added, added.json.clone(), None),
+        (ChangeType::Modified, modified.json.clone(), Some(added.json.clone())),
+        (ChangeType::Deleted, removed.json.clone(), None),
+    ];
+    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_some());
+    let from_memory = fixture.objects.changes(&cm, start).await.unwrap();
+    assert_eq!((&seen(&from_memory)[..], from_memory.version), (&expected[..], removed.version));
+    assert!(seen(&fixture.objects.changes(&resource("secrets"), start).await.unwrap()).is_empty());
+    let fixture = fixture.reopen(&CloudOptions::default(), RingLimits::default()).await;
+    let from_history = fixture.objects.changes(&cm, start).await.unwrap();
+    assert_eq!(seen(&from_history), expected);
+    assert_eq!(from_history.version, Keeper::version(&fixture.objects, &cm));
+    let later = fixture.objects.changes(&cm, added.version).await.unwrap();
+    assert_eq!(seen(&later), expected[1..]);
+}
+
+fn report(version: u64) -> RecordBatch {
+    let object = crate::object::ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "lab".into(),
+        name: "a".into(),
+    };
+    let put = vec![RecordPut { object, uid: "u1".into(), version: version.into() }];
+    RecordBatch { put, ..RecordBatch::default() }
+}
+
+#[tokio::test]
+async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_there() {
+    let fixture = Fixture::plain().await;
+    let syncs = resource("objectsyncs");
+    let store = fixture.objects.store().clone();
+    let get =
+        async |objects: &CloudObjects| Keeper::get(objects, &syncs, "lab", "edge.u1").await.unwrap().unwrap();
+    let start = store.version();
+    assert!(fixture.objects.ring.after(&syncs.group, &syncs.kind, start).is_none());
+    store.record("edge", report(99)).await.unwrap();
+    let first = get(&fixture.objects).await;
+    store.record("edge", report(100)).await.unwrap();
+    let second = get(&fixture.objects).await;
+    let mut owned = Object::parse(&second.json).unwrap();
+    owned.set_metadata("finalizers", json!(["lab.io/keep"]));
+    owned.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
+    let third = fixture.objects.update(&syncs, owned, second.version).await.unwrap();
+    store.record("edge", report(101)).await.unwrap();
+    let fourth = get(&fixture.objects).await;
+    let last = Object::parse(&fourth.json).unwrap();
+    assert!(
+        ["finalizers", "managedFields"].iter().all(|field| last.metadata().unwrap().contains_key(*field))
+    );
+    assert_eq!(last.fields()["status"]["objectResourceVersion"], "101");
+    let expected = [
+        (ChangeType::Modified, second.json.clone(), Some(first.json.clone())),
+        (ChangeType::Modified, third.json.clone(), Some(second.json.clone())),
+        (ChangeType::Modified, fourth.json.clone(), Some(third.json.clone())),
+    ];
+    assert_eq!(seen(&fixture.objects.changes(&syncs, first.version).await.unwrap()), expected);
+    let fixture = fixture.reopen(&CloudOptions::default(), RingLimits::default()).await;
+    assert_eq!(seen(&fixture.objects.changes(&syncs, first.version).await.unwrap()), expected);
+}
+
+#[tokio::test]
+async fn a_version_of_the_future_waits_and_a_closed_store_is_unavailable() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    let now = Keeper::version(objects, &cm);
+    let (waited, second) = tokio::join!(objects.changes(&cm, now + 1), async {
+        create(objects, "a").await;
+        create(objects, "b").await
+    });
+    assert_eq!(waited.unwrap().version, second.version);
+    let (waited, ()) = tokio::join!(objects.changes(&cm, second.version), objects.store().close());
+    assert_eq!(waited.unwrap_err().code, 503);
+    assert_eq!(objects.checks()[0].1.as_ref().unwrap_err().code, 503);
+    assert_eq!(objects.snapshot(&cm).await.unwrap_err().code, 503);
+}
+
+#[tokio::test]
+async fn a_version_that_no_list_of_this_store_has_shown_is_expired() {
+    let options = CloudOptions::default();
+    let fixture = Fixture::plain().await;
+    let cm = resource("cm");
+    let old = create(&fixture.objects, "a").await.version;
+    let fixture = fixture.reopen(&options, RingLimits::default()).await;
+    let opened = Keeper::version(&fixture.objects, &cm);
+    let new = create(&fixture.objects, "b").await.version;
+    for good in [old, opened] {
+        assert_eq!(fixture.objects.changes(&cm, good).await.unwrap().version, new, "{good}");
+    }
+    for (bad, oldest) in [(old + 1, opened), (opened - 1, opened)] {
+        let status = fixture.objects.changes(&cm, bad).await.unwrap_err();
+        assert_eq!(
+            (status.code, status.message),
+            (410, format!("too old resource version: {bad} ({oldest})"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn all_pages_of_a_snapshot_show_one_commit() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    let mut expected = Vec::new();
+    for n in 0..30 {
+        expected.push(create(objects, &format!("o{n:02}")).await);
+    }
+    let mut snapshot = objects.snapshot(&cm).await.unwrap();
+    let Page { items: mut listed, next } = snapshot.page(query(7)).await.unwrap();
+    for (n, old) in expected.iter().enumerate() {
+        match n % 3 {
+            0 => drop(objects.remove(&cm, "lab", &old.name, old.version).await.unwrap()),
+            1 => drop(update(objects, old, "new").await),
+            _ => drop(create(objects, &format!("{}-more", old.name)).await),
+        }
+    }
+    listed.extend(pages(&mut snapshot, PageQuery { after: next, ..query(7) }).await);
+    assert_eq!(listed, expected);
+    assert_eq!(snapshot.version(), expected.last().unwrap().version);
+    assert_eq!((snapshot.count(None).await, snapshot.count(Some("lab")).await), (Ok(30), Ok(30)));
+    assert_eq!(snapshot.count(Some("other")).await, Ok(0));
+    let after = objects.changes(&cm, snapshot.version()).await.unwrap();
+    assert_eq!(after.changes.len(), 30);
+    let mut fresh = objects.snapshot(&cm).await.unwrap();
+    assert_eq!((fresh.count(None).await, fresh.version()), (Ok(30), after.version));
+}
+
+#[tokio::test]
+async fn pages_are_in_order_of_namespace_and_name_and_filtered_while_they_are_read() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    for (namespace, name) in [("b", "1"), ("a", "2"), ("a", "1"), ("a", "3"), ("c", "1")] {
+        Keeper::create(objects, &cm, config_map(namespace, name, &json!(name))).await.unwrap();
+    }
+    let mut snapshot = objects.snapshot(&cm).await.unwrap();
+    let names = |items: &[Stored]| {
+        items.iter().map(|item| format!("{}/{}", item.namespace, item.name)).collect::<Vec<_>>().join(" ")
+    };
+    for limit in [1, 2, 5, 500] {
+        assert_eq!(names(&pages(&mut snapshot, query(limit)).await), "a/1 a/2 a/3 b/1 c/1", "{limit}");
+        let one = PageQuery { namespace: Some("a".into()), ..query(limit) };
+        assert_eq!(names(&pages(&mut snapshot, one).await), "a/1 a/2 a/3", "{limit}");
+        let ones = PageQuery { filter: Some(Arc::new(|item| item.name == "1")), ..query(limit) };
+        assert_eq!(names(&pages(&mut snapshot, ones).await), "a/1 b/1 c/1", "{limit}");
+    }
+    assert_eq!(snapshot.page(query(5)).await.unwrap().next, None);
+    let odd = PageQuery { after: Some(Cursor("%".into())), ..query(5) };
+    assert_eq!(snapshot.page(odd).await.unwrap_err().code, 400);
+    let mut none = objects.snapshot(&resource("secrets")).await.unwrap();
+    assert_eq!((none.page(query(5)).await, none.count(None).await), (Ok(Page::default()), Ok(0)));
+}
+
+#[tokio::test]
+async fn too_many_lists_at_a_time_are_asked_to_come_back() {
+    let snapshots = SnapshotLimits { open: 1, idle: 1 };
+    let options = CloudOptions { snapshots, ..CloudOptions::default() };
+    let Fixture { objects, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let cm = resource("cm");
+    let open = objects.snapshot(&cm).await.unwrap();
+    let status = objects.snapshot(&cm).await.unwrap_err();
+    assert_eq!((status.code, status.details.unwrap().retry_after_seconds), (429, 1));
+    drop(open);
+    objects.snapshot(&cm).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_is_observed_once() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    assert!(CloudObjects::new(objects.store().clone()).await.is_err());
+}

@@ -1,0 +1,184 @@
+//! How the types of the tables are encoded as Protocol Buffers: numbers of fields and what is behind them.
+//! Depends on the tables alone.
+
+use std::sync::Arc;
+
+use super::{Block, Field, Table, block_name, with_table};
+
+/// The message that encodes a type.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// Ordered by the numbers, none of which is there twice.
+    fields: Vec<MessageField>,
+    /// Whether JSON has, instead of an object, the value of the last field that is there.
+    pub(crate) one: bool,
+}
+
+/// A field of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageField {
+    numbers: (u32, u32),
+    /// Its name in JSON.
+    pub(crate) name: &'static str,
+    /// How many values it has.
+    pub(crate) many: Many,
+    /// What each value is.
+    pub(crate) content: Content,
+    /// Whether an empty value differs from none. Elsewhere encoders write empty values all the same.
+    pub(crate) keeps_empty: bool,
+}
+
+/// How many values a field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Many {
+    /// At most one.
+    One,
+    /// A list of values.
+    List,
+    /// Entries, each a message with a text (1) and a value (2).
+    Map,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A text.
+    Text,
+    /// True or false.
+    Boolean,
+    /// A whole number of 32 bits.
+    Int32,
+    /// A whole number of 64 bits.
+    Int64,
+    /// A number of double precision.
+    Double,
+    /// Bytes, which are Base64 in JSON.
+    Bytes,
+    /// A message of seconds (1) and nanoseconds (2), of which JSON has the seconds; empty for no time.
+    Time,
+    /// The same, of which JSON has the microseconds.
+    MicroTime,
+    /// A message with a text (1).
+    Quantity,
+    /// A message with a type (1; 1 for a text), a number (2) and a text (3).
+    IntOrString,
+    /// A message with JSON text (1).
+    Json,
+    /// The message of a type, for [`message`].
+    Message(&'static str),
+}
+
+/// What stands behind a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found<'a> {
+    /// A field.
+    Field(&'a MessageField),
+    /// A message whose fields are among those of this one.
+    Embedded,
+    /// Nothing that is known.
+    Nothing,
+}
+
+impl Message {
+    /// What a number stands for: in the message itself, or `within` the message embedded under that number.
+    pub(crate) fn find(&self, within: Option<u32>, number: u32) -> Found<'_> {
+        let wanted = within.map_or((number, 0), |within| (within, number));
+        match self.fields.binary_search_by_key(&wanted, |field| field.numbers) {
+            Ok(index) => self.fields.get(index).map_or(Found::Nothing, Found::Field),
+            Err(next) if within.is_none() => match self.fields.get(next) {
+                Some(field) if field.numbers.0 == number => Found::Embedded,
+                _ => Found::Nothing,
+            },
+            Err(_) => Found::Nothing,
+        }
+    }
+
+    /// The fields, in the order of their numbers.
+    pub(crate) fn fields(&self) -> impl DoubleEndedIterator<Item = &MessageField> {
+        self.fields.iter()
+    }
+
+    fn new(block: Block) -> Option<Self> {
+        const METADATA: MessageField = MessageField {
+            numbers: (1, 0),
+            name: "metadata",
+            many: Many::One,
+            content: Content::Message("ObjectMeta"),
+            keeps_empty: false,
+        };
+        let mut fields = if block.kind { vec![METADATA] } else { Vec::new() };
+        for line in block.fields.lines() {
+            fields.push(MessageField::new(&Field::new(line)?)?);
+        }
+        fields.sort_unstable_by_key(|field| field.numbers);
+        Some(Self { fields, one: block.one })
+    }
+}
+
+impl MessageField {
+    fn new(field: &Field) -> Option<Self> {
+        let (numbers, kept) =
+            field.numbers.strip_suffix('?').map_or((field.numbers, false), |numbers| (numbers, true));
+        let (outer, inner) = numbers.split_once('.').unwrap_or((numbers, "0"));
+        let (many, kind) = match (field.kind.strip_prefix("[]"), field.kind.strip_prefix("{}")) {
+            (Some(items), _) => (Many::List, items),
+            (_, Some(values)) => (Many::Map, values),
+            _ => (Many::One, field.kind),
+        };
+        let wire = field.flags.split(' ').find_map(|flag| flag.strip_prefix("wire="));
+        Some(Self {
+            numbers: (outer.parse().ok()?, inner.parse().ok()?),
+            name: field.name,
+            many,
+            content: wire.map_or_else(|| Content::new(kind), Content::Message),
+            keeps_empty: kept || field.required,
+        })
+    }
+}
+
+impl Content {
+    fn new(kind: &'static str) -> Self {
+        match kind {
+            "str" => Self::Text,
+            "bool" => Self::Boolean,
+            "int32" => Self::Int32,
+            "int64" => Self::Int64,
+            "num" => Self::Double,
+            "bytes" => Self::Bytes,
+            "time" => Self::Time,
+            "micro" => Self::MicroTime,
+            "quantity" => Self::Quantity,
+            "port" => Self::IntOrString,
+            "any" | "obj" => Self::Json,
+            name => Self::Message(name),
+        }
+    }
+}
+
+impl Table {
+    fn message(&mut self, name: &str) -> Option<Arc<Message>> {
+        let (name, block) = self.block(name)?;
+        if let Some(known) = self.messages.get(name) {
+            return Some(Arc::clone(known));
+        }
+        let message = Arc::new(Message::new(block)?);
+        self.messages.insert(name, Arc::clone(&message));
+        Some(message)
+    }
+}
+
+/// The message of a type in the tables; `None` if it has no numbers. Cheap after the first call.
+#[must_use]
+pub(crate) fn message(name: &str) -> Option<Arc<Message>> {
+    with_table(|table| table.message(name))
+}
+
+/// The message of a built-in kind, or of `DeleteOptions`, which are the same in all groups; `None` for kinds that
+/// have none. The core group is empty.
+#[must_use]
+pub(crate) fn message_of_kind(group: &str, version: &str, kind: &str) -> Option<Arc<Message>> {
+    match kind {
+        "DeleteOptions" => message(kind),
+        _ => message(&block_name(group, version, kind)),
+    }
+}

@@ -1,0 +1,376 @@
+//! Snapshots that stay open over several reads: a long list shows one commit from its first page to its last.
+//!
+//! Each has a connection of its own with an open transaction, and runs on threads that may block. An open
+//! one keeps the write-ahead log from being used anew, so there are few.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, Statement};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::local::{self, LocalKind, LocalObject, LocalRow};
+use super::observer::Versions;
+use super::rows::{OBJECT_COLUMNS, Resources};
+use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, read};
+use crate::object::Resource;
+use crate::store::StoreError;
+use crate::store::engine::{EngineOptions, open_reader};
+use crate::store::reader::Generation;
+
+/// How many snapshots may be open at one time.
+pub const MAX_SNAPSHOTS: usize = 8;
+
+/// What is read, in which order, and from where on.
+#[derive(Clone, Debug)]
+pub enum Scan {
+    /// Synced objects of a kind, by namespace and name.
+    Objects {
+        /// The kind.
+        resource: Arc<Resource>,
+        /// Only this namespace.
+        namespace: Option<String>,
+        /// Behind this object.
+        after: Option<ListCursor>,
+    },
+    /// What is known of all synced objects without their bodies, in the order of their rows.
+    Records {
+        /// Cluster-scoped objects, or those with a namespace.
+        cluster: bool,
+        /// Only this namespace.
+        namespace: Option<String>,
+        /// Behind this row.
+        after: Option<InventoryCursor>,
+    },
+    /// Objects that were made on this node, by namespace and name.
+    Local {
+        /// The kind.
+        kind: LocalKind,
+        /// Only this namespace.
+        namespace: Option<String>,
+        /// Behind this object.
+        after: Option<ListCursor>,
+    },
+}
+
+/// A row of a scan.
+#[derive(Clone, Debug)]
+pub enum ScanRow {
+    /// Of [`Scan::Objects`].
+    Object(Stored),
+    /// Of [`Scan::Records`].
+    Record(RecordRow),
+    /// Of [`Scan::Local`].
+    Local(LocalObject),
+}
+
+/// A synced object without its body.
+#[derive(Clone, Debug)]
+pub struct RecordRow {
+    /// Its place in the scan.
+    pub cursor: InventoryCursor,
+    /// The version that this store gives it.
+    pub own_version: u64,
+    /// What it is, and which version of it is held.
+    pub entry: Entry,
+}
+
+/// The connections of snapshots.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    path: PathBuf,
+    engine: EngineOptions,
+    generation: Generation,
+    places: Arc<Semaphore>,
+    idle: Arc<Mutex<Option<Open>>>,
+}
+
+/// An open connection and the generation of the file that it has open.
+#[derive(Debug)]
+struct Open {
+    conn: Connection,
+    generation: u64,
+}
+
+/// An open snapshot. It is let go of when it is dropped.
+#[derive(Debug)]
+pub struct EdgeSnapshot {
+    /// Taken while a scan runs.
+    open: Option<Open>,
+    store: EdgeStore,
+    versions: Versions,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Snapshots {
+    pub(super) fn new(path: &Path, engine: EngineOptions, generation: Generation) -> Self {
+        Self {
+            path: path.to_owned(),
+            engine,
+            generation,
+            places: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
+            idle: Arc::default(),
+        }
+    }
+
+    /// Closes the connection that is kept for the next snapshot.
+    pub(super) fn release(&self) {
+        self.put_idle(None);
+    }
+
+    fn put_idle(&self, open: Option<Open>) {
+        let before = std::mem::replace(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner), open);
+        drop(before);
+    }
+
+    fn take_idle(&self) -> Option<Open> {
+        let generation = self.generation.get();
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        idle.filter(|open| open.generation == generation)
+    }
+}
+
+impl EdgeStore {
+    /// Opens a snapshot; none if there are [`MAX_SNAPSHOTS`] already.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn snapshot(&self) -> Result<Option<EdgeSnapshot>, StoreError> {
+        let snapshots = &self.inner.snapshots;
+        let Ok(place) = Arc::clone(&snapshots.places).try_acquire_owned() else { return Ok(None) };
+        let (idle, generation) = (snapshots.take_idle(), snapshots.generation.get());
+        let (path, engine) = (snapshots.path.clone(), snapshots.engine.clone());
+        let store = self.clone();
+        let opened = blocking(move || {
+            let open = match idle {
+                Some(open) => open,
+                None => Open { conn: open_reader(&path, &engine)?, generation },
+            };
+            open.conn.execute_batch("BEGIN")?;
+            let recent = store.recent();
+            let (totals, _) = journal::totals(&open.conn, &recent)?;
+            let objects = journal::base(&open.conn)?.saturating_add(totals.revision);
+            // What is in the snapshot has been told by now, or will be in a moment.
+            let local = local::version(&open.conn, store.versions().local)?;
+            Ok((open, Versions { objects, local }))
+        })
+        .await;
+        let (open, versions) = opened.inspect_err(|error| self.suspect(error))?;
+        Ok(Some(EdgeSnapshot { open: Some(open), store: self.clone(), versions, _place: place }))
+    }
+
+    /// Has the writer look at what a read took for damage.
+    fn suspect(&self, error: &StoreError) {
+        if matches!(error, StoreError::Corrupt(_)) {
+            tracing::warn!(%error, "a read found damage");
+            drop(self.inner.writer.post(check::confirm_damage));
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => result,
+        Err(error) => Err(StoreError::internal(error.to_string())),
+    }
+}
+
+impl EdgeSnapshot {
+    /// The versions that it shows.
+    #[must_use]
+    pub fn versions(&self) -> Versions {
+        self.versions
+    }
+
+    /// Hands rows to `visit` until it breaks off or there are no more, and returns what it made of them.
+    /// Damaged rows are left out, and removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Replaced`] if the file is not the one any more that the snapshot was opened in; otherwise
+    /// the store's. The snapshot is of no more use after one.
+    pub async fn scan<S: Send + 'static>(
+        &mut self,
+        scan: Scan,
+        mut state: S,
+        visit: fn(&mut S, ScanRow) -> ControlFlow<()>,
+    ) -> Result<S, StoreError> {
+        let local = matches!(scan, Scan::Local { .. });
+        let (state, damaged) = self
+            .read(move |conn| {
+                let damaged = run(conn, &scan, &mut |row| visit(&mut state, row))?;
+                Ok((state, damaged))
+            })
+            .await?;
+        if local {
+            self.store.report_local_damage(damaged);
+        } else {
+            self.store.report_damage(damaged);
+        }
+        Ok(state)
+    }
+
+    /// How many rows a scan of everything would go through, damaged ones included.
+    ///
+    /// # Errors
+    /// As for [`EdgeSnapshot::scan`].
+    pub async fn count(&mut self, scan: Scan) -> Result<u64, StoreError> {
+        self.read(move |conn| count(conn, &scan)).await
+    }
+
+    async fn read<T: Send + 'static>(
+        &mut self,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let current = self.store.inner.snapshots.generation.get();
+        let open = self.open.take().filter(|open| open.generation == current).ok_or(StoreError::Replaced)?;
+        let read = blocking(move || Ok((read(&open.conn)?, open))).await;
+        let (result, open) = read.inspect_err(|error| self.store.suspect(error))?;
+        self.open = Some(open);
+        Ok(result)
+    }
+}
+
+impl Drop for EdgeSnapshot {
+    fn drop(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        // Reads nothing and writes nothing: lets go of the snapshot. One that fails is closed.
+        if open.conn.execute_batch("ROLLBACK").is_ok() {
+            self.store.inner.snapshots.put_idle(Some(open));
+        }
+    }
+}
+
+fn from(namespace: Option<&String>, after: Option<&ListCursor>) -> (String, String) {
+    match (after, namespace) {
+        (Some(after), _) => (after.namespace.clone(), after.name.clone()),
+        (None, namespace) => (namespace.cloned().unwrap_or_default(), String::new()),
+    }
+}
+
+/// Runs a scan; the ids of rows that turned out damaged.
+fn run(
+    conn: &Connection,
+    scan: &Scan,
+    visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
+) -> Result<Vec<i64>, StoreError> {
+    let resources = Resources::load(conn)?;
+    let base = journal::base(conn)?;
+    match scan {
+        Scan::Objects { resource, namespace, after } => {
+            let Some(kind) = resources.find(resource) else { return Ok(Vec::new()) };
+            let mut statement = by_name(conn, OBJECT_COLUMNS, "objects", "resource_id", namespace.is_some())?;
+            let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
+            let mut rows = statement.query((kind.id, from_namespace, from_name, namespace))?;
+            let mut damaged = Vec::new();
+            while let Some(row) = rows.next()? {
+                match read::stored(row, &resources, base)? {
+                    Ok(stored) => {
+                        if visit(ScanRow::Object(stored)).is_break() {
+                            break;
+                        }
+                    }
+                    Err(id) => damaged.push(id),
+                }
+            }
+            Ok(damaged)
+        }
+        Scan::Records { cluster, namespace, after } => {
+            let wanted = |of: &str| {
+                of.is_empty() == *cluster && namespace.as_ref().is_none_or(|namespace| namespace == of)
+            };
+            records(conn, &resources, base, *after, &wanted, visit)?;
+            Ok(Vec::new())
+        }
+        Scan::Local { kind, namespace, after } => {
+            let mut statement = by_name(conn, local::COLUMNS, "local_objects", "kind", namespace.is_some())?;
+            let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
+            let mut rows = statement.query((kind.code(), from_namespace, from_name, namespace))?;
+            let mut damaged = Vec::new();
+            while let Some(row) = rows.next()? {
+                match LocalRow::read(row)? {
+                    Ok(row) if visit(ScanRow::Local(row.object())).is_break() => break,
+                    Ok(_) => {}
+                    Err(id) => damaged.push(id),
+                }
+            }
+            Ok(damaged)
+        }
+    }
+}
+
+/// The rows of one kind behind a name.
+fn by_name<'a>(
+    conn: &'a Connection,
+    columns: &str,
+    table: &str,
+    kind: &str,
+    one_namespace: bool,
+) -> Result<rusqlite::CachedStatement<'a>, StoreError> {
+    let within = if one_namespace { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
+    let sql = format!(
+        "SELECT {columns} FROM {table}
+         WHERE {kind} = ?1 AND (namespace, name) > (?2, ?3) {within} ORDER BY namespace, name"
+    );
+    Ok(conn.prepare_cached(&sql)?)
+}
+
+fn records(
+    conn: &Connection,
+    resources: &Resources,
+    base: u64,
+    after: Option<InventoryCursor>,
+    wanted: &dyn Fn(&str) -> bool,
+    visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
+    let mut statement: Statement<'_> = conn.prepare(
+        "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects WHERE id > ?1 ORDER BY id",
+    )?;
+    let mut rows = statement.query([after.map_or(i64::MIN, |InventoryCursor(id)| id)])?;
+    while let Some(row) = rows.next()? {
+        let namespace = read::text(row, 3)?;
+        if !wanted(namespace) {
+            continue;
+        }
+        let revision = read::unsigned(row.get(6)?);
+        let entry = Entry {
+            revision,
+            uid: read::text(row, 1)?.into(),
+            version: Some(read::text(row, 5)?.into()),
+            object: read::object_ref(resources, row.get(2)?, namespace, read::text(row, 4)?)?,
+        };
+        let cursor = InventoryCursor(row.get(0)?);
+        let row = RecordRow { cursor, own_version: base.saturating_add(revision), entry };
+        if visit(ScanRow::Record(row)).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn count(conn: &Connection, scan: &Scan) -> Result<u64, StoreError> {
+    let number = |sql: &str, params: &dyn Fn(&mut Statement<'_>) -> rusqlite::Result<i64>| {
+        let mut statement = conn.prepare(sql)?;
+        Ok::<u64, StoreError>(read::unsigned(params(&mut statement)?))
+    };
+    let one = |row: &rusqlite::Row<'_>| row.get(0);
+    match scan {
+        Scan::Objects { resource, namespace, .. } => {
+            let Some(id) = Resources::load(conn)?.find(resource).map(|kind| kind.id) else { return Ok(0) };
+            let sql =
+                "SELECT count(*) FROM objects WHERE resource_id = ?1 AND (?2 IS NULL OR namespace = ?2)";
+            number(sql, &|statement| statement.query_row((id, namespace), one))
+        }
+        Scan::Records { cluster, namespace, .. } => {
+            let sql =
+                "SELECT count(*) FROM objects WHERE (namespace = '') = ?1 AND (?2 IS NULL OR namespace = ?2)";
+            number(sql, &|statement| statement.query_row((cluster, namespace), one))
+        }
+        Scan::Local { kind, namespace, .. } => {
+            let sql = "SELECT count(*) FROM local_objects WHERE kind = ?1 AND (?2 IS NULL OR namespace = ?2)";
+            number(sql, &|statement| statement.query_row((kind.code(), namespace), one))
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The API as the Python client library `kubernetes` sees it.
+#![cfg(feature = "cloud")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod e2e_site;
+mod kubectl_support;
+
+use std::path::Path;
+use std::process::Command;
+
+use kubectl_support::{Cluster, python};
+
+#[tokio::test]
+async fn the_python_client_finds_what_it_expects() {
+    let cluster = Cluster::start().await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/client.py");
+    let server = format!("http://{}", cluster.cloud.api);
+    let run = Command::new(python()).arg(script).arg(server).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success() && out.trim() == "ok", "{out}\n{err}");
+}
