@@ -11,6 +11,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 mod summary;
+pub mod time;
 mod version;
 pub mod yaml;
 

@@ -14,6 +14,7 @@ use super::keeper::Keeper;
 use super::rules;
 use crate::object::name::check_label;
 use crate::object::status::{Cause, Reason, Result};
+use crate::object::time::rfc3339;
 use crate::object::{Object, Resource, Scope, Status};
 
 /// The namespaces that every cluster has.
@@ -42,6 +43,12 @@ impl Default for Namespaces {
 }
 
 impl Namespaces {
+    /// The kind of namespaces.
+    #[must_use]
+    pub fn resource(&self) -> &Arc<Resource> {
+        &self.resource
+    }
+
     /// Makes sure that an object of `kind` can be created in a namespace: creates the namespace if it does not exist,
     /// but for a dry run.
     ///
@@ -95,7 +102,7 @@ impl Namespaces {
 
     /// Creates a namespace, unless somebody else just has.
     async fn create<K: Keeper>(&self, keeper: &K, name: &str) -> Result<Object> {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = rfc3339(Timestamp::now());
         let uid = uuid::Uuid::new_v4().to_string();
         let metadata = json!({"name": name, "uid": uid, "creationTimestamp": now});
         let fields = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});

@@ -1,10 +1,5 @@
 //! Which objects a list or a watch shows. Pure.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
-
 use super::keeper::Stored;
 use super::kind::Kind;
 use crate::object::status::Result;
@@ -54,7 +49,7 @@ impl Selection {
     /// Whether an object is selected that is given as JSON text.
     pub(super) fn has_text(&self, namespace: &str, name: &str, json: &str) -> bool {
         self.namespace.as_deref().is_none_or(|only| only == namespace)
-            && (self.labels.is_empty() || has_labels(&self.labels, json))
+            && (self.labels.is_empty() || self.labels.matches_json(json))
             && (self.fields.is_empty() || self.has_fields(namespace, name, json))
     }
 
@@ -65,23 +60,6 @@ impl Selection {
         let object = serde_json::from_str::<Object>(json);
         object.is_ok_and(|object| self.fields.matches(namespace, name, object.fields()))
     }
-}
-
-/// Whether the labels of an object are selected, read without building the rest.
-fn has_labels(selector: &Selector, json: &str) -> bool {
-    #[derive(Default, Deserialize)]
-    struct Meta<'a> {
-        #[serde(borrow, default)]
-        labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-    }
-    #[derive(Deserialize)]
-    struct Labelled<'a> {
-        #[serde(borrow, default)]
-        metadata: Meta<'a>,
-    }
-    let labels = serde_json::from_str::<Labelled<'_>>(json).ok().and_then(|object| object.metadata.labels);
-    let labels = labels.unwrap_or_default();
-    selector.matches_with(|key| labels.get(key).map(AsRef::as_ref))
 }
 
 #[cfg(test)]

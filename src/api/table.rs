@@ -1,7 +1,6 @@
 //! How objects are shown to clients that ask for another kind than the object's own: tables as
 //! `kubectl get` prints them, and metadata alone. Pure; the time comes in as an argument.
 
-mod age;
 mod cells;
 mod columns;
 mod fields;

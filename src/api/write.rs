@@ -225,7 +225,7 @@ impl<K: Keeper> Write<'_, K> {
             return Ok(Written { code, object: shown(&object, old.stored.version), warnings });
         }
         let (storage, expected) = (&self.kind.storage, old.stored.version);
-        let object = if prepare::is_finished(storage, &object) {
+        let object = if prepare::is_finished(&object) {
             self.keeper.remove(storage, object.namespace(), object.name(), expected).await?
         } else {
             self.keeper.update(storage, object, expected).await?

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::CliError;
+use crate::object::time::duration;
 use crate::object::yaml;
 
 /// Spaces between the columns of a table.
@@ -106,32 +107,6 @@ pub fn age(now: Timestamp, since: &str) -> String {
     match since.parse::<Timestamp>() {
         Ok(since) => duration(now.as_second() - since.as_second()),
         Err(_) => UNKNOWN.to_owned(),
-    }
-}
-
-/// A duration in seconds with two significant units at most; clocks that differ a little are forgiven.
-#[must_use]
-pub fn duration(seconds: i64) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
-    const YEAR: i64 = 365 * DAY;
-    let two = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
-        0 => format!("{large}{large_unit}"),
-        _ => format!("{large}{large_unit}{small}{small_unit}"),
-    };
-    match seconds {
-        i64::MIN..=-2 => "<invalid>".to_owned(),
-        -1..=0 => "0s".to_owned(),
-        1..120 => format!("{seconds}s"),
-        120..600 => two(seconds / MINUTE, 'm', seconds % MINUTE, 's'),
-        600..10_800 => format!("{}m", seconds / MINUTE),
-        10_800..28_800 => two(seconds / HOUR, 'h', seconds % HOUR / MINUTE, 'm'),
-        28_800..172_800 => format!("{}h", seconds / HOUR),
-        172_800..691_200 => two(seconds / DAY, 'd', seconds % DAY / HOUR, 'h'),
-        691_200..63_072_000 => format!("{}d", seconds / DAY),
-        63_072_000..252_288_000 => two(seconds / YEAR, 'y', seconds % YEAR / DAY, 'd'),
-        _ => format!("{}y", seconds / YEAR),
     }
 }
 

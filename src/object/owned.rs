@@ -201,6 +201,16 @@ impl Object {
         list.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok()).collect()
     }
 
+    /// Whether finalizers hold the object, so that a delete only marks it. Those of a Namespace are in its spec
+    /// too.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let some = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+        let namespace = self.kind() == "Namespace" && self.api_version() == "v1";
+        some(self.metadata().and_then(|metadata| metadata.get("finalizers")))
+            || (namespace && some(self.0.get("spec").and_then(|spec| spec.get("finalizers"))))
+    }
+
     /// Takes `metadata.managedFields` out: bookkeeping of writers, often half of an object.
     pub fn strip_managed_fields(&mut self) {
         self.remove_metadata("managedFields");

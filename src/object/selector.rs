@@ -1,6 +1,7 @@
 //! Label selectors: the text form (`a=b,c!=d,e in (x,y),f notin (z),g,!h`) and the structured form
 //! (`matchLabels`, `matchExpressions`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -86,6 +87,26 @@ impl Selector {
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Whether the labels of an object are selected that is given as JSON text, read without building the rest. Text
+    /// that is no object has no labels.
+    #[must_use]
+    pub fn matches_json(&self, json: &str) -> bool {
+        #[derive(Default, Deserialize)]
+        struct Meta<'a> {
+            #[serde(borrow, default)]
+            labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+        }
+        #[derive(Deserialize)]
+        struct Labelled<'a> {
+            #[serde(borrow, default)]
+            metadata: Meta<'a>,
+        }
+        let labels =
+            serde_json::from_str::<Labelled<'_>>(json).ok().and_then(|object| object.metadata.labels);
+        let labels = labels.unwrap_or_default();
+        self.matches_with(|key| labels.get(key).map(AsRef::as_ref))
     }
 
     /// Whether the labels that `get` looks up are selected.

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::age;
 use super::fields::{
     NONE, UNKNOWN, UNSET, at, condition, few, first_text, int, int_at, is_deleted, is_true, list, or, str_at,
     text, texts, typed,
 };
+use crate::object::time;
 use crate::object::{objectsync, split_api_version};
 
 /// The label prefix that names a role of a node.
@@ -207,7 +207,7 @@ pub(super) fn job_completions(job: &Value) -> String {
 pub(super) fn job_duration(job: &Value, now: Timestamp) -> String {
     let time = |path| str_at(job, path).parse::<Timestamp>().ok();
     time("status.startTime")
-        .map_or_else(String::new, |start| age::between(start, time("status.completionTime").unwrap_or(now)))
+        .map_or_else(String::new, |start| time::between(start, time("status.completionTime").unwrap_or(now)))
 }
 
 /// Whether a cron job is suspended.
@@ -309,7 +309,7 @@ pub(super) fn controller(revision: &Value) -> String {
 
 /// How long a lease is valid after it was renewed.
 pub(super) fn lease_duration(lease: &Value) -> String {
-    int_at(lease, "spec.leaseDurationSeconds").map_or_else(|| UNSET.to_owned(), age::duration)
+    int_at(lease, "spec.leaseDurationSeconds").map_or_else(|| UNSET.to_owned(), time::duration)
 }
 
 /// What an event is about.

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::age;
 use super::fields::{NONE, at, first_text, int_at, list, or, str_at, text, texts};
 use super::path::JsonPath;
 use crate::api::kind::PrinterColumn;
+use crate::object::time;
 
 /// The annotation that makes a storage class the default one.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -90,7 +90,7 @@ impl Column {
                 let mark = annotations.and_then(|all| all.get(DEFAULT_CLASS)).and_then(Value::as_str);
                 if mark == Some("true") { format!("{} (default)", name()) } else { name().to_owned() }
             }
-            Cell::Created => age::since(now, str_at(object, "metadata.creationTimestamp")),
+            Cell::Created => time::since(now, str_at(object, "metadata.creationTimestamp")),
             Cell::Text(paths, otherwise) => first_text(object, paths, otherwise),
             Cell::Int(paths, otherwise) => {
                 let mut numbers = paths.iter().filter_map(|path| int_at(object, path));
@@ -102,7 +102,7 @@ impl Column {
             Cell::Count(paths) => return paths.iter().map(|path| count(object, path)).sum::<usize>().into(),
             Cell::Age(paths, otherwise) => match first_text(object, paths, "") {
                 time if time.is_empty() => (*otherwise).to_owned(),
-                time => age::since(now, &time),
+                time => time::since(now, &time),
             },
             Cell::Join(path, field) => texts(object, path, field).join(","),
             Cell::Pairs(path) => or(pairs(at(object, path)), NONE),
@@ -200,7 +200,7 @@ fn custom_value(kind: &str, value: &Value, now: Timestamp) -> Value {
             _ => value.clone(),
         },
         ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
-        ("date", Value::String(time)) => Value::from(age::since(now, time)),
+        ("date", Value::String(time)) => Value::from(time::since(now, time)),
         ("integer" | "number" | "boolean" | "date", _) => Value::Null,
         (_, Value::String(_)) => value.clone(),
         (_, other) => Value::String(other.to_string()),

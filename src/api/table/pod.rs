@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::age;
 use super::fields::{NONE, UNKNOWN, at, condition, int, is_deleted, is_true, list, or, str_at, text, typed};
+use crate::object::time;
 
 /// How a pod is.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) fn restarts(pod: &Value, now: Timestamp) -> String {
     let summary = Summary::of(pod);
     match summary.restarted {
         Some(time) if summary.restarts != 0 => {
-            format!("{} ({} ago)", summary.restarts, age::between(time, now))
+            format!("{} ({} ago)", summary.restarts, time::between(time, now))
         }
         _ => summary.restarts.to_string(),
     }

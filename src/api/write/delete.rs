@@ -179,7 +179,7 @@ async fn delete_as_read<K: Keeper>(
     };
     let finalizer = finalizer.filter(|_| write.keeper.collects());
     let marked = prepare::mark_deleted(write, &old.object, finalizer);
-    let held = prepare::is_held(storage, &marked);
+    let held = marked.is_held();
     if options.dry_run || write.options.dry_run {
         let shown = written(shown(&marked, old.stored.version));
         return Ok(if held { Deleted::Held(shown) } else { Deleted::Gone(shown) });

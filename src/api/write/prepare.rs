@@ -12,6 +12,7 @@ use crate::api::request::FieldValidation;
 use crate::api::{convert, rules};
 use crate::object::schema;
 use crate::object::status::{Cause, Result};
+use crate::object::time::rfc3339;
 use crate::object::{Object, Problems, Resource, Status};
 
 /// Metadata that only the server gives: what a client sends of it is replaced.
@@ -169,22 +170,13 @@ pub(super) fn creates_on_update(resource: &Resource) -> bool {
 }
 
 /// Whether an object that is being deleted has nothing left that holds it.
-pub(super) fn is_finished(resource: &Resource, object: &Object) -> bool {
-    object.deletion_timestamp().is_some() && !is_held(resource, object)
-}
-
-/// Whether finalizers hold an object.
-pub(super) fn is_held(resource: &Resource, object: &Object) -> bool {
-    let holds = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    holds(object.metadata().and_then(|metadata| metadata.get("finalizers")))
-        || (resource.group.is_empty()
-            && resource.kind == "Namespace"
-            && holds(object.fields().get("spec").and_then(|spec| spec.get("finalizers"))))
+pub(super) fn is_finished(object: &Object) -> bool {
+    object.deletion_timestamp().is_some() && !object.is_held()
 }
 
 /// The time of the write as metadata has it: RFC 3339 in UTC with whole seconds.
 pub(super) fn timestamp<K: Keeper>(write: &Write<'_, K>) -> String {
-    write.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    rfc3339(write.now)
 }
 
 /// The texts of a [`Manager`].

@@ -48,17 +48,11 @@ pub(in crate::cloud) struct Collector<K> {
 
 impl<K: Keeper> Collector<K> {
     pub(in crate::cloud) fn new(keeper: Arc<K>, namespaces: Arc<Namespaces>) -> Self {
-        let namespace = Resource {
-            group: String::new(),
-            version: "v1".to_owned(),
-            kind: "Namespace".to_owned(),
-            plural: "namespaces".to_owned(),
-            scope: Scope::Cluster,
-        };
+        let namespace = Arc::clone(namespaces.resource());
         Self {
             keeper,
             namespaces,
-            namespace: Arc::new(namespace),
+            namespace,
             graph: Graph::default(),
             followed: Vec::new(),
             kinds_version: None,

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::api::{Keeper, PAGE_ROWS, PageQuery, Snapshot, Stored};
 use crate::object::status::{Reason, Result};
+use crate::object::time::rfc3339;
 use crate::object::{Object, Resource, Status};
 
 /// The finalizer of an owner that goes after those of its dependents that block it.
@@ -20,19 +21,11 @@ pub(super) const AT_ONCE: usize = 32;
 
 /// The time as objects have it.
 pub(in crate::cloud) fn now() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    rfc3339(Timestamp::now())
 }
 
 pub(super) fn parse(stored: &Stored) -> Result<Object> {
     Object::parse(&stored.json).map_err(Status::internal)
-}
-
-/// The finalizers of an object. Those of a Namespace are in its spec too.
-fn is_held(object: &Object) -> bool {
-    let some = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    let namespace = object.kind() == "Namespace" && object.api_version() == "v1";
-    some(object.metadata().and_then(|metadata| metadata.get("finalizers")))
-        || (namespace && some(object.fields().get("spec").and_then(|spec| spec.get("finalizers"))))
 }
 
 /// Whether the object has a finalizer.
@@ -60,7 +53,7 @@ pub(super) async fn delete<K: Keeper>(
         list.push(FOREGROUND.into());
         object.set_metadata("finalizers", list);
     }
-    if !is_held(&object) {
+    if !object.is_held() {
         return remove(keeper, resource, stored).await;
     }
     if !marked {
@@ -96,7 +89,7 @@ pub(super) async fn put<K: Keeper>(
     stored: &Stored,
     object: Object,
 ) -> Result<()> {
-    if object.deletion_timestamp().is_some() && !is_held(&object) {
+    if object.deletion_timestamp().is_some() && !object.is_held() {
         return remove(keeper, resource, stored).await;
     }
     keeper.update(resource, object, stored.version).await.map(drop)

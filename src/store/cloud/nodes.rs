@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::objects::{ObjectRow, Stored, Tx, parse, rfc3339};
+use super::objects::{ObjectRow, Stored, Tx, parse};
 use super::steward::Before;
 use crate::object::objectsync::sync_name;
+use crate::object::time::rfc3339;
 use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
 use crate::store::StoreError;
 use crate::sync::change::Uid;

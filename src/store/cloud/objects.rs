@@ -10,6 +10,7 @@ use super::CloudError;
 use super::feed::ChangeKind;
 use super::steward::{Before, CloudSteward, Event};
 use crate::object::objectsync::is_sync_record;
+use crate::object::time::rfc3339;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
 use crate::store::StoreError;
 
@@ -98,11 +99,6 @@ pub(super) fn find(
     const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
         WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3";
     conn.prepare_cached(SQL)?.query_row((resource_id, namespace, name), ObjectRow::read).optional()
-}
-
-/// RFC 3339 in UTC with whole seconds, as Kubernetes writes times.
-pub(super) fn rfc3339(time: jiff::Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The text of a stored object, read again. It was valid JSON when it was written.

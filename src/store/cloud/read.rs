@@ -1,11 +1,9 @@
 //! Reads: single objects, lists, bodies to be sent, summaries, history. Each in one snapshot.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
-use serde::Deserialize;
 
 use super::feed::ChangeKind;
 use super::nodes::record_before;
@@ -168,7 +166,7 @@ pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Page, CloudEr
     let mut bytes = 0;
     while let Some(row) = rows.next()? {
         let stored = ObjectRow::read(row)?.stored;
-        if !query.selector.is_empty() && !selected(&query.selector, &stored.body) {
+        if !query.selector.is_empty() && !query.selector.matches_json(&stored.body) {
             continue;
         }
         if page.items.len() >= limit || bytes > MAX_PAGE_BYTES {
@@ -182,23 +180,6 @@ pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Page, CloudEr
         page.items.push(stored);
     }
     Ok(page)
-}
-
-/// Whether the labels of an object are selected, read without building the rest.
-fn selected(selector: &Selector, body: &str) -> bool {
-    #[derive(Default, Deserialize)]
-    struct Meta<'a> {
-        #[serde(borrow, default)]
-        labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-    }
-    #[derive(Deserialize)]
-    struct Labelled<'a> {
-        #[serde(borrow, default)]
-        metadata: Meta<'a>,
-    }
-    let labels = serde_json::from_str::<Labelled<'_>>(body).ok().and_then(|object| object.metadata.labels);
-    let labels = labels.unwrap_or_default();
-    selector.matches_with(|key| labels.get(key).map(AsRef::as_ref))
 }
 
 pub(super) fn bodies(

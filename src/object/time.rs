@@ -1,9 +1,10 @@
-//! How long something has been, in the words of `kubectl`. Pure.
+//! Times as texts: as objects have them, and how long ago they were in the words of `kubectl`. Pure: what time it is
+//! comes in as an argument.
 
 use jiff::Timestamp;
 
-use super::fields::UNKNOWN;
-
+/// What stands for a time that is not there.
+const UNKNOWN: &str = "<unknown>";
 /// What stands for a time that is none, or that is yet to come.
 const INVALID: &str = "<invalid>";
 
@@ -12,8 +13,15 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
+/// RFC 3339 in UTC with whole seconds, as Kubernetes writes times.
+#[must_use]
+pub fn rfc3339(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// How long ago a time was that is given as text: unknown if there is none.
-pub(super) fn since(now: Timestamp, text: &str) -> String {
+#[must_use]
+pub fn since(now: Timestamp, text: &str) -> String {
     if text.is_empty() {
         return UNKNOWN.to_owned();
     }
@@ -24,12 +32,14 @@ pub(super) fn since(now: Timestamp, text: &str) -> String {
 }
 
 /// How long it was from one time to another.
-pub(super) fn between(from: Timestamp, to: Timestamp) -> String {
+#[must_use]
+pub fn between(from: Timestamp, to: Timestamp) -> String {
     duration(to.duration_since(from).as_secs())
 }
 
 /// A duration in seconds, in two units at most. Clocks that differ a little are forgiven.
-pub(super) fn duration(seconds: i64) -> String {
+#[must_use]
+pub fn duration(seconds: i64) -> String {
     let two = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
         0 => format!("{large}{large_unit}"),
         _ => format!("{large}{large_unit}{small}{small_unit}"),
