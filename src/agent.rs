@@ -5,12 +5,16 @@
 
 mod access;
 mod apply;
+mod clock;
 mod door;
 mod driver;
+mod events;
+mod facts;
 mod kinds;
 mod objects;
 pub(crate) mod presence;
 mod status;
+mod traffic;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -219,5 +223,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
         retry_max: config.link.backoff_max.max(config.sync.hello_timeout),
         report_attempts: 4,
         max_applying: 8,
+        lease_interval: config.lease.interval,
+        lease_duration: config.lease.duration,
     }
 }

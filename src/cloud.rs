@@ -14,6 +14,8 @@ mod objects;
 pub mod placement;
 mod service;
 mod upkeep;
+mod uploads;
+mod vitals;
 
 pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;

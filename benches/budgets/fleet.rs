@@ -150,6 +150,8 @@ async fn session(
         retry_max: Duration::from_secs(60),
         report_attempts: 5,
         max_applying: 8,
+        lease_interval: Duration::from_secs(10),
+        lease_duration: Duration::from_secs(40),
     };
     let mut machine = EdgeMachine::new(config, memory.totals, memory.confirmed, memory.incarnation.clone());
     machine.connected(Duration::ZERO, usize::MAX, random());

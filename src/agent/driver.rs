@@ -444,6 +444,10 @@ impl Driver {
                     }
                 });
             }
+            EdgeEffect::ReadOutbox { .. }
+            | EdgeEffect::SettleOutbox { .. }
+            | EdgeEffect::RenumberOutbox { .. }
+            | EdgeEffect::RenewLease => {}
             EdgeEffect::Notice(notice) => self.notice(notice),
         }
     }
@@ -500,6 +504,7 @@ impl Driver {
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
                 tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");
             }
+            EdgeNotice::Register | EdgeNotice::Removed { .. } | EdgeNotice::UploadRefused { .. } => {}
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message } = rejected;
                 tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
@@ -563,6 +568,7 @@ fn trace_frame(frame: &Up, bytes: usize) {
                 (report.objects.len(), report.removed.len(), report.rejected.len());
             tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
         }
+        Up::Lease(_) | Up::Upload(_) => {}
         Up::Inventory(page) => {
             tracing::debug!(page.page, objects = page.objects.len(), bytes, "Inventory");
         }

@@ -358,7 +358,7 @@ impl Fleet {
         match &frame {
             Up::Hello(hello) => node.agent = Some(hello.agent.chars().take(64).collect()),
             Up::Report(_) => node.last_report = Some(Timestamp::now()),
-            Up::Inventory(_) => {}
+            Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
         match node.machine() {
             Some(machine) => machine.received(now, frame),

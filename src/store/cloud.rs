@@ -14,7 +14,9 @@
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
 mod error;
+mod expiry;
 mod feed;
+mod fleet;
 mod nodes;
 mod objects;
 mod observer;
@@ -22,6 +24,7 @@ mod open;
 mod read;
 mod snapshot;
 mod steward;
+mod upload;
 mod versions;
 
 use std::collections::HashSet;
@@ -43,6 +46,7 @@ use steward::CloudSteward;
 
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
+pub use fleet::{LeaseRenewal, NodeChange, Registered};
 pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
 pub use objects::{Preconditions, SERVER_METADATA, Stored};
 pub use observer::{KindName, Observer, WatchChange};
@@ -52,6 +56,7 @@ pub use read::{
 };
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use steward::HistoryLimits;
+pub use upload::{Effect, UploadBatch, UploadEffect};
 
 /// The most kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;

@@ -12,6 +12,7 @@ mod queue;
 mod record;
 mod send;
 mod types;
+mod upload;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -7,6 +7,8 @@
 //! A connection goes `Down → Settling → Greeting → Live`. In `Settling` commits of the last connection
 //! are still under way; Hello waits for them, so that its totals are the truth.
 
+mod lease;
+mod outbox;
 mod pages;
 mod types;
 
@@ -22,6 +24,7 @@ use super::timing::{Now, backoff, earlier};
 use crate::object::ResourceVersion;
 pub use types::{
     ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,
+    OutboxMarks,
 };
 
 use pages::{Reading, split};
@@ -203,6 +206,7 @@ impl EdgeMachine {
             Received::Confirm(confirm) => self.confirmed(now, &confirm),
             Received::InventoryRequest(request) => self.inventory_requested(now, request),
             Received::HelloRequest(request) => self.hello_requested(now, request, random),
+            Received::UploadConfirm(confirm) => self.upload_confirmed(now, confirm),
         }
     }
 

@@ -122,6 +122,7 @@ impl Fleet {
                     });
                 }
             }
+            CloudEffect::Renew(_) | CloudEffect::Take { .. } => {}
             CloudEffect::Notice(notice) => show(name, &notice),
         }
     }

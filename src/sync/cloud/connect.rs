@@ -54,6 +54,8 @@ impl CloudMachine {
             Up::Hello(hello) => self.hello(now, hello),
             Up::Report(report) => self.report(now, report),
             Up::Inventory(inventory) => self.inventory(now, inventory),
+            Up::Lease(lease) => self.lease(now, lease),
+            Up::Upload(upload) => self.upload(now, upload),
         }
     }
 
@@ -118,7 +120,7 @@ impl CloudMachine {
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
         self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
-        let request = HelloRequest { session, reason, retry_after_seconds };
+        let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
         self.frames.push_back(Down::HelloRequest(request));
     }
 
@@ -241,6 +243,7 @@ impl CloudMachine {
             confirmed: self.ledger.confirmed(),
             pending,
             held,
+            register: false,
         }));
         self.notice(CloudNotice::Welcomed { pending, held });
         self.flush_records();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::object::{Resource, ResourceVersion};
 use crate::sync::change::{ObjectRef, RejectReason, Uid};
 use crate::sync::digest::Epoch;
+use crate::sync::upload::{Lease, Upload};
 
 /// The limits and delays of the cloud side, for one node.
 #[derive(Clone, Debug)]
@@ -87,6 +88,16 @@ pub enum CloudEffect {
     /// A node knows more than the store ever said: the store was replaced by an older copy. The fleet is to
     /// begin a new incarnation.
     StoreWentBack,
+    /// The node lives: its Lease is to be renewed. It was sent within the session of now.
+    Renew(Lease),
+    /// Items of the node's outbox are to take effect, as [`crate::sync::upload::Taken`] says; answer with
+    /// [`super::CloudMachine::taken`]. One at a time.
+    Take {
+        /// Comes back with the answer.
+        token: u64,
+        /// The items.
+        upload: Upload,
+    },
     /// Something that an operator may want to know.
     Notice(CloudNotice),
 }

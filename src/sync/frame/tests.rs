@@ -29,6 +29,7 @@ fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
         confirmed: 10_000,
         pending: 0,
         held: 0,
+        register: false,
     });
     let down = down.encode(1024).unwrap();
     assert!(up.len() + down.len() <= 330, "{} + {}", up.len(), down.len());

@@ -154,6 +154,8 @@ fn edge_config() -> EdgeConfig {
         retry_max: Duration::from_secs(60),
         report_attempts: 5,
         max_applying: 16,
+        lease_interval: Duration::from_secs(10),
+        lease_duration: Duration::from_secs(40),
     }
 }
 
@@ -386,7 +388,7 @@ impl World {
         let items = match frame {
             Up::Report(report) => &report.objects,
             Up::Inventory(inventory) => &inventory.objects,
-            Up::Hello(_) => return,
+            Up::Hello(_) | Up::Lease(_) | Up::Upload(_) => return,
         };
         let db = &self.agents[agent].db;
         let lie = items.iter().find(|item| !db.ever_held(&item.uid, &item.resource_version));
@@ -408,6 +410,7 @@ impl World {
                     let issued = self.cloud_db.issued();
                     cloud.set_incarnation(incarnation, issued);
                 }
+                Some(CloudEffect::Renew(_) | CloudEffect::Take { .. }) => {}
                 Some(CloudEffect::Notice(notice)) => self.say(|| format!("cloud: {notice:?}")),
                 None => {
                     let now = self.now;
