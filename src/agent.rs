@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -33,10 +34,12 @@ use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
 
 use access::Tokens;
+use clock::Clock;
 use door::DoorState;
-use driver::Driver;
+use driver::{Driver, Upstream, event_limits, outbox_limits};
 #[cfg(feature = "cloud")]
 pub(crate) use driver::{random, watch};
+use events::Events;
 use kinds::KnownKinds;
 use objects::EdgeObjects;
 use presence::Presence;
@@ -57,8 +60,11 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config().clone();
     let mut signals = Signals::new().context("installing signal handlers")?;
     make_parent(&config.store.path)?;
+    let clock = Clock::new(last_written(&config.store.path));
     let store = EdgeStore::open(&config.store.path, store_options(&config))
         .with_context(|| format!("opening {}", config.store.path.display()))?;
+    let events = Events::start(store.clone(), &config.node.name, event_limits(&config)).await;
+    let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
     let kinds = Arc::new(KnownKinds::default());
     kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
@@ -73,11 +79,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         version = VERSION,
         "the agent runs"
     );
+    events.begin_run().await;
     systemd::ready("looking for the cloud");
-    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone());
+    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream);
     driver.run(&mut service, &mut signals, heard, asked).await;
-    systemd::stopping("draining");
-    tracing::info!("told to stop: draining");
     let farewell = Presence::farewell(&topics, &config.node.name);
     signals
         .during(async {
@@ -96,6 +101,12 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     Ok(())
+}
+
+/// When a database was written last: a time in the past, if the clock was right then.
+fn last_written(path: &Path) -> Timestamp {
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|time| Timestamp::try_from(time).ok()).unwrap_or(Timestamp::MIN)
 }
 
 /// Serves the local API on the Unix socket, and over TCP as soon as its address can be had.
@@ -156,6 +167,7 @@ fn store_options(config: &Config) -> EdgeOptions {
     options.engine.wal_bytes = store.wal_size;
     options.engine.max_bytes = Some(store.max_size);
     options.flush_after = store.flush_interval;
+    options.outbox = outbox_limits(config);
     // Without a scrub the digest is still recomputed at the start.
     options.check_every = store.scrub_interval.unwrap_or(Duration::MAX / 4);
     options

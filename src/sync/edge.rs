@@ -305,6 +305,7 @@ impl EdgeMachine {
                         resource_version: "".into(),
                         reason: RejectReason::Invalid,
                         message: format!("must be the JSON of a message: {error}"),
+                        object: None,
                     })
                     .and_then(|message| {
                         message.to_change(&mut Interner::default(), self.config.max_object as usize)
@@ -367,6 +368,7 @@ impl EdgeMachine {
                     resource_version,
                     reason,
                     message: message.clone(),
+                    object: None,
                 };
                 rejected.extend(applying.versions.into_iter().map(refuse));
                 (self.totals.revision, Applied::default())

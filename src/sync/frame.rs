@@ -457,6 +457,20 @@ impl Down {
 }
 
 impl Received {
+    /// The name in the `type` field.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome(_) => "Welcome",
+            Self::Objects(_) => "Objects",
+            Self::Part(_) => "Part",
+            Self::Confirm(_) => "Confirm",
+            Self::InventoryRequest(_) => "InventoryRequest",
+            Self::HelloRequest(_) => "HelloRequest",
+            Self::UploadConfirm(_) => "UploadConfirm",
+        }
+    }
+
     /// Reads a frame of at most `limit` bytes, decoded; objects above `max_object` bytes are rejected singly.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ impl Driver {
                 "state": cloud,
                 "incarnation": machine.incarnation(),
                 "session": machine.session(),
+                "removed": self.removed,
             },
             "sync": {
                 "inSync": machine.in_sync(),
@@ -56,6 +57,8 @@ impl Driver {
                 "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
                 "lastConfirm": self.last_report.map(|at| at.to_string()),
             },
+            "outbox": self.show_upstream(),
+            "conditions": self.upstream.conditions,
             "objects": { "total": totals.count, "kinds": kinds },
             "store": {
                 "epoch": totals.epoch.to_string(),
@@ -83,6 +86,10 @@ impl Driver {
             "rejected": self.rejected.values().collect::<Vec<_>>(),
             "counters": {
                 "hellos": counters.hellos,
+                "leases": counters.leases,
+                "uploadsSent": counters.uploads_sent,
+                "uploadsResent": counters.uploads_resent,
+                "uploadsRefused": counters.uploads_refused,
                 "applied": counters.applied,
                 "rejected": counters.rejected,
                 "repeatedReports": counters.repeated_reports,

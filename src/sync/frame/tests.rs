@@ -50,6 +50,7 @@ fn frames_survive_encoding_compressed_or_not() {
             resource_version: 3.into(),
             reason: RejectReason::TooLarge,
             message: "must be smaller".into(),
+            object: None,
         }],
         receiving: None,
     };
