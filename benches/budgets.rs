@@ -11,6 +11,8 @@ mod fleet;
 mod idle;
 #[path = "budgets/ingest.rs"]
 mod ingest;
+#[path = "budgets/leases.rs"]
+mod leases;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/outbox.rs"]
@@ -38,6 +40,7 @@ const SECTIONS: &[Section] = &[
     ("outbox", outbox::day_offline),
     ("fleet", fleet::reconnect_storm),
     ("api", api::figures),
+    ("leases", leases::figures),
 ];
 
 fn main() -> anyhow::Result<()> {
