@@ -60,3 +60,21 @@ pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use server::{Limits, Server};
+
+/// What is wrong with an object by the rules of its kind: as a new one, or in the place of another one. For tests of
+/// what other parts write past the API.
+#[cfg(test)]
+pub(crate) fn broken_rules(
+    kind: &crate::object::Resource,
+    old: Option<&crate::object::Object>,
+    object: &crate::object::Object,
+) -> Vec<crate::object::status::Cause> {
+    let schema = crate::object::schema::builtin(&kind.group, &kind.version, &kind.kind);
+    let mut causes =
+        schema.map(|schema| crate::object::schema::validate(&schema, object.fields())).unwrap_or_default();
+    causes.extend(match old {
+        None => rules::check_create(kind, object),
+        Some(old) => rules::check_update(kind, old, object),
+    });
+    causes
+}
