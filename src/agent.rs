@@ -122,7 +122,8 @@ async fn serve_api(
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
-    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer);
+    let clock = Arc::new(crate::store::edge::Clocked::default);
+    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
     let (state, door) = watch::channel(DoorState::default());
     let extension = StatusExtension::new(questions, door);

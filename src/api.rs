@@ -52,7 +52,7 @@ pub use extension::{Extension, ExtensionCall};
 pub use keeper::{
     Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,
 };
-pub use kind::{Kind, PrinterColumn};
+pub use kind::{Kind, PrinterColumn, Writable};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;

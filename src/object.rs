@@ -19,7 +19,8 @@ pub mod yaml;
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use kinds::pluralize;
 pub use meta::{
-    Head, HeadMeta, MAX_DEPTH, too_deep, with_field, with_resource_version, without_managed_fields,
+    Head, HeadMeta, MAX_DEPTH, member, too_deep, with_field, with_managed_fields, with_resource_version,
+    with_status, without_managed_fields,
 };
 pub use node::{Condition, ConditionStatus, NodeReport};
 pub use objectsync::{ObjectRef, ObjectSync};

@@ -57,8 +57,9 @@ pub enum Scan {
 /// A row of a scan.
 #[derive(Clone, Debug)]
 pub enum ScanRow {
-    /// Of [`Scan::Objects`].
-    Object(Stored),
+    /// Of [`Scan::Objects`], with the content of what waits in the outbox under its key, if its status was written
+    /// here.
+    Object(Stored, Option<String>),
     /// Of [`Scan::Records`].
     Record(RecordRow),
     /// Of [`Scan::Local`].
@@ -268,7 +269,7 @@ fn run(
             while let Some(row) = rows.next()? {
                 match read::stored(row, &resources, base)? {
                     Ok(stored) => {
-                        if visit(ScanRow::Object(stored)).is_break() {
+                        if visit(ScanRow::Object(stored, None)).is_break() {
                             break;
                         }
                     }

@@ -147,10 +147,7 @@ fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
     corrections.add(ClockSet {
         before: Clocked { boot: 7, since_boot: 60_000 },
         forward_ms: -1000,
-        now: Stamp {
-            wall: right(59).wall,
-            at: Clocked { boot: 7, since_boot: 60_000 },
-        },
+        now: Stamp { wall: right(59).wall, at: Clocked { boot: 7, since_boot: 60_000 } },
     });
     assert_eq!(corrections.corrected(stamp(10)), (right(9).wall, hour - 1000), "set twice");
 }
