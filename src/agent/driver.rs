@@ -1,6 +1,7 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
+mod numbers;
 mod show;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,7 @@ use crate::systemd::{self, Request, Signals};
 use super::apply::apply;
 use super::edge_config;
 use super::kinds::KnownKinds;
+use super::metrics::{Ages, LimitsHit, Rejections};
 use super::presence::{CloudPresence, Presence};
 use super::status::Question;
 
@@ -60,14 +62,6 @@ struct LinkState {
     reconnects: u64,
 }
 
-/// How often which limit was hit, for the status.
-#[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    objects_too_large: u64,
-    store_full: u64,
-    link_queue_full: u64,
-}
-
 pub(super) struct Driver {
     machine: EdgeMachine,
     store: EdgeStore,
@@ -94,7 +88,10 @@ pub(super) struct Driver {
     in_sync_since: Option<Timestamp>,
     rejected: BTreeMap<String, Value>,
     bad_frames: BTreeMap<&'static str, u64>,
-    limits: Limits,
+    limits: LimitsHit,
+    rejections: Rejections,
+    ages: Ages,
+    welcome_round_trip: Option<Duration>,
     resets_seen: u64,
     status_line: String,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
@@ -142,7 +139,10 @@ impl Driver {
             in_sync_since: None,
             rejected: BTreeMap::new(),
             bad_frames: BTreeMap::new(),
-            limits: Limits::default(),
+            limits: LimitsHit::default(),
+            rejections: Rejections::default(),
+            ages: Ages::default(),
+            welcome_round_trip: None,
             resets_seen: 0,
             status_line: String::new(),
             release_at: None,
@@ -410,6 +410,7 @@ impl Driver {
                 break;
             }
         }
+        self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
         self.tell_service_manager();
     }
 
@@ -475,7 +476,7 @@ impl Driver {
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => true,
             Err(PublishError::Full) => {
-                self.limits.link_queue_full += 1;
+                self.limits.link_queue += 1;
                 self.waiting = Some(bytes);
                 false
             }
@@ -491,6 +492,7 @@ impl Driver {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
+                self.welcome_round_trip = Some(round_trip);
             }
             EdgeNotice::IncarnationChanged { from, to } => {
                 tracing::warn!(from, to, "the cloud's store is another one than before");
@@ -508,9 +510,10 @@ impl Driver {
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message } = rejected;
                 tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                self.rejections.add(reason);
                 match reason {
-                    RejectReason::TooLarge => self.limits.objects_too_large += 1,
-                    RejectReason::StoreFull => self.limits.store_full += 1,
+                    RejectReason::TooLarge => self.limits.object_size += 1,
+                    RejectReason::StoreFull => self.limits.store_size += 1,
                     _ => {}
                 }
                 if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
@@ -550,10 +553,17 @@ impl Driver {
     }
 
     async fn answer(&mut self, question: Question) {
-        let stats = self.store.stats().await.ok();
-        let kinds = self.store.kinds().await.unwrap_or_default();
-        // The asker may have gone.
-        let _ = question.send(self.status(stats, &kinds));
+        match question {
+            Question::Status(answer) => {
+                let stats = self.store.stats().await.ok();
+                let kinds = self.store.kinds().await.unwrap_or_default();
+                let _ = answer.send(self.status(stats, &kinds));
+            }
+            Question::Numbers(answer) => {
+                let _ = answer.send(Box::new(self.numbers()));
+            }
+            Question::Traffic(_) => {}
+        }
     }
 }
 
