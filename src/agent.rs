@@ -11,6 +11,7 @@ mod driver;
 mod events;
 mod facts;
 mod kinds;
+pub mod metrics;
 mod objects;
 pub(crate) mod presence;
 mod status;
@@ -126,7 +127,7 @@ async fn serve_api(
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
     let (state, door) = watch::channel(DoorState::default());
-    let extension = StatusExtension::new(questions, door);
+    let extension = StatusExtension::new(questions, door, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
     let until = until_stopped(stopped.clone());

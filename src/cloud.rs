@@ -9,6 +9,7 @@ pub mod demo;
 mod fleet;
 #[cfg(test)]
 mod memory;
+pub mod metrics;
 mod node;
 mod objects;
 pub mod placement;

@@ -2,6 +2,7 @@
 //! machine, and carries out what the machine wants.
 
 mod notices;
+mod numbers;
 mod show;
 mod upstream;
 
@@ -34,6 +35,7 @@ use super::apply::apply;
 use super::edge_config;
 use super::events::{Regarding, Why};
 use super::kinds::KnownKinds;
+use super::metrics::{Ages, LimitsHit, Rejections};
 use super::presence::{CloudPresence, Presence};
 use super::status::Question;
 use super::traffic::Direction;
@@ -67,14 +69,6 @@ struct LinkState {
     reconnects: u64,
 }
 
-/// How often which limit was hit, for the status.
-#[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    objects_too_large: u64,
-    store_full: u64,
-    link_queue_full: u64,
-}
-
 pub(super) struct Driver {
     machine: EdgeMachine,
     store: EdgeStore,
@@ -101,7 +95,10 @@ pub(super) struct Driver {
     in_sync_since: Option<Timestamp>,
     rejected: BTreeMap<String, Value>,
     bad_frames: BTreeMap<&'static str, u64>,
-    limits: Limits,
+    limits: LimitsHit,
+    rejections: Rejections,
+    ages: Ages,
+    welcome_round_trip: Option<Duration>,
     resets_seen: u64,
     writing: Writing,
     held_back: u64,
@@ -156,7 +153,10 @@ impl Driver {
             in_sync_since: None,
             rejected: BTreeMap::new(),
             bad_frames: BTreeMap::new(),
-            limits: Limits::default(),
+            limits: LimitsHit::default(),
+            rejections: Rejections::default(),
+            ages: Ages::default(),
+            welcome_round_trip: None,
             resets_seen: 0,
             writing: Writing::Works,
             held_back: 0,
@@ -460,6 +460,7 @@ impl Driver {
                 break;
             }
         }
+        self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
         self.tell_service_manager();
     }
 
@@ -533,7 +534,7 @@ impl Driver {
                 true
             }
             Err(PublishError::Full) => {
-                self.limits.link_queue_full += 1;
+                self.limits.link_queue += 1;
                 self.waiting = Some((name, bytes));
                 false
             }
@@ -546,10 +547,17 @@ impl Driver {
     }
 
     async fn answer(&mut self, question: Question) {
-        let stats = self.store.stats().await.ok();
-        let kinds = self.store.kinds().await.unwrap_or_default();
-        // The asker may have gone.
-        let _ = question.send(self.status(stats, &kinds));
+        match question {
+            Question::Status(answer) => {
+                let stats = self.store.stats().await.ok();
+                let kinds = self.store.kinds().await.unwrap_or_default();
+                let _ = answer.send(self.status(stats, &kinds));
+            }
+            Question::Numbers(answer) => {
+                let _ = answer.send(Box::new(self.numbers()));
+            }
+            Question::Traffic(_) => {}
+        }
     }
 }
 

@@ -73,7 +73,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         match request {
             Request::Methods(allow) => Ok(response::methods(allow)),
             Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())?),
-            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension)),
+            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension).await),
             Request::Discovery(what) => Ok(documents::discovery(&self.keeper.kinds(), &what, &head)?),
             Request::OpenApi(what) => Ok(documents::openapi(&self.keeper.kinds(), &what, &head)?),
             Request::Version => self.value(&documents::version(), &head),

@@ -2,6 +2,7 @@
 //! store and operators goes into the machines, their effects come out.
 
 mod effects;
+mod numbers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub(super) struct Fleet {
     inbox: mpsc::Sender<Inbox>,
     arrived: mpsc::Receiver<Inbox>,
     bad_frames: BTreeMap<&'static str, u64>,
+    metrics_per_node: bool,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -121,6 +123,7 @@ impl Fleet {
             inbox,
             arrived,
             bad_frames: BTreeMap::new(),
+            metrics_per_node: config.nodes.metrics_per_node,
         };
         for summary in summaries {
             fleet.upsert(summary);
@@ -195,6 +198,7 @@ impl Fleet {
         self.config = Arc::new(cloud_config(config));
         self.managed_fields = !config.sync.strip_managed_fields;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        self.metrics_per_node = config.nodes.metrics_per_node;
         for node in self.nodes.values_mut() {
             if let Some(machine) = node.machine() {
                 machine.set_config(self.config.clone());
@@ -467,6 +471,9 @@ impl Fleet {
                 tracing::info!(node = name, ?confirmed, "removals that were held back are confirmed");
                 self.touched.insert(name);
                 let _ = answer.send(confirmed);
+            }
+            AdminRequest::Numbers(answer) => {
+                let _ = answer.send(Box::new(self.numbers()));
             }
         }
     }

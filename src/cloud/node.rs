@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::metrics::NodeNumbers;
 use crate::object::{ObjectRef, Summary};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
@@ -81,6 +82,28 @@ impl Node {
                 CloudPhase::Live => "live",
             },
         }
+    }
+
+    /// The node as the metrics show it, as far as it is known here.
+    pub(super) fn numbers(&self, name: &str, clock: Timestamp) -> NodeNumbers {
+        let mut numbers = NodeNumbers {
+            name: name.to_owned(),
+            state: self.state_name(),
+            connected: self.connection.is_some(),
+            report_age: self.last_report.map(|at| clock.duration_since(at).try_into().unwrap_or_default()),
+            ..NodeNumbers::default()
+        };
+        if let NodeMachine::Ready(machine) = &self.state {
+            numbers.in_sync = machine.in_sync();
+            numbers.records = machine.records().count() as u64;
+            numbers.desired = machine.desired().count() as u64;
+            numbers.pending = machine.pending();
+            numbers.rejected = machine.refused().count() as u64;
+            numbers.held_back = machine.held().count() as u64;
+            numbers.round_trip = machine.round_trip();
+            numbers.counters = machine.counters();
+        }
+        numbers
     }
 
     /// The node as JSON.

@@ -94,6 +94,9 @@ impl JobError for StoreError {
     }
 }
 
+/// The upper bounds by which commits are told apart, in seconds.
+pub const COMMIT_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
+
 /// What the writer has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStats {
@@ -101,6 +104,8 @@ pub struct WriterStats {
     pub commits: u64,
     /// Time spent in COMMIT, nanoseconds.
     pub commit_ns: u64,
+    /// How many took how long: each in the first of [`COMMIT_BUCKETS`] that it fits in, the longest in the last.
+    pub commit_buckets: [u64; COMMIT_BUCKETS.len() + 1],
     /// Jobs answered after a commit.
     pub jobs: u64,
     /// Rows inserted, updated or deleted.
@@ -115,6 +120,7 @@ pub struct WriterStats {
 struct Counters {
     commits: AtomicU64,
     commit_ns: AtomicU64,
+    commit_buckets: [AtomicU64; COMMIT_BUCKETS.len() + 1],
     jobs: AtomicU64,
     rows: AtomicU64,
     failures: AtomicU64,
@@ -306,6 +312,7 @@ impl<S: Steward> Writer<S> {
         WriterStats {
             commits: get(&counters.commits),
             commit_ns: get(&counters.commit_ns),
+            commit_buckets: counters.commit_buckets.each_ref().map(get),
             jobs: get(&counters.jobs),
             rows: get(&counters.rows),
             failures: get(&counters.failures),
@@ -453,8 +460,15 @@ impl<S: Steward> Owner<S> {
         steward.before_commit(conn)?;
         let start = Instant::now();
         let result = execute(conn, "COMMIT");
-        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = start.elapsed();
+        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         shared.counters.commit_ns.fetch_add(nanos, Ordering::Relaxed);
+        let seconds = elapsed.as_secs_f64();
+        let bucket =
+            COMMIT_BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(COMMIT_BUCKETS.len());
+        if let Some(bucket) = shared.counters.commit_buckets.get(bucket) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
         result
     }
 

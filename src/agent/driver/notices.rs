@@ -18,6 +18,7 @@ impl Driver {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.removed = false;
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
+                self.welcome_round_trip = Some(round_trip);
             }
             EdgeNotice::IncarnationChanged { from, to } => {
                 tracing::warn!(from, to, "the cloud's store is another one than before");
@@ -48,9 +49,10 @@ impl Driver {
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
                 tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                self.rejections.add(reason);
                 match reason {
-                    RejectReason::TooLarge => self.limits.objects_too_large += 1,
-                    RejectReason::StoreFull => self.limits.store_full += 1,
+                    RejectReason::TooLarge => self.limits.object_size += 1,
+                    RejectReason::StoreFull => self.limits.store_size += 1,
                     _ => {}
                 }
                 if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {

@@ -77,9 +77,9 @@ impl Driver {
                 "commits": stats.map(|stats| stats.writer.commits),
             },
             "limitsHit": {
-                "objectsTooLarge": self.limits.objects_too_large,
-                "storeFull": self.limits.store_full,
-                "linkQueueFull": self.limits.link_queue_full,
+                "objectsTooLarge": self.limits.object_size,
+                "storeFull": self.limits.store_size,
+                "linkQueueFull": self.limits.link_queue,
                 "readingStalled": traffic.stalled,
                 "eventsDropped": stats.map(|stats| stats.events_dropped),
             },

@@ -211,9 +211,10 @@ pub struct Commit {
 }
 
 /// What the status shows of the connection to the cloud.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EdgePhase {
     /// No link.
+    #[default]
     Down,
     /// The link is up, commits of the last connection are awaited.
     Settling,
