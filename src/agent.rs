@@ -42,7 +42,7 @@ use driver::{Driver, Upstream, event_limits, outbox_limits};
 pub(crate) use driver::{random, watch};
 use events::Events;
 use kinds::KnownKinds;
-use objects::EdgeObjects;
+use objects::{EdgeObjects, ReadClock};
 use presence::Presence;
 use status::StatusExtension;
 
@@ -64,13 +64,17 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let clock = Clock::new(last_written(&config.store.path));
     let store = EdgeStore::open(&config.store.path, store_options(&config))
         .with_context(|| format!("opening {}", config.store.path.display()))?;
-    let events = Events::start(store.clone(), &config.node.name, event_limits(&config)).await;
+    let read_clock = clock.reader();
+    let events = {
+        let read_clock = Arc::clone(&read_clock);
+        Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
+    };
     let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
     let kinds = Arc::new(KnownKinds::default());
     kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    let mut api = serve_api(&config, &store, &kinds, questions, api_stopped).await?;
+    let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
     let topics = Topics::new(&config.link.prefix)?;
     let (link, heard) = Link::spawn(link_options(&config, &topics)?);
     tracing::info!(
@@ -115,6 +119,7 @@ async fn serve_api(
     config: &Config,
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
+    clock: ReadClock,
     questions: mpsc::Sender<status::Question>,
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
@@ -123,7 +128,6 @@ async fn serve_api(
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
-    let clock = Arc::new(crate::store::edge::Clocked::default);
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
     let (state, door) = watch::channel(DoorState::default());

@@ -556,7 +556,9 @@ impl Driver {
             Question::Numbers(answer) => {
                 let _ = answer.send(Box::new(self.numbers()));
             }
-            Question::Traffic(_) => {}
+            Question::Traffic(answer) => {
+                let _ = answer.send(self.upstream.meter.show());
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The numbers for the metrics, as far as the loop has them.
 
 use super::Driver;
-use crate::agent::metrics::AgentNumbers;
+use crate::agent::metrics::{AgentNumbers, Transferred};
+use crate::agent::traffic::Direction;
 
 impl Driver {
     /// The numbers of now, but for those of the store.
@@ -26,9 +27,26 @@ impl Driver {
             rejections: self.rejections,
             sync: machine.counters(),
             bad_frames: self.bad_frames.clone(),
+            frames: transferred(self.upstream.meter.frames()),
+            kinds: transferred(self.upstream.meter.kinds()),
+            traffic_today: self.upstream.meter.today(),
+            traffic_budget: self.upstream.budget(),
+            outbox: self.upstream.outbox.borrow().clone(),
+            events_emitted: self.upstream.events.emitted(),
+            events_suppressed: self.upstream.events.suppressed(),
             outbox_ages: self.ages.oldest_items(now),
             limits: self.limits,
             ..AgentNumbers::default()
         }
     }
+}
+
+fn transferred<L: Into<String>>(rows: Vec<(Direction, L, u64, u64)>) -> Vec<Transferred> {
+    let row = |(direction, label, count, bytes): (Direction, L, u64, u64)| Transferred {
+        direction: direction.name(),
+        label: label.into(),
+        count,
+        bytes,
+    };
+    rows.into_iter().map(row).collect()
 }

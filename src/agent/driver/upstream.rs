@@ -14,7 +14,7 @@ use super::{Driver, random};
 use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::facts;
-use crate::agent::traffic::{Budget, Meter};
+use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::Condition;
 use crate::store::StoreError;
@@ -69,12 +69,13 @@ impl Upstream {
         let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
         let told = store.note(NODE_NOTE).await.unwrap_or_default();
         let now = Instant::now();
+        let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
             config: config.clone(),
             events,
             clock,
-            meter: Meter::new(traffic.as_deref(), Timestamp::now()),
-            budget: Budget::new(config.traffic.daily_budget),
+            budget: Budget::new(config.traffic.daily_budget, meter.today(), Timestamp::now()),
+            meter,
             outbox: store.outbox(),
             page: None,
             acquired: Timestamp::now().as_microsecond(),
@@ -85,6 +86,11 @@ impl Upstream {
             started: now,
             dropped: Lanes::default(),
         }
+    }
+
+    /// The daily budget, in bytes.
+    pub(super) fn budget(&self) -> Option<u64> {
+        self.budget.limit()
     }
 
     /// Whether Events can go: their times are right, or nobody knows when they will be.
@@ -122,23 +128,13 @@ impl Driver {
 
     fn look_at_clock(&mut self) {
         let settled = self.upstream.times_are_settled();
-        if let Some(ClockNews::Jumped { at, by, became_known }) = self.upstream.clock.look() {
+        if let Some(ClockNews::Jumped { at, by, became_known, .. }) = self.upstream.clock.look() {
             let seconds = by as f64 / 1000.0;
             tracing::warn!(seconds, became_known, "the clock was set");
-            let note = match became_known {
-                true => format!(
-                    "the clock could not be right; it was set by {seconds:+.1} s and can be right now"
-                ),
-                false => format!("the clock was set by {seconds:+.1} s"),
-            };
+            let more = if became_known { ", and can be right now: it could not before" } else { "" };
+            let note = format!("the clock was set by {seconds:+.1} s{more}");
             self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
-            let store = self.store.clone();
-            tokio::spawn(async move {
-                match store.correct_times(at, by).await {
-                    Ok(corrected) => tracing::info!(corrected, "times of Events were corrected"),
-                    Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
-                }
-            });
+            self.upstream.events.clock_set(at, by);
         }
         if settled != self.upstream.times_are_settled() {
             self.outbox_changed();
@@ -147,19 +143,20 @@ impl Driver {
 
     fn look_at_budget(&mut self) {
         let used = self.upstream.meter.today();
-        if !self.upstream.budget.set_used(used) {
-            return;
-        }
-        let (spent, limit) = (self.upstream.budget.is_spent(), self.upstream.budget.limit().unwrap_or(0));
-        self.machine.set_frugal(self.now(), spent);
-        if spent {
+        let change = self.upstream.budget.update(used, Timestamp::now());
+        self.budget_changed(change);
+    }
+
+    fn budget_changed(&mut self, change: Option<BudgetState>) {
+        let Some(state) = change else { return };
+        let (used, limit) = (self.upstream.budget.used(), self.upstream.budget.limit().unwrap_or(0));
+        tracing::warn!(used, limit, ?state, "the daily budget of bytes");
+        self.machine.set_frugal(self.now(), state == BudgetState::Spent);
+        if state == BudgetState::Spent {
             let note = format!(
                 "{used} bytes of {limit} for today are spent: only what matters is sent until 00:00 UTC"
             );
-            tracing::warn!(used, limit, "the daily budget of bytes is spent");
             self.upstream.events.emit(Why::TrafficBudgetSpent, Regarding::Node, note);
-        } else {
-            tracing::info!(used, limit, "the daily budget of bytes is not spent");
         }
         self.tell_of_node(false);
     }
@@ -178,7 +175,11 @@ impl Driver {
             store.max_size,
             before(crate::object::node::DISK_PRESSURE),
         );
-        let budget = facts::traffic_condition(&upstream.budget);
+        let budget = facts::traffic_condition(
+            upstream.budget.is_spent(),
+            upstream.budget.used(),
+            upstream.budget.limit(),
+        );
         let mut conditions = vec![facts::store_condition(&health), disk, budget];
         for condition in &mut conditions {
             let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
@@ -214,6 +215,7 @@ impl Driver {
     pub(super) fn outbox_changed(&mut self) {
         let marks = self.upstream.marks();
         let now = self.now();
+        self.ages.outbox(now, &marks);
         self.machine.outbox_changed(now, marks);
         let dropped = self.upstream.outbox.borrow_and_update().dropped;
         let before = std::mem::replace(&mut self.upstream.dropped, dropped);
@@ -311,9 +313,9 @@ impl Driver {
         let upstream = &mut self.upstream;
         upstream.config = config.clone();
         upstream.events.set_limits(event_limits(config));
-        upstream.budget.set_limit(config.traffic.daily_budget);
+        let change = upstream.budget.set_limit(config.traffic.daily_budget, Timestamp::now());
         self.store.set_outbox_limits(outbox_limits(config));
-        self.look_at_budget();
+        self.budget_changed(change);
     }
 
     /// The lanes of the outbox as JSON.
