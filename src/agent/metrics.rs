@@ -17,11 +17,6 @@ mod store;
 pub(super) use lag::Ages;
 pub(crate) use store::{WriterFamilies, write_writer};
 
-/// The most kinds of objects that have labels of their own; all others together are `other`.
-const MAX_KINDS: usize = 64;
-/// The label of kinds beyond the limit.
-const OTHER: &str = "other";
-
 /// What the metrics of the agent show. Numbers of things that happened only grow while the agent runs.
 #[derive(Clone, Debug, Default)]
 pub struct AgentNumbers {
@@ -59,7 +54,7 @@ pub struct AgentNumbers {
     pub bad_frames: BTreeMap<&'static str, u64>,
     /// Frames by direction and type.
     pub frames: Vec<Transferred>,
-    /// Objects in frames by direction and kind.
+    /// Objects in frames by direction and kind; who counts them bounds the kinds.
     pub kinds: Vec<Transferred>,
     /// Bytes of TCP in both directions today (UTC).
     pub traffic_today: u64,
@@ -132,6 +127,13 @@ pub struct Transferred {
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl Transferred {
+    /// So many of so many bytes.
+    pub fn new(direction: &'static str, label: impl Into<String>, count: u64, bytes: u64) -> Self {
+        Self { direction, label: label.into(), count, bytes }
+    }
 }
 
 /// The words for where a session stands.
@@ -253,7 +255,7 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let sync = &numbers.sync;
     states(
         out,
-        "edgesync_agent_session_phase",
+        "edgesync_agent_session_status",
         "Where the session with the cloud stands: 1 for the phase of now.",
         "phase",
         PHASES.iter().map(|(phase, word)| (*word, *phase == numbers.phase)),
@@ -322,17 +324,16 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let frames = bounded(&numbers.frames);
-    let kinds = bounded(&numbers.kinds);
+    let AgentNumbers { frames, kinds, .. } = numbers;
     let count = |one: &Transferred| one.count;
     let bytes = |one: &Transferred| one.bytes;
-    transferred(out, "edgesync_agent_frames_total", "Frames by direction and type.", "type", &frames, count);
+    transferred(out, "edgesync_agent_frames_total", "Frames by direction and type.", "type", frames, count);
     transferred(
         out,
         "edgesync_agent_frame_bytes_total",
         "Bytes of frames, as sent, by direction and type.",
         "type",
-        &frames,
+        frames,
         bytes,
     );
     transferred(
@@ -340,7 +341,7 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         "edgesync_agent_transferred_objects_total",
         "Objects in frames by direction and kind.",
         "kind",
-        &kinds,
+        kinds,
         count,
     );
     transferred(
@@ -348,7 +349,7 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         "edgesync_agent_transferred_object_bytes_total",
         "Bytes of objects in frames, as JSON, by direction and kind.",
         "kind",
-        &kinds,
+        kinds,
         bytes,
     );
     out.gauge(
@@ -376,24 +377,6 @@ fn transferred(
     for one in all {
         out.sample("", &[("direction", one.direction), (label, &*one.label)], value(one) as f64);
     }
-}
-
-/// As many as may have labels of their own; the others are put together, for each direction.
-fn bounded(all: &[Transferred]) -> Vec<Transferred> {
-    let own = all.len().min(MAX_KINDS);
-    let (own, others) = all.split_at(own);
-    let mut bounded = own.to_vec();
-    for one in others {
-        let rest = bounded.iter_mut().find(|rest| rest.label == OTHER && rest.direction == one.direction);
-        match rest {
-            Some(rest) => {
-                rest.count += one.count;
-                rest.bytes += one.bytes;
-            }
-            None => bounded.push(Transferred { label: OTHER.to_owned(), ..one.clone() }),
-        }
-    }
-    bounded
 }
 
 fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
@@ -470,7 +453,7 @@ fn write_store(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let writing = &numbers.writing;
     states(
         out,
-        "edgesync_agent_store_state",
+        "edgesync_agent_store_health",
         "Whether the store takes changes: 1 for the state of now.",
         "state",
         [
@@ -552,11 +535,11 @@ mod tests {
                 let lines = text.lines().filter(|line| line.starts_with(family) && line.ends_with(" 1"));
                 lines.map(str::to_owned).collect()
             };
-            let expected = format!("edgesync_agent_session_phase{{phase=\"{word}\"}} 1");
-            assert_eq!(current("edgesync_agent_session_phase{"), [expected]);
+            let expected = format!("edgesync_agent_session_status{{phase=\"{word}\"}} 1");
+            assert_eq!(current("edgesync_agent_session_status{"), [expected]);
             assert_eq!(
-                current("edgesync_agent_store_state{"),
-                ["edgesync_agent_store_state{state=\"full\"} 1"]
+                current("edgesync_agent_store_health{"),
+                ["edgesync_agent_store_health{state=\"full\"} 1"]
             );
         }
     }
@@ -601,31 +584,6 @@ mod tests {
                 "edgesync_agent_limits_hit_total{limit=\"outbox\"} 10",
                 "edgesync_agent_limits_hit_total{limit=\"event_rate\"} 5",
                 "edgesync_agent_limits_hit_total{limit=\"object_size\"} 4",
-            ],
-        );
-    }
-
-    #[test]
-    fn kinds_beyond_the_limit_are_put_together_for_each_direction() {
-        let one = |number: usize, direction| Transferred {
-            direction,
-            label: format!("Kind{number:03}"),
-            count: 1,
-            bytes: 10,
-        };
-        let mut numbers = AgentNumbers::default();
-        numbers.kinds.extend((0..MAX_KINDS + 5).map(|number| one(number, "down")));
-        numbers.kinds.extend((0..2).map(|number| one(number, "up")));
-        let text = text(&numbers);
-        let series =
-            text.lines().filter(|line| line.starts_with("edgesync_agent_transferred_objects_total{"));
-        assert_eq!(series.count(), MAX_KINDS + 2);
-        shows(
-            &numbers,
-            &[
-                "edgesync_agent_transferred_objects_total{direction=\"down\",kind=\"Kind063\"} 1",
-                "edgesync_agent_transferred_objects_total{direction=\"down\",kind=\"other\"} 5",
-                "edgesync_agent_transferred_object_bytes_total{direction=\"up\",kind=\"other\"} 20",
             ],
         );
     }

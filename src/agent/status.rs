@@ -122,7 +122,7 @@ mod tests {
         let mut text = String::new();
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;
         assert!(text.contains("\nedgesync_agent_objects 7\n"), "{text}");
-        assert!(text.contains("\nedgesync_agent_store_state{state=\"works\"} 1\n"), "{text}");
+        assert!(text.contains("\nedgesync_agent_store_health{state=\"works\"} 1\n"), "{text}");
         assert!(text.contains("\nedgesync_agent_store_database_bytes "), "{text}");
         extension.store.close().await;
         drop(extension);
