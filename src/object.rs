@@ -18,7 +18,9 @@ pub mod yaml;
 
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use kinds::pluralize;
-pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep, with_resource_version, without_managed_fields};
+pub use meta::{
+    Head, HeadMeta, MAX_DEPTH, too_deep, with_field, with_resource_version, without_managed_fields,
+};
 pub use node::{Condition, ConditionStatus, NodeReport};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};

@@ -89,6 +89,14 @@ pub fn with_resource_version(json: &str, version: u64) -> String {
     [before, &text, after].concat()
 }
 
+/// The object's JSON text with another value for a field that it has at its top, all other bytes as they were;
+/// nothing if it has no such field. `value` is JSON text.
+#[must_use]
+pub fn with_field(json: &str, name: &str, value: &str) -> Option<String> {
+    let at = Members::of(json, 0)?.last_named(name)?;
+    Some([json.get(..at.start)?, value, json.get(at.end..)?].concat())
+}
+
 /// The object's JSON text without `metadata.managedFields`, all other bytes as they were: what writers noted about
 /// themselves is often half of an object. The text is one without keys that stand twice.
 #[must_use]
@@ -279,6 +287,15 @@ mod tests {
         ] {
             assert_eq!(with_resource_version(json, 5), expected, "{json}");
         }
+    }
+
+    #[test]
+    fn a_field_at_the_top_is_replaced_and_one_that_is_missing_is_not_added() {
+        let json = r#"{"metadata":{"spec":1},"spec":{"a":"}"} ,"x":2}"#;
+        let expected = r#"{"metadata":{"spec":1},"spec":{"b":3} ,"x":2}"#;
+        assert_eq!(with_field(json, "spec", r#"{"b":3}"#).as_deref(), Some(expected));
+        assert_eq!(with_field(json, "status", "{}"), None);
+        assert_eq!(with_field("no json", "spec", "{}"), None);
     }
 
     #[test]
