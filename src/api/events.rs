@@ -9,7 +9,7 @@ use crate::object::{Object, Problems, Resource, kinds};
 const METADATA: [&str; 4] = ["name", "namespace", "labels", "annotations"];
 
 /// Checks a new Event and brings it into the form in which Events are kept (`events.k8s.io/v1`). One of the core group
-/// may come in that form too, as the API keeps it: what is right in either form is right.
+/// may come in that form already, as the API keeps it.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -30,13 +30,22 @@ fn restrict_metadata(event: &mut Object) {
     }
 }
 
+/// Fields that only Events of the core group have, by their names in `events.k8s.io`.
+const DEPRECATED: [&str; 4] =
+    ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"];
+
+/// What was made in the form of the core group is checked in it: it has no time of its own, or fields that only that
+/// form has.
 fn check_forms(mut event: Object) -> Result<Object, Vec<Cause>> {
-    let mut core = event.clone();
-    let Err(causes) = check_form("events.k8s.io/v1", &mut event) else { return Ok(event) };
-    rules::event_to_core(&mut core);
-    check_form("v1", &mut core).map_err(|_| causes)?;
-    rules::event_to_storage(&mut core);
-    Ok(core)
+    let is_set = |field: &str| event.fields().get(field).is_some_and(|value| !value.is_null());
+    if is_set("eventTime") && !DEPRECATED.into_iter().any(is_set) {
+        check_form("events.k8s.io/v1", &mut event)?;
+    } else {
+        rules::event_to_core(&mut event);
+        check_form("v1", &mut event)?;
+        rules::event_to_storage(&mut event);
+    }
+    Ok(event)
 }
 
 /// The order is that of a write: types, unknown fields, defaults, rules.
@@ -117,7 +126,6 @@ mod tests {
             ("reason", json!("x".repeat(200)), "reason"),
             ("note", json!("x".repeat(2000)), "note"),
             ("eventTime", json!("soon"), "eventTime"),
-            ("eventTime", Value::Null, "eventTime"),
             ("series", json!({"count": 1}), "series"),
             ("regarding", json!({"namespace": "other"}), "regarding.namespace"),
             ("metadata", json!({"name": "E/", "namespace": "shop"}), "metadata.name"),

@@ -16,9 +16,16 @@ pub(super) enum AdminRequest {
     Node(String, oneshot::Sender<Option<Value>>),
     /// Removals that are held back may go out; answers with their number.
     ConfirmDeletions(String, oneshot::Sender<Option<usize>>),
+    /// A node is removed from the fleet; answers with whether it was not before.
+    Remove(String, Answer),
+    /// A node that was removed may come back; answers with whether it had been removed.
+    Admit(String, Answer),
 }
 
-/// Serves `nodes`, `nodes/NODE` and `nodes/NODE/confirm-deletions`.
+/// What becomes of a request that changes the fleet.
+pub(super) type Answer = oneshot::Sender<Result<bool>>;
+
+/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove` and `admit` below that.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
 }
@@ -36,7 +43,7 @@ impl Admin {
     }
 }
 
-fn unknown(node: &str) -> Status {
+pub(super) fn unknown(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
 }
 
@@ -53,6 +60,14 @@ impl Extension for Admin {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
                 let count = self.ask(request).await?.ok_or_else(|| unknown(node))?;
                 Ok(json!({ "node": node, "confirmed": count }))
+            }
+            ("POST", ["nodes", node, "remove"]) => {
+                let removed = self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await??;
+                Ok(json!({ "node": node, "removed": removed }))
+            }
+            ("POST", ["nodes", node, "admit"]) => {
+                let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
+                Ok(json!({ "node": node, "admitted": admitted }))
             }
             _ => Err(Status::no_such_path()),
         }
