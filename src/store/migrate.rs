@@ -30,6 +30,7 @@ pub const EDGE: &[Migration] = &[
 pub const CLOUD: &[Migration] = &[
     Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") },
     Migration { name: "0002_previous.sql", sql: include_str!("../../migrations/cloud/0002_previous.sql") },
+    Migration { name: "0003_fleet.sql", sql: include_str!("../../migrations/cloud/0003_fleet.sql") },
 ];
 
 /// Brings the file to the newest schema.
