@@ -114,7 +114,10 @@ mod tests {
         assert!(kept.metadata().unwrap().get("finalizers").is_none());
         assert!(!kept.fields().contains_key("nonsense"));
         let kept = check_event(object(old())).unwrap();
-        assert_eq!((kept.api_version(), kept.fields().get("note")), ("events.k8s.io/v1", Some(&json!("again"))));
+        assert_eq!(
+            (kept.api_version(), kept.fields().get("note")),
+            ("events.k8s.io/v1", Some(&json!("again")))
+        );
         assert_eq!(kept.fields().get("deprecatedCount"), Some(&json!(3)));
         assert_eq!(check_event(kept.clone()), Ok(kept), "what was kept once is accepted");
     }

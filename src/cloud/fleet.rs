@@ -121,13 +121,10 @@ impl Fleet {
         let (_, summaries, feed) = store.follow().await?;
         let mut known = store.registered().await?;
         // A Lease without a Node is nobody's: the node was removed, or has never been.
-        let is_node = |name: &str| summaries.iter().any(|object| object.is_node() && &*object.name == name);
-        let orphans: HashSet<String> = known
-            .leases
-            .iter()
-            .map(|lease| lease.node.clone())
-            .filter(|node| !is_node(node))
-            .collect();
+        let nodes: HashSet<&str> =
+            summaries.iter().filter(|object| object.is_node()).map(|node| &*node.name).collect();
+        let leases = known.leases.iter().map(|lease| lease.node.clone());
+        let orphans: HashSet<String> = leases.filter(|node| !nodes.contains(&**node)).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let (inbox, arrived) = mpsc::channel(INBOX);
         let gap = |(last, base): (u64, u64)| (ResourceVersion::from(last), ResourceVersion::from(base));

@@ -46,9 +46,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::External(_) => config.link.broker.to_string(),
     };
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut fleet = Fleet::start(&config, Arc::clone(&objects), downlink.clone())
-        .await
-        .context("reading the store")?;
+    let mut fleet =
+        Fleet::start(&config, Arc::clone(&objects), downlink.clone()).await.context("reading the store")?;
     let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let server = Server::new(objects, Admin::new(requests), Access::open(), limits);

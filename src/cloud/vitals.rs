@@ -247,6 +247,11 @@ impl Vitals {
         self.leases.under_way.contains(node) || self.changes.under_way.contains(node)
     }
 
+    /// Whether a write of Leases is under way.
+    pub(super) fn is_writing_leases(&self) -> bool {
+        !self.leases.under_way.is_empty()
+    }
+
     /// Leases to be written now, if it is time to. [`Vitals::leases_written`] is to follow.
     pub(super) fn leases_due(&mut self, now: Now) -> Vec<LeaseRenewal> {
         let names = self.leases.take(now);

@@ -33,8 +33,7 @@ fn renew(vitals: &mut Vitals, now: Now) {
 }
 
 fn registered(renewed: Timestamp) -> Registered {
-    let lease =
-        LeaseRenewal { node: NODE.into(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
+    let lease = LeaseRenewal { node: NODE.into(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
     Registered { nodes: vec![NODE.into()], leases: vec![lease], removed: Vec::new() }
 }
 
@@ -174,7 +173,12 @@ fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_
 fn leases_are_written_together_and_again_when_a_write_has_failed() {
     let mut vitals = vitals(&Registered::default());
     for (now, node) in [(1, "a"), (2, "b"), (3, "a")] {
-        vitals.renewed(seconds(now), clock(seconds(now)), node, &lease(clock(Now::ZERO), clock(seconds(now))));
+        vitals.renewed(
+            seconds(now),
+            clock(seconds(now)),
+            node,
+            &lease(clock(Now::ZERO), clock(seconds(now))),
+        );
     }
     assert_eq!(vitals.leases_due(seconds(4)), []);
     let leases = vitals.leases_due(seconds(5));
