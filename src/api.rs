@@ -21,6 +21,8 @@ mod discovery;
 mod dispatch;
 mod documents;
 mod duplicates;
+#[cfg(feature = "cloud")]
+mod events;
 mod extension;
 mod health;
 mod keeper;
@@ -48,6 +50,8 @@ mod write;
 pub use address::{Address, AddressError};
 pub use auth::{Access, Peer, Role};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+#[cfg(feature = "cloud")]
+pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
 pub use keeper::{
     Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,

@@ -25,9 +25,16 @@ pub(super) enum AdminRequest {
     Node(String, oneshot::Sender<Option<Value>>),
     /// Removals that are held back may go out; answers with their number.
     ConfirmDeletions(String, oneshot::Sender<Option<usize>>),
+    /// A node is removed from the fleet; answers with whether it was not before.
+    Remove(String, Answer),
+    /// A node that was removed may come back; answers with whether it had been removed.
+    Admit(String, Answer),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
+
+/// What becomes of a request that changes the fleet.
+pub(super) type Answer = oneshot::Sender<Result<bool>>;
 
 /// What the metrics show beside the fleet.
 pub(super) struct Sources {
@@ -39,7 +46,8 @@ pub(super) struct Sources {
     pub(super) downlink: Downlink,
 }
 
-/// Serves `nodes`, `nodes/NODE` and `nodes/NODE/confirm-deletions`, and the metrics of the cloud side.
+/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove` and `admit` below that, and the metrics of the
+/// cloud side.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
     sources: Sources,
@@ -58,7 +66,7 @@ impl Admin {
     }
 }
 
-fn unknown(node: &str) -> Status {
+pub(super) fn unknown(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
 }
 
@@ -75,6 +83,14 @@ impl Extension for Admin {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
                 let count = self.ask(request).await?.ok_or_else(|| unknown(node))?;
                 Ok(json!({ "node": node, "confirmed": count }))
+            }
+            ("POST", ["nodes", node, "remove"]) => {
+                let removed = self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await??;
+                Ok(json!({ "node": node, "removed": removed }))
+            }
+            ("POST", ["nodes", node, "admit"]) => {
+                let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
+                Ok(json!({ "node": node, "admitted": admitted }))
             }
             _ => Err(Status::no_such_path()),
         }

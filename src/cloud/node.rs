@@ -11,6 +11,8 @@ use crate::object::{ObjectRef, Summary};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
 
+use super::vitals::Vitals;
+
 /// Frames of a node that wait while its records are read.
 const MAX_BACKLOG: usize = 256;
 
@@ -27,6 +29,10 @@ pub(super) struct Node {
     pub(super) last_report: Option<Timestamp>,
     /// When its machine wants to be ticked, as entered in the fleet's table.
     pub(super) deadline: Option<Duration>,
+    /// The session of its last Hello.
+    pub(super) session: Option<String>,
+    /// Reads and writes of the store about it that are under way.
+    pub(super) busy: u32,
 }
 
 /// The machine, or what came for it while its records are being read.
@@ -45,6 +51,8 @@ impl Node {
             agent: None,
             last_report: None,
             deadline: None,
+            session: None,
+            busy: 0,
         }
     }
 
@@ -107,10 +115,13 @@ impl Node {
     }
 
     /// The node as JSON.
-    pub(super) fn show(&self, name: &str) -> Value {
+    pub(super) fn show(&self, name: &str, vitals: &Vitals) -> Value {
+        let (ready, renewed) = vitals.show(name);
         let mut shown = json!({
             "name": name,
             "state": self.state_name(),
+            "ready": ready,
+            "lastRenewal": renewed.map(|at| at.to_string()),
             "agentVersion": self.agent,
             "lastReport": self.last_report.map(|at| at.to_string()),
         });
@@ -145,8 +156,8 @@ impl Node {
     }
 
     /// The node as JSON, with what it refuses and what is held back.
-    pub(super) fn show_all(&self, name: &str) -> Value {
-        let mut shown = self.show(name);
+    pub(super) fn show_all(&self, name: &str, vitals: &Vitals) -> Value {
+        let mut shown = self.show(name, vitals);
         if let (NodeMachine::Ready(machine), Some(fields)) = (&self.state, shown.as_object_mut()) {
             let refused: Vec<Value> = machine
                 .refused()

@@ -45,9 +45,9 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
-    let mut fleet =
-        Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let mut fleet =
+        Fleet::start(&config, Arc::clone(&objects), downlink.clone()).await.context("reading the store")?;
     let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let sources =
@@ -72,6 +72,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             drop(stop_api);
             let _ = api.await;
             drop(upkeep);
+            fleet.finish().await;
             store.close().await;
         })
         .await;
