@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::hash::Hasher as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -59,6 +60,12 @@ impl Clock {
     pub(super) fn new(floor: Timestamp) -> Self {
         let boot = boot_number(fs::read_to_string(BOOT_ID).ok().as_deref());
         Self { boot, pace: Pace::new(floor, Reading::now()) }
+    }
+
+    /// Tells the time as [`Clock::clocked`] does, for others.
+    pub(super) fn reader(&self) -> Arc<dyn Fn() -> Clocked + Send + Sync> {
+        let boot = self.boot;
+        Arc::new(move || Clocked { boot, since_boot: since_boot() })
     }
 
     /// The time by the clock that never jumps.

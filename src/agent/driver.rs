@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,10 +21,10 @@ use crate::config::edge::Config;
 use crate::link::{Cause, LinkEvent, LinkHandle, PublishError, Topic, Topics};
 use crate::store::StoreError;
 use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
-use crate::sync::change::{Change, ObjectRef, RejectReason, Rejected};
+use crate::sync::change::{Change, ObjectRef, RejectReason};
 use crate::sync::digest::Buckets;
 use crate::sync::edge::{
-    ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgeNotice, EdgePhase, Entry, InventoryPage,
+    ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgePhase, Entry, InventoryPage,
 };
 use crate::sync::frame::{Received, Up};
 use crate::sync::replica::Totals;

@@ -137,6 +137,10 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
         rejected,
         repairs,
         foreign_session,
+        leases,
+        uploads,
+        upload_items,
+        uploads_refused,
     } = one;
     sum.hellos += hellos;
     sum.sent += sent;
@@ -147,6 +151,10 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     sum.rejected += rejected;
     sum.repairs += repairs;
     sum.foreign_session += foreign_session;
+    sum.leases += leases;
+    sum.uploads += uploads;
+    sum.upload_items += upload_items;
+    sum.uploads_refused += uploads_refused;
 }
 
 /// The store of the cloud side.

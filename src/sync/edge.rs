@@ -38,6 +38,8 @@ enum Phase {
     Pausing {
         until: Now,
         attempt: u32,
+        /// The session that the cloud refused: it may take that back.
+        refused: Option<String>,
     },
     Greeting {
         session: String,
@@ -290,10 +292,14 @@ impl EdgeMachine {
     }
 
     fn hello_requested(&mut self, now: Now, request: HelloRequest, random: u64) {
-        if self.session() != Some(&request.session) {
+        let known = match &self.phase {
+            Phase::Pausing { refused, .. } => refused.as_deref(),
+            _ => self.session(),
+        };
+        if known != Some(&request.session) {
             return;
         }
-        let HelloRequest { reason, retry_after_seconds, removed, .. } = request;
+        let HelloRequest { reason, retry_after_seconds, removed, session } = request;
         if removed {
             self.notice(EdgeNotice::Removed { reason: reason.clone() });
         }
@@ -304,7 +310,8 @@ impl EdgeMachine {
         } else {
             let wait = Duration::from_secs(retry_after_seconds.min(3600));
             let spread = backoff(wait, wait, 0, random);
-            self.phase = Phase::Pausing { until: now + wait / 2 + spread, attempt: 0 };
+            let until = now + wait / 2 + spread;
+            self.phase = Phase::Pausing { until, attempt: 0, refused: Some(session) };
         }
     }
 
@@ -335,7 +342,8 @@ impl EdgeMachine {
     pub fn cloud_gone(&mut self, now: Now) {
         if !matches!(self.phase, Phase::Down | Phase::Settling) {
             self.forget_connection();
-            self.phase = Phase::Pausing { until: now + self.config.retry_max, attempt: 0 };
+            let until = now + self.config.retry_max;
+            self.phase = Phase::Pausing { until, attempt: 0, refused: None };
         }
     }
 
@@ -344,7 +352,7 @@ impl EdgeMachine {
         self.tick_outbox(now, random);
         self.tick_lease(now, random);
         match &self.phase {
-            Phase::Pausing { until, attempt } if *until <= now => {
+            Phase::Pausing { until, attempt, .. } if *until <= now => {
                 let attempt = *attempt;
                 self.settle(now, random, attempt);
             }

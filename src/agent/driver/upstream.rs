@@ -20,7 +20,7 @@ use crate::object::Condition;
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing};
 use crate::sync::edge::{EdgeEffect, OutboxMarks};
-use crate::sync::upload::{Content, Lane, Lanes, UploadItem};
+use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
 
 /// How often the device is looked at: disk, addresses, what is told of the Node.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -277,8 +277,8 @@ impl Driver {
     }
 
     /// An item of the outbox was refused by the cloud.
-    pub(super) fn upload_refused(&self, content: &str, reason: &str, message: &str) {
-        tracing::warn!(reason, message, content, "the cloud refused what was sent to it");
+    pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
+        tracing::warn!(?reason, message, content, "the cloud refused what was sent to it");
         let Ok(Content::Status(status)) = serde_json::from_str::<Content<'_>>(content) else { return };
         let note = format!("the cloud refused the status: {message}");
         let regarding = Regarding::Object(status.object, status.uid);
