@@ -23,9 +23,7 @@ use crate::store::StoreError;
 use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
 use crate::sync::change::{Change, ObjectRef, RejectReason};
 use crate::sync::digest::Buckets;
-use crate::sync::edge::{
-    ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgePhase, Entry, InventoryPage,
-};
+use crate::sync::edge::{ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgePhase, Entry, InventoryPage};
 use crate::sync::frame::{Received, Up};
 use crate::sync::replica::Totals;
 use crate::sync::timing::Now;

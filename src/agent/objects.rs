@@ -217,7 +217,7 @@ impl EdgeObjects {
 
     async fn write(&self, resource: &Resource, name: &str, write: LocalWrite) -> Result<Stored> {
         let outcome: LocalOutcome =
-            self.store.write_local(write).await.map_err(|error| unavailable(&error))?;
+            self.store.write_local(write, (self.clock)()).await.map_err(|error| unavailable(&error))?;
         outcome.map(shown_local).map_err(|refusal| match refusal {
             LocalRefusal::Exists => Status::already_exists(resource, name),
             LocalRefusal::Missing => Status::not_found(resource, name),
