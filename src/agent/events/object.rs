@@ -102,7 +102,9 @@ pub(super) fn cut(mut note: String) -> String {
 /// Event would be refused.
 pub(super) fn sound(regarding: Regarding) -> Regarding {
     match regarding {
-        Regarding::Object(object, uid) if is_sound(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) => {
+        Regarding::Object(object, uid)
+            if is_sound(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) =>
+        {
             Regarding::Object(object, uid)
         }
         _ => Regarding::Node,

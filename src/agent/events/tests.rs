@@ -35,9 +35,8 @@ impl Table {
 
     /// The Events as they were written last, by name; and how often something was written.
     fn events(&self) -> (BTreeMap<String, Value>, usize) {
-        let read = |record: &Record| {
-            (record.name.clone(), serde_json::from_str::<Value>(&record.body).unwrap())
-        };
+        let read =
+            |record: &Record| (record.name.clone(), serde_json::from_str::<Value>(&record.body).unwrap());
         (self.records().map(read).collect(), self.records().count())
     }
 
@@ -80,7 +79,9 @@ impl Fake {
         self.with(|table| {
             if table.fails {
                 table.failures.push(now);
-                return Err(StoreError::Full(Arc::from(Box::<dyn std::error::Error + Send + Sync>::from("x"))));
+                return Err(StoreError::Full(Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(
+                    "x",
+                ))));
             }
             let is_poison = |entry: &Entry| match (entry, table.poison) {
                 (Entry::Event(record), Some(poison)) => record.body.contains(poison),
