@@ -97,7 +97,7 @@ fn that_items_were_dropped_goes_ahead_of_events_and_waits_once() {
 
 #[test]
 fn long_node_names_are_cut_and_stay_apart() {
-    let long = |last: &str| format!("{}.{last}", ["n".repeat(50); 5].join(".").split_at(240).0);
+    let long = |last: &str| format!("{}.{last}", vec!["n".repeat(50); 5].join(".").split_at(240).0);
     let names = |node: &str| {
         let names = Names::new(node);
         (names.event(ID), names.instance)
@@ -189,7 +189,7 @@ proptest! {
         id: u128,
         left_out: u32,
     ) {
-        let node = ["n".repeat(label)].repeat(labels).join(".");
+        let node = vec!["n".repeat(label); labels].join(".");
         prop_assume!(node.len() <= MAX_SUBDOMAIN);
         let mut told = told(why, sound(regarding), &cut(notes[0].clone()));
         told.id = id;
