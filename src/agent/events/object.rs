@@ -48,8 +48,6 @@ pub(super) struct Record {
     pub(super) key: String,
     /// When it occurred first.
     pub(super) at: Clocked,
-    /// Whether there cannot be an Event of this name yet.
-    pub(super) is_first: bool,
 }
 
 /// The names that a node gives.
@@ -206,7 +204,7 @@ pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> R
         _ => (Lane::Events, format!("event/{namespace}/{name}")),
     };
     let (body, namespace) = (event.to_string(), namespace.to_owned());
-    Record { namespace, name, body, lane, key, at: told.first.at, is_first: told.is_first() }
+    Record { namespace, name, body, lane, key, at: told.first.at }
 }
 
 fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {

@@ -39,10 +39,7 @@ impl Sink for EdgeStore {
         let mut postings = Vec::with_capacity(entries.len() * 2);
         for entry in entries {
             match entry {
-                Entry::Event(record) => {
-                    let (local, upload) = postings_of(self, record).await?;
-                    postings.extend([Posting::Local(local), Posting::Upload(upload)]);
-                }
+                Entry::Event(record) => postings.extend(postings_of(record)),
                 Entry::Run(text) => postings.push(Posting::Note(RUN, text)),
             }
         }
@@ -58,17 +55,10 @@ impl Sink for EdgeStore {
     }
 }
 
-/// The local object and the item of the outbox. An Event of which there may be an older state takes its place; one
-/// that has expired here meanwhile is made anew.
-async fn postings_of(store: &EdgeStore, record: Record) -> Result<(LocalWrite, OutboxPut), StoreError> {
-    let Record { namespace, name, body, lane, key, at, is_first } = record;
-    let held =
-        if is_first { None } else { store.local(LocalKind::Event, namespace.clone(), name.clone()).await? };
+/// The local object, in the place of an older state of it, and the item of the outbox.
+fn postings_of(record: Record) -> [Posting; 2] {
+    let Record { namespace, name, body, lane, key, at } = record;
     let content = format!(r#"{{"event":{body}}}"#);
     let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };
-    let local = match held {
-        None => LocalWrite::Create(object),
-        Some(held) => LocalWrite::Update(object, held.version),
-    };
-    Ok((local, OutboxPut { lane, key, at, content }))
+    [Posting::Local(LocalWrite::Put(object)), Posting::Upload(OutboxPut { lane, key, at, content })]
 }

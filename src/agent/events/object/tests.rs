@@ -50,7 +50,7 @@ fn an_event_about_the_node_is_in_the_default_namespace_as_those_of_the_kubelet()
         "type": "Warning",
     });
     assert_eq!(body, expected);
-    assert_eq!((record.lane, record.is_first), (Lane::Events, true));
+    assert_eq!(record.lane, Lane::Events);
     assert_eq!(record.key, "event/default/press-1.8123456789abcdef");
     assert_eq!(record.at, Clocked { boot: 7, since_boot: 10_000 });
 }
@@ -77,7 +77,7 @@ fn a_series_keeps_the_first_note_and_annotates_the_last_one() {
     assert_eq!(body["series"], json!({"count": 2, "lastObservedTime": "2027-01-15T08:00:20.000000Z"}));
     assert_eq!(body["note"], "first");
     let annotations = json!({LATEST_NOTE: "second", LEFT_OUT: "3"});
-    assert_eq!((&body["metadata"]["annotations"], record.is_first), (&annotations, false));
+    assert_eq!(&body["metadata"]["annotations"], &annotations);
     told.add("first".into(), stamp(30));
     told.left_out = 0;
     let (_, body) = shown(&told);
