@@ -337,7 +337,8 @@ impl Correlator {
     pub(super) fn tick(&mut self, since_boot: u64) {
         let now = self.advance(since_boot);
         for source in &mut self.sources {
-            if let Some(event) = source.event.as_mut().filter(|event| event.due.is_some_and(|due| due <= now)) {
+            if let Some(event) = source.event.as_mut().filter(|event| event.due.is_some_and(|due| due <= now))
+            {
                 event.write(now, &mut self.out);
             }
         }

@@ -62,11 +62,8 @@ impl Sink for EdgeStore {
 /// that has expired here meanwhile is made anew.
 async fn postings_of(store: &EdgeStore, record: Record) -> Result<(LocalWrite, OutboxPut), StoreError> {
     let Record { namespace, name, body, lane, key, at, is_first } = record;
-    let held = if is_first {
-        None
-    } else {
-        store.local(LocalKind::Event, namespace.clone(), name.clone()).await?
-    };
+    let held =
+        if is_first { None } else { store.local(LocalKind::Event, namespace.clone(), name.clone()).await? };
     let content = format!(r#"{{"event":{body}}}"#);
     let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };
     let local = match held {
