@@ -30,7 +30,7 @@ pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
 /// The annotation with the number of occurrences that are left out.
 pub(super) const LEFT_OUT: &str = "edgesync.io/left-out";
 /// The annotation that says by how much times were corrected.
-pub(super) const TIMES_CORRECTED: &str = "edgesync.io/times-corrected";
+pub(super) const TIME_CORRECTED: &str = "edgesync.io/time-corrected";
 /// The key of the Event that items of the outbox were dropped: at most one waits.
 const OVERFLOW_KEY: &str = "event/outbox-overflow";
 /// The most corrections of the clock that are known.
@@ -216,9 +216,19 @@ fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
         annotations.insert(LEFT_OUT.to_owned(), told.left_out.to_string().into());
     }
     if forward_ms != 0 {
-        annotations.insert(TIMES_CORRECTED.to_owned(), format!("{forward_ms}ms").into());
+        annotations.insert(TIME_CORRECTED.to_owned(), seconds(forward_ms).into());
     }
     annotations
+}
+
+/// A difference of times, as in `+3600.500s`.
+fn seconds(milliseconds: i64) -> String {
+    let sign = if milliseconds < 0 { '-' } else { '+' };
+    let (seconds, rest) = (milliseconds.unsigned_abs() / 1000, milliseconds.unsigned_abs() % 1000);
+    match rest {
+        0 => format!("{sign}{seconds}s"),
+        _ => format!("{sign}{seconds}.{rest:03}s"),
+    }
 }
 
 /// The ObjectReference, and the namespace of the Event.

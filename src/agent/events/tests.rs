@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::object::{Record, TIMES_CORRECTED};
+use super::object::{Record, TIME_CORRECTED};
 use super::sink::Entry;
 use super::*;
 use crate::store::StoreError;
@@ -17,7 +17,8 @@ const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_se
 struct Table {
     posts: Vec<Vec<Entry>>,
     run: Option<String>,
-    corrected: Vec<(Clocked, i64)>,
+    /// Corrections, with the number of posts before them.
+    corrected: Vec<(Clocked, i64, usize)>,
     /// Attempts that failed, by milliseconds since the start.
     failures: Vec<u64>,
     fails: bool,
@@ -114,7 +115,7 @@ impl Sink for Fake {
 
     async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
         self.check(&[])?;
-        self.with(|table| table.corrected.push((before, forward_ms)));
+        self.with(|table| table.corrected.push((before, forward_ms, table.posts.len())));
         Ok(0)
     }
 }
@@ -289,7 +290,7 @@ async fn neither_begin_nor_end_waits_for_a_store_that_fails_and_nothing_is_lost_
 }
 
 #[tokio::test(start_paused = true)]
-async fn times_are_corrected_here_and_then_in_the_store() {
+async fn times_are_corrected_in_the_store_and_then_here() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     pass(1000).await;
@@ -311,9 +312,9 @@ async fn times_are_corrected_here_and_then_in_the_store() {
     let mut times: Vec<_> = written.values().map(|event| event["eventTime"].as_str().unwrap()).collect();
     times.sort_unstable();
     assert_eq!(times, ["2027-01-15T08:00:11.001000Z", "2027-01-15T09:00:01.000000Z"]);
-    let said = written.values().filter(|event| event["metadata"]["annotations"][TIMES_CORRECTED].is_string());
+    let said = written.values().filter(|event| event["metadata"]["annotations"][TIME_CORRECTED].is_string());
     assert_eq!(said.count(), 1);
-    assert_eq!(fake.with(|table| table.corrected.clone()), [(before, hour)]);
+    assert_eq!(fake.with(|table| table.corrected.clone()), [(before, hour, 0)], "or it would be done twice");
     events.clock_set(Clocked { boot: 7, since_boot: 90_000 }, 5_000);
     pass(1).await;
     assert_eq!(fake.with(|table| table.corrected.len()), 2, "also while nothing waits here");

@@ -124,7 +124,6 @@ impl<S: Sink> Writer<S> {
     }
 
     fn drain(&mut self, queue: &mut mpsc::Receiver<Occurrence>) {
-        self.correlator.set_limits(self.shared.limits());
         for _ in 0..QUEUE {
             match queue.try_recv() {
                 Ok(occurrence) => self.occurred(occurrence),
@@ -134,6 +133,7 @@ impl<S: Sink> Writer<S> {
     }
 
     fn occurred(&mut self, occurrence: Occurrence) {
+        self.correlator.set_limits(self.shared.limits());
         let counters = &self.shared.counters;
         match self.correlator.occurred(occurrence, fresh_id) {
             None => {}
@@ -219,6 +219,15 @@ impl<S: Sink> Writer<S> {
     }
 
     async fn try_write(&mut self) -> Result<(), StoreError> {
+        // Before anything is written: what waits here is corrected when it is made an object, and must not be twice.
+        while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
+            match self.sink.correct_times(before, forward_ms).await {
+                Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
+                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
+            }
+            self.to_correct.pop_front();
+        }
         let mut most = MAX_BATCH;
         while !self.pending.is_empty() {
             let count = self.pending.len().min(most);
@@ -233,14 +242,6 @@ impl<S: Sink> Writer<S> {
                     self.shared.counters.unwritten.fetch_add(1, Relaxed);
                 }
             }
-        }
-        while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
-            match self.sink.correct_times(before, forward_ms).await {
-                Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
-                Err(error) if is_passing(&error) => return Err(error),
-                Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
-            }
-            self.to_correct.pop_front();
         }
         Ok(())
     }

@@ -123,6 +123,12 @@ fn what_cannot_be_the_name_of_an_object_stands_for_the_node() {
 }
 
 #[test]
+fn differences_are_told_in_seconds() {
+    assert_eq!([-1_500, -1, 0, 60_000, 1_020].map(seconds), ["-1.500s", "-0.001s", "+0s", "+60s", "+1.020s"]);
+    assert!(seconds(i64::MIN).starts_with('-'));
+}
+
+#[test]
 fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
     let hour = 3_600_000;
     let right = |second: i64| {
@@ -139,7 +145,7 @@ fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
     assert_eq!(body["eventTime"], "2027-01-15T09:00:10.000000Z");
     assert_eq!(body["metadata"]["creationTimestamp"], "2027-01-15T09:00:10Z");
     assert_eq!(body["series"]["lastObservedTime"], "2027-01-15T09:00:20.000000Z");
-    assert_eq!(body["metadata"]["annotations"], json!({TIMES_CORRECTED: "3600000ms"}));
+    assert_eq!(body["metadata"]["annotations"], json!({TIME_CORRECTED: "+3600s"}));
     assert_eq!(corrections.corrected(right(14)), (right(14).wall, 0), "set, and not yet noticed");
     let elsewhere = Clocked { boot: 8, since_boot: 10_000 };
     let other = Stamp { at: elsewhere, ..stamp(10) };
