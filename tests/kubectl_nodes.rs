@@ -74,7 +74,8 @@ async fn events_of_nodes_are_listed_selected_and_followed() {
     eventually("the Event", LONG, async || (!cluster.kubectl(&started).ok().is_empty()).then_some(())).await;
     cluster.kubectl(&["get", "events"]).shows(&["LAST SEEN", "Normal", "AgentStarted", "node/edge-1"]);
     cluster.kubectl(&["events", "--for", "node/edge-1"]).shows(&["AgentStarted", "Node/edge-1"]);
-    let follow = cluster.follow(&["get", "events", "--watch-only"]);
+    let follow = cluster.follow(&["get", "events", "--watch"]);
+    follow.line("AgentStarted").await;
     agent.crash().await;
     follow.line("AgentRestartedUncleanly").await;
 }
