@@ -17,7 +17,7 @@ use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
 use crate::store::edge::{
-    self, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+    self, Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
     MAX_LOCAL_BYTES, MAX_SNAPSHOTS, Writing,
 };
 
@@ -143,13 +143,14 @@ impl EdgeObjects {
     }
 
     async fn write(&self, resource: &Resource, name: &str, write: LocalWrite) -> Result<Stored> {
-        let outcome: LocalOutcome = self.store.write_local(write).await.map_err(|error| match error {
-            StoreError::Full(_) => Status::unavailable(
-                "the store is full: nothing new is kept until there is room",
-                RETRY_SECONDS,
-            ),
-            error => unavailable(&error),
-        })?;
+        let outcome: LocalOutcome =
+            self.store.write_local(write, Clocked::default()).await.map_err(|error| match error {
+                StoreError::Full(_) => Status::unavailable(
+                    "the store is full: nothing new is kept until there is room",
+                    RETRY_SECONDS,
+                ),
+                error => unavailable(&error),
+            })?;
         outcome.map(shown_local).map_err(|refusal| match refusal {
             LocalRefusal::Exists => Status::already_exists(resource, name),
             LocalRefusal::Missing => Status::not_found(resource, name),
