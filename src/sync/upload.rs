@@ -3,13 +3,18 @@
 //! An outbox has three lanes. Within a lane items are numbered, sent in that order, one frame at a time, and
 //! confirmed up to a number: the cloud keeps for each node the last number whose effect is stored, in the
 //! transaction of the effect. So an item takes effect once however often it is sent, and the order within a lane,
-//! and with it for each key, is kept. [`Lanes::accept`] is that rule; both the cloud's store and the simulation
+//! and with it for each key, is kept. [`Taken::accept`] is that rule; both the cloud's store and the simulation
 //! run it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
+
+/// The largest number of an item: every JSON reader is exact up to here.
+pub const MAX_SEQ: u64 = 1 << 53;
+/// The longest id of an outbox, in bytes.
+const MAX_OUTBOX_ID: usize = 64;
 
 /// What is sent before what: status before Events before everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -137,6 +142,16 @@ pub struct Upload {
     /// The items that follow, by number; numbers may be left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<UploadItem>,
+}
+
+impl Upload {
+    /// Whether the numbers and the id are such that they can be kept.
+    pub(super) fn is_sane(&self) -> bool {
+        let is_number = |seq: u64| seq <= MAX_SEQ;
+        (1..=MAX_OUTBOX_ID).contains(&self.outbox.len())
+            && is_number(self.confirmed)
+            && self.items.iter().all(|item| is_number(item.seq))
+    }
 }
 
 /// An item of the outbox.

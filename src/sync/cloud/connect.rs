@@ -54,8 +54,8 @@ impl CloudMachine {
             Up::Hello(hello) => self.hello(now, hello),
             Up::Report(report) => self.report(now, report),
             Up::Inventory(inventory) => self.inventory(now, inventory),
-            Up::Lease(lease) => self.lease(now, lease),
-            Up::Upload(upload) => self.upload(now, upload),
+            Up::Lease(lease) => self.lease(lease),
+            Up::Upload(upload) => self.upload(upload),
         }
     }
 
@@ -112,8 +112,12 @@ impl CloudMachine {
                     self.take_report(now, report);
                 }
             }
-            _ => self.refuse_session(report.session, "this session is not known here".into(), 0),
+            _ => self.refuse_unknown(report.session),
         }
+    }
+
+    pub(super) fn refuse_unknown(&mut self, session: String) {
+        self.refuse_session(session, "this session is not known here".into(), 0);
     }
 
     /// Asks the node to say Hello (again).
@@ -243,7 +247,7 @@ impl CloudMachine {
             confirmed: self.ledger.confirmed(),
             pending,
             held,
-            register: false,
+            register: !self.registered,
         }));
         self.notice(CloudNotice::Welcomed { pending, held });
         self.flush_records();

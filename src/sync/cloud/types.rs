@@ -191,6 +191,14 @@ pub struct CloudCounters {
     pub repairs: u64,
     /// Frames ignored because they were of another session.
     pub foreign_session: u64,
+    /// Leases renewed.
+    pub leases: u64,
+    /// Frames of the node's outbox that were handed to the store; those that only ask are among them.
+    pub uploads: u64,
+    /// Items in them, those that come again counted again.
+    pub upload_items: u64,
+    /// Items that were refused.
+    pub uploads_refused: u64,
 }
 
 /// The versions that a store has given out, as far as they can be told from those of a lost timeline.

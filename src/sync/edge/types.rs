@@ -92,7 +92,8 @@ pub enum EdgeEffect {
         lane: Lane,
         /// Items with larger numbers have never been sent.
         sent: u64,
-        /// The largest number that was given.
+        /// Above this are the new numbers, and all that are given from then on, even if no item waits: afterwards the
+        /// largest number given is at least this.
         above: u64,
     },
     /// The Lease is to be renewed: answer with [`EdgeMachine::renew`], which wants the time of the clock.
@@ -235,7 +236,7 @@ pub struct EdgeCounters {
     pub foreign_session: u64,
     /// Times that reports were repeated because no Confirm came.
     pub repeated_reports: u64,
-    /// Items of the outbox that were sent.
+    /// Items of the outbox that were sent, each attempt counted.
     pub uploads_sent: u64,
     /// Items of the outbox that were sent again.
     pub uploads_resent: u64,

@@ -378,6 +378,12 @@ impl World {
             EdgeEffect::SetIncarnation(incarnation) => {
                 self.agents[agent].db.incarnation = Some(incarnation);
             }
+            EdgeEffect::RenewLease => {
+                let (now, micros) = (self.now, i64::try_from(self.now.as_micros()).unwrap());
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    machine.renew(now, 0, micros, u64::from(now.subsec_nanos()));
+                }
+            }
             EdgeEffect::Notice(notice) => self.say(|| format!("agent {agent}: {notice:?}")),
             read => self.after(5, Event::Read { agent, life, effect: read }),
         }
