@@ -9,6 +9,8 @@ mod api;
 mod fleet;
 #[path = "budgets/ingest.rs"]
 mod ingest;
+#[path = "budgets/leases.rs"]
+mod leases;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/processes.rs"]
@@ -30,6 +32,7 @@ const SECTIONS: &[Section] = &[
     ("start", processes::start),
     ("fleet", fleet::reconnect_storm),
     ("api", api::figures),
+    ("leases", leases::figures),
 ];
 
 fn main() -> anyhow::Result<()> {
