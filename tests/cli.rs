@@ -122,7 +122,14 @@ mod cloud_side {
     fn a_cloud_side_that_is_not_running_is_69() {
         // A port that was free a moment ago and that nobody listens on.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        for command in [&["nodes"][..], &["syncs"], &["get", "cm"], &["confirm-deletions", "gw-1"]] {
+        for command in [
+            &["nodes"][..],
+            &["syncs"],
+            &["get", "cm"],
+            &["confirm-deletions", "gw-1"],
+            &["remove-node", "gw-1"],
+            &["admit-node", "gw-1"],
+        ] {
             let output = run(CLOUD, &[command, &["--server", &free]].concat());
             assert_eq!(output.status.code(), Some(69), "{command:?}: {}", err(&output));
         }
