@@ -6,7 +6,6 @@
 use std::fs;
 use std::hash::Hasher as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
@@ -86,11 +85,6 @@ impl Clock {
         let at = Clocked { boot: self.boot, since_boot: reading.boot };
         let Jump { by, doubtful, became_known } = self.pace.compare(reading)?;
         Some(ClockNews::Jumped { at, by, doubtful, became_known })
-    }
-
-    /// How long the device has been up, with the time spent asleep.
-    pub(super) fn uptime(&self) -> Duration {
-        Duration::from_millis(since_boot())
     }
 }
 

@@ -185,7 +185,7 @@ impl Driver {
             self.resets_seen = reset.number;
             self.tell_reset(&reset);
         }
-        self.outbox_changed();
+        self.begin_upstream();
         let mut end: Option<Instant> = None;
         loop {
             loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -74,7 +74,7 @@ impl Upstream {
             config: config.clone(),
             events,
             clock,
-            budget: Budget::new(config.traffic.daily_budget, meter.today(), Timestamp::now()),
+            budget: Budget::new(config.traffic.daily_budget, meter.today()),
             meter,
             outbox: store.outbox(),
             page: None,
@@ -109,6 +109,12 @@ impl Upstream {
 }
 
 impl Driver {
+    /// Tells the machine how the outbox and the budget stand at the start.
+    pub(super) fn begin_upstream(&mut self) {
+        self.machine.set_frugal(self.now(), self.upstream.budget.is_spent());
+        self.outbox_changed();
+    }
+
     /// What is due: called about once a second.
     pub(super) fn look_around(&mut self) {
         let now = Instant::now();
@@ -143,7 +149,7 @@ impl Driver {
 
     fn look_at_budget(&mut self) {
         let used = self.upstream.meter.today();
-        let change = self.upstream.budget.update(used, Timestamp::now());
+        let change = self.upstream.budget.update(used);
         self.budget_changed(change);
     }
 
@@ -313,7 +319,7 @@ impl Driver {
         let upstream = &mut self.upstream;
         upstream.config = config.clone();
         upstream.events.set_limits(event_limits(config));
-        let change = upstream.budget.set_limit(config.traffic.daily_budget, Timestamp::now());
+        let change = upstream.budget.set_limit(config.traffic.daily_budget);
         self.store.set_outbox_limits(outbox_limits(config));
         self.budget_changed(change);
     }

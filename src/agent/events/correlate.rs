@@ -72,11 +72,6 @@ impl Told {
         self.last = stamp;
         self.latest = (note != self.note).then_some(note);
     }
-
-    /// Whether it says what no other writing of this Event has said before, as far as that can be told.
-    pub(super) fn is_first(&self) -> bool {
-        self.count == 1 && self.left_out == 0
-    }
 }
 
 /// Why an occurrence is left out.

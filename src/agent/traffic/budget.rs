@@ -1,6 +1,4 @@
-//! The budget of bytes for a day: whether it is spent, and when that has changed. Pure.
-
-use jiff::Timestamp;
+//! The budget of bytes for a day: whether it is spent. Pure.
 
 /// Whether the budget of the day is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,35 +17,29 @@ pub(in crate::agent) struct Budget {
     limit: Option<u64>,
     used: u64,
     state: BudgetState,
-    since: Timestamp,
 }
 
 impl Budget {
     /// Begins with what is used today: see [`super::Meter::today`].
-    pub(in crate::agent) fn new(limit: Option<u64>, used: u64, now: Timestamp) -> Self {
-        Self { limit, used, state: state(limit, used), since: now }
+    pub(in crate::agent) fn new(limit: Option<u64>, used: u64) -> Self {
+        Self { limit, used, state: state(limit, used) }
     }
 
     /// So much is used today by now. The state, if it has changed.
-    pub(in crate::agent) fn update(&mut self, used: u64, now: Timestamp) -> Option<BudgetState> {
+    pub(in crate::agent) fn update(&mut self, used: u64) -> Option<BudgetState> {
         self.used = used;
-        self.look(now)
+        self.look()
     }
 
     /// Another limit counts from now on, for this day too. The state, if it has changed.
-    pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>, now: Timestamp) -> Option<BudgetState> {
+    pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>) -> Option<BudgetState> {
         self.limit = limit;
-        self.look(now)
+        self.look()
     }
 
     /// Whether nothing is left.
     pub(in crate::agent) fn is_spent(&self) -> bool {
         self.state == BudgetState::Spent
-    }
-
-    /// When the state changed to what it is, or when this began.
-    pub(in crate::agent) fn since(&self) -> Timestamp {
-        self.since
     }
 
     /// Bytes used today, as far as was told.
@@ -60,12 +52,12 @@ impl Budget {
         self.limit
     }
 
-    fn look(&mut self, now: Timestamp) -> Option<BudgetState> {
+    fn look(&mut self) -> Option<BudgetState> {
         let state = state(self.limit, self.used);
         if state == self.state {
             return None;
         }
-        (self.state, self.since) = (state, now);
+        self.state = state;
         Some(state)
     }
 }
@@ -80,36 +72,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
     #[test]
     fn a_budget_is_spent_once_and_there_again_the_next_day() {
-        let mut budget = Budget::new(Some(100), 0, at(0));
-        assert_eq!(budget.update(99, at(1)), None);
-        assert_eq!((budget.is_spent(), budget.since()), (false, at(0)));
-        assert_eq!(budget.update(100, at(2)), Some(Spent));
-        assert_eq!(budget.update(200, at(3)), None);
-        assert_eq!((budget.is_spent(), budget.since(), budget.used()), (true, at(2), 200));
-        assert_eq!(budget.update(0, at(4)), Some(Within));
-        assert_eq!((budget.is_spent(), budget.since()), (false, at(4)));
+        let mut budget = Budget::new(Some(100), 0);
+        assert_eq!(budget.update(99), None);
+        assert!(!budget.is_spent());
+        assert_eq!(budget.update(100), Some(Spent));
+        assert_eq!(budget.update(200), None);
+        assert_eq!((budget.is_spent(), budget.used()), (true, 200));
+        assert_eq!(budget.update(0), Some(Within));
+        assert!(!budget.is_spent());
     }
 
     #[test]
     fn a_start_within_a_day_that_is_spent_is_no_news() {
-        let mut budget = Budget::new(Some(100), 150, at(0));
+        let mut budget = Budget::new(Some(100), 150);
         assert!(budget.is_spent());
-        assert_eq!(budget.update(151, at(1)), None);
+        assert_eq!(budget.update(151), None);
     }
 
     #[test]
     fn another_limit_counts_at_once() {
-        let mut budget = Budget::new(None, u64::MAX, at(0));
+        let mut budget = Budget::new(None, u64::MAX);
         assert!(!budget.is_spent());
-        assert_eq!(budget.set_limit(Some(100), at(1)), Some(Spent));
-        assert_eq!(budget.set_limit(Some(101), at(2)), None);
-        assert_eq!(budget.set_limit(None, at(3)), Some(Within));
+        assert_eq!(budget.set_limit(Some(100)), Some(Spent));
+        assert_eq!(budget.set_limit(Some(101)), None);
+        assert_eq!(budget.set_limit(None), Some(Within));
         assert_eq!(budget.limit(), None);
     }
 
@@ -119,10 +107,10 @@ mod tests {
             limit in prop::option::of(0u64..100),
             used in prop::collection::vec(0u64..200, 0..50),
         ) {
-            let mut budget = Budget::new(limit, 0, at(0));
+            let mut budget = Budget::new(limit, 0);
             let mut state = if budget.is_spent() { Spent } else { Within };
-            for (second, used) in used.into_iter().enumerate() {
-                let told = budget.update(used, at(second as i64));
+            for used in used {
+                let told = budget.update(used);
                 let spent = limit.is_some_and(|limit| used >= limit);
                 prop_assert_eq!(budget.is_spent(), spent);
                 prop_assert_eq!(told, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));

@@ -40,7 +40,7 @@ pub(super) fn write(meter: &Meter) -> String {
 
 fn write_row(out: &mut String, row: &str, name: Option<&str>, ways: &Ways) {
     out.push_str(row);
-    for word in name {
+    if let Some(word) = name {
         out.push(' ');
         out.push_str(word);
     }
