@@ -91,7 +91,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             Ok(0)
         }),
         CloudCommand::RemoveNode { node, server } => program::ask(async |terminal| {
-            let said = if command(server, &node, "remove", "/removed").await? {
+            let said = if ask_of_node(server, &node, "remove", "/removed").await? {
                 "removed from the fleet"
             } else {
                 "has been removed already"
@@ -100,7 +100,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             Ok(0)
         }),
         CloudCommand::AdmitNode { node, server } => program::ask(async |terminal| {
-            let said = if command(server, &node, "admit", "/admitted").await? {
+            let said = if ask_of_node(server, &node, "admit", "/admitted").await? {
                 "may come back: it is asked to, or will within the hour"
             } else {
                 "was not removed"
@@ -121,7 +121,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
 }
 
 /// Has something done with a node. Tells whether it has made a difference.
-async fn command(server: ServerArgs, node: &str, verb: &str, field: &str) -> Result<bool, ClientError> {
+async fn ask_of_node(server: ServerArgs, node: &str, verb: &str, field: &str) -> Result<bool, ClientError> {
     let path = format!("{NODES_PATH}/{}/{verb}", encode(node));
     let answer = client(server).post::<Value>(&path, &Value::Null).await?;
     Ok(answer.pointer(field).and_then(Value::as_bool).unwrap_or(false))
