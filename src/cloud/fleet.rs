@@ -33,6 +33,7 @@ use super::admin::AdminRequest;
 use super::node::{Node, NodeMachine, desired};
 use super::placement::Placement;
 use super::vitals::Vitals;
+use numbers::Counts;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
 
@@ -53,7 +54,7 @@ enum Inbox {
     Room(String),
     Incarnation(Result<Arc<str>, CloudError>),
     Taken(String, u64, Option<Stored>),
-    LeasesWritten(Result<(), CloudError>),
+    LeasesWritten(Result<u64, CloudError>),
     NodesChanged(Result<(), CloudError>),
     EventsExpired(Result<u64, CloudError>),
     Removed(String, Result<bool, CloudError>),
@@ -85,6 +86,7 @@ pub(super) struct Fleet {
     arrived: mpsc::Receiver<Inbox>,
     bad_frames: BTreeMap<&'static str, u64>,
     metrics_per_node: bool,
+    counts: Counts,
     vitals: Vitals,
     /// Nodes that have reported themselves.
     registered: HashSet<String>,
@@ -153,6 +155,7 @@ impl Fleet {
             arrived,
             bad_frames: BTreeMap::new(),
             metrics_per_node: config.nodes.metrics_per_node,
+            counts: Counts::default(),
             vitals: Vitals::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
             registered: known.nodes.into_iter().collect(),
             intake: Intake::default(),

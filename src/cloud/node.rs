@@ -10,6 +10,7 @@ use super::metrics::NodeNumbers;
 use crate::object::{ObjectRef, Summary};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
+use crate::sync::timing::Now;
 
 use super::vitals::Vitals;
 
@@ -29,6 +30,8 @@ pub(super) struct Node {
     pub(super) last_report: Option<Timestamp>,
     /// When its machine wants to be ticked, as entered in the fleet's table.
     pub(super) deadline: Option<Duration>,
+    /// Since when it is connected and not in sync.
+    pub(super) lagging: Option<Now>,
     /// The session of its last Hello.
     pub(super) session: Option<String>,
     /// Reads and writes of the store about it that are under way.
@@ -48,6 +51,7 @@ impl Node {
             connection: None,
             waiting: None,
             awaiting_room: false,
+            lagging: None,
             agent: None,
             last_report: None,
             deadline: None,
@@ -92,13 +96,18 @@ impl Node {
         }
     }
 
-    /// The node as the metrics show it, as far as it is known here.
-    pub(super) fn numbers(&self, name: &str, clock: Timestamp) -> NodeNumbers {
+    /// The node as the metrics show it.
+    pub(super) fn numbers(&self, name: &str, now: Now, clock: Timestamp, vitals: &Vitals) -> NodeNumbers {
+        let age = |at: Timestamp| clock.duration_since(at).try_into().unwrap_or_default();
+        let (ready, renewed) = vitals.show(name);
         let mut numbers = NodeNumbers {
             name: name.to_owned(),
             state: self.state_name(),
             connected: self.connection.is_some(),
-            report_age: self.last_report.map(|at| clock.duration_since(at).try_into().unwrap_or_default()),
+            ready,
+            lease_age: renewed.map(age),
+            report_age: self.last_report.map(age),
+            lag: self.lagging.map(|since| now.saturating_sub(since)).unwrap_or_default(),
             ..NodeNumbers::default()
         };
         if let NodeMachine::Ready(machine) = &self.state {

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use super::{Fleet, Inbox, MAX_SESSION};
 use crate::cloud::admin::{Answer, unknown};
+use crate::cloud::metrics::add_counters;
+use crate::cloud::node::NodeMachine;
 use crate::object::Status;
 use crate::object::time::rfc3339;
 use crate::store::cloud::CloudError;
@@ -233,6 +235,9 @@ impl Fleet {
             removed.busy = node.busy.saturating_sub(waiting);
             removed.session = node.session;
             removed.connection = node.connection;
+            if let NodeMachine::Ready(machine) = &node.state {
+                add_counters(&mut self.counts.gone, &machine.counters());
+            }
         }
         self.touched.remove(name);
         self.labels.remove(name);

@@ -163,7 +163,14 @@ impl Fleet {
     /// Tells the vitals whether a node is in sync.
     pub(super) fn watch_sync(&mut self, name: &str) {
         let now = self.now();
-        let Some(Node { state: NodeMachine::Ready(machine), .. }) = self.nodes.get(name) else { return };
+        let Some(Node { state: NodeMachine::Ready(machine), lagging, .. }) = self.nodes.get_mut(name) else {
+            return;
+        };
+        *lagging = match machine.phase() {
+            CloudPhase::Offline => None,
+            _ if machine.in_sync() => None,
+            _ => lagging.or(Some(now)),
+        };
         if machine.phase() != CloudPhase::Live {
             return;
         }
@@ -244,7 +251,8 @@ impl Fleet {
             } else {
                 let (store, inbox) = (self.store.clone(), self.inbox.clone());
                 tokio::spawn(async move {
-                    let written = store.renew_leases(leases).await;
+                    let count = leases.len() as u64;
+                    let written = store.renew_leases(leases).await.map(|()| count);
                     let _ = inbox.send(Inbox::LeasesWritten(written)).await;
                 });
             }
@@ -267,9 +275,10 @@ impl Fleet {
         leases
     }
 
-    pub(super) fn leases_written(&mut self, written: &Result<(), CloudError>) {
-        if let Err(error) = written {
-            tracing::error!(%error, "Leases could not be written");
+    pub(super) fn leases_written(&mut self, written: &Result<u64, CloudError>) {
+        match written {
+            Ok(count) => self.counts.leases_written += count,
+            Err(error) => tracing::error!(%error, "Leases could not be written"),
         }
         let now = self.now();
         self.vitals.leases_written(now, written.is_ok());
@@ -300,8 +309,9 @@ impl Fleet {
     pub(super) fn events_expired(&mut self, expired: &Result<u64, CloudError>) {
         self.events.under_way = false;
         let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
-        if let Err(error) = expired {
-            tracing::error!(%error, "Events whose time is over could not be deleted");
+        match expired {
+            Ok(count) => self.counts.events_expired += count,
+            Err(error) => tracing::error!(%error, "Events whose time is over could not be deleted"),
         }
         // A full batch leaves more behind: the next one follows, after whatever waits for the database.
         self.events.next = if full { self.now() } else { self.now() + EXPIRE_EVERY };
