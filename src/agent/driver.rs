@@ -496,7 +496,7 @@ impl Driver {
             EdgeEffect::ReadOutbox { .. }
             | EdgeEffect::SettleOutbox { .. }
             | EdgeEffect::RenumberOutbox { .. }
-            | EdgeEffect::RenewLease => self.perform_upstream(effect),
+            | EdgeEffect::RenewLease => self.perform_upstream(&effect),
             EdgeEffect::Notice(notice) => self.notice(notice),
         }
     }

@@ -253,9 +253,9 @@ impl Driver {
     }
 
     /// Carries out what the machine wants of the outbox and the Lease.
-    pub(super) fn perform_upstream(&mut self, effect: EdgeEffect) {
+    pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
         let store = self.store.clone();
-        match effect {
+        match *effect {
             EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
                 self.upstream.page =
                     Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));

@@ -486,10 +486,11 @@ impl Steward for State {
             tracing::warn!(%error, "old Events cannot be dropped");
         }
         let patience = self.flush_if_due(conn);
-        if !self.stale && self.scribe.is_due(&self.shared.notes, Occasion::Quiet) {
-            if let Err(error) = self.flush_upstream(conn, Occasion::Quiet) {
-                tracing::warn!(%error, "facts about the agent cannot be written");
-            }
+        if !self.stale
+            && self.scribe.is_due(&self.shared.notes, Occasion::Quiet)
+            && let Err(error) = self.flush_upstream(conn, Occasion::Quiet)
+        {
+            tracing::warn!(%error, "facts about the agent cannot be written");
         }
         patience
     }

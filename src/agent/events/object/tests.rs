@@ -73,7 +73,7 @@ fn a_series_keeps_the_first_note_and_annotates_the_last_one() {
     let mut told = told(Why::LimitHit, Regarding::Node, "first");
     told.add("second".into(), stamp(20));
     told.left_out = 3;
-    let (record, body) = shown(&told);
+    let (_, body) = shown(&told);
     assert_eq!(body["series"], json!({"count": 2, "lastObservedTime": "2027-01-15T08:00:20.000000Z"}));
     assert_eq!(body["note"], "first");
     let annotations = json!({LATEST_NOTE: "second", LEFT_OUT: "3"});

@@ -143,12 +143,11 @@ pub(super) fn page(
     Ok((items, damaged))
 }
 
-/// The number and the content of the row of a key; the row's id if it is damaged.
-pub(super) fn item(
-    conn: &Connection,
-    lane: Lane,
-    key: &str,
-) -> Result<Option<Result<(u64, String), i64>>, StoreError> {
+/// The number and the content of a row; the row's id if it is damaged.
+type Item = Result<(u64, String), i64>;
+
+/// The row of a key.
+pub(super) fn item(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Item>, StoreError> {
     let Some(found) = find(conn, lane, key)? else { return Ok(None) };
     let mut read = None;
     each(conn, lane, (found.number.saturating_sub(1), found.number), |row| {
