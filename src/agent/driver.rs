@@ -226,6 +226,7 @@ impl Driver {
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
+        self.end_upstream();
         watchdog.abort();
     }
 
@@ -439,7 +440,10 @@ impl Driver {
 
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
-        service.reload();
+        if let Err(errors) = service.reload() {
+            let note = format!("the configuration stays as it was: {errors}");
+            self.upstream.events.emit(Why::ConfigurationRejected, Regarding::Node, note);
+        }
         let config = service.config();
         self.max_object = config.sync.max_object;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);

@@ -237,7 +237,8 @@ impl Fleet {
 
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
-        service.reload();
+        // What is wrong with a new configuration is in the log.
+        let _ = service.reload();
         let config = service.config();
         self.config = Arc::new(cloud_config(config));
         self.managed_fields = !config.sync.strip_managed_fields;

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::Driver;
 use crate::agent::events::{Regarding, Why};
@@ -19,6 +20,10 @@ impl Driver {
                 self.removed = false;
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
                 self.welcome_round_trip = Some(round_trip);
+                if let Some(since) = self.upstream.silent.take() {
+                    let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
+                    self.upstream.events.emit(Why::CloudReachable, Regarding::Node, note);
+                }
             }
             EdgeNotice::IncarnationChanged { from, to } => {
                 tracing::warn!(from, to, "the cloud's store is another one than before");
@@ -28,9 +33,17 @@ impl Driver {
             }
             EdgeNotice::Repairing => {
                 tracing::warn!("the cloud's records differ from what is held: sending the inventory");
+                let note =
+                    "what the cloud had on record differs from what is held; it is corrected".to_owned();
+                self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
                 tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
+                if self.upstream.silent.is_none() {
+                    self.upstream.silent = Some(Instant::now());
+                    let note = "the broker answers, the cloud side does not".to_owned();
+                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, note);
+                }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
                 tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");

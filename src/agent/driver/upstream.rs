@@ -16,7 +16,8 @@ use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::facts;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
-use crate::object::Condition;
+use crate::object::node::DISK_PRESSURE;
+use crate::object::{Condition, ConditionStatus};
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing};
 use crate::sync::edge::{EdgeEffect, OutboxMarks};
@@ -55,6 +56,10 @@ pub(in crate::agent) struct Upstream {
     started: Instant,
     /// What was dropped when it was last looked at.
     dropped: Lanes,
+    /// Frames that had to wait, and connections that were dropped because nothing was taken, when last looked at.
+    limits: (u64, u64),
+    /// Since when the broker answers and the cloud does not.
+    pub(super) silent: Option<Instant>,
 }
 
 impl Upstream {
@@ -85,6 +90,8 @@ impl Upstream {
             keep_at: now + KEEP_EVERY,
             started: now,
             dropped: Lanes::default(),
+            limits: (0, 0),
+            silent: None,
         }
     }
 
@@ -115,6 +122,12 @@ impl Driver {
         self.outbox_changed();
     }
 
+    /// Hands over what is kept across restarts.
+    pub(super) fn end_upstream(&mut self) {
+        self.upstream.meter.link(&self.link.traffic(), Timestamp::now());
+        self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+    }
+
     /// What is due: called about once a second.
     pub(super) fn look_around(&mut self) {
         let now = Instant::now();
@@ -122,6 +135,7 @@ impl Driver {
         let traffic = self.link.traffic();
         self.upstream.meter.link(&traffic, Timestamp::now());
         self.look_at_budget();
+        self.look_at_limits(traffic.stalled);
         if now >= self.upstream.keep_at {
             self.upstream.keep_at = now + KEEP_EVERY;
             self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
@@ -147,6 +161,19 @@ impl Driver {
         }
     }
 
+    fn look_at_limits(&mut self, stalled: u64) {
+        let hit = (self.limits.link_queue, stalled);
+        let before = std::mem::replace(&mut self.upstream.limits, hit);
+        let tell = |what: &str, now: u64, before: u64| {
+            if now > before {
+                let note = format!("{what}, {now} times since the agent started");
+                self.upstream.events.emit(Why::LimitHit, Regarding::Node, note);
+            }
+        };
+        tell("frames had to wait because the link's queue was full", hit.0, before.0);
+        tell("the connection was dropped because what was received was not taken in time", hit.1, before.1);
+    }
+
     fn look_at_budget(&mut self) {
         let used = self.upstream.meter.today();
         let change = self.upstream.budget.update(used);
@@ -158,12 +185,16 @@ impl Driver {
         let (used, limit) = (self.upstream.budget.used(), self.upstream.budget.limit().unwrap_or(0));
         tracing::warn!(used, limit, ?state, "the daily budget of bytes");
         self.machine.set_frugal(self.now(), state == BudgetState::Spent);
-        if state == BudgetState::Spent {
-            let note = format!(
-                "{used} bytes of {limit} for today are spent: only what matters is sent until 00:00 UTC"
-            );
-            self.upstream.events.emit(Why::TrafficBudgetSpent, Regarding::Node, note);
-        }
+        let (why, note) = match state {
+            BudgetState::Spent => {
+                let till = "only what matters is sent until 00:00 UTC";
+                (Why::TrafficBudgetSpent, format!("{used} bytes of {limit} for today are spent: {till}"))
+            }
+            BudgetState::Within => {
+                (Why::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
+            }
+        };
+        self.upstream.events.emit(why, Regarding::Node, note);
         self.tell_of_node(false);
     }
 
@@ -175,12 +206,7 @@ impl Driver {
         let store = &upstream.config.store;
         let bytes = std::fs::metadata(&store.path).map_or(0, |metadata| metadata.len());
         let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
-        let disk = facts::disk_condition(
-            &store.path,
-            bytes,
-            store.max_size,
-            before(crate::object::node::DISK_PRESSURE),
-        );
+        let disk = facts::disk_condition(&store.path, bytes, store.max_size, before(DISK_PRESSURE));
         let budget = facts::traffic_condition(
             upstream.budget.is_spent(),
             upstream.budget.used(),
@@ -196,6 +222,7 @@ impl Driver {
                 Some(_) => Some(Timestamp::now()),
             };
         }
+        tell_disk(&upstream.events, &upstream.conditions, &conditions);
         upstream.conditions.clone_from(&conditions);
         let report = facts::report(&upstream.config, conditions);
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
@@ -337,6 +364,19 @@ impl Driver {
             .collect();
         json!(lanes)
     }
+}
+
+/// Says that the disk has come under pressure, or out of it.
+fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
+    let find = |all: &[Condition]| all.iter().find(|condition| condition.condition == DISK_PRESSURE).cloned();
+    let Some(disk) = find(now) else { return };
+    let was = find(before).map_or(ConditionStatus::False, |condition| condition.status);
+    let why = match (was, disk.status) {
+        (ConditionStatus::False, ConditionStatus::True) => Why::DiskPressure,
+        (ConditionStatus::True, ConditionStatus::False) => Why::DiskPressureOver,
+        _ => return,
+    };
+    events.emit(why, Regarding::Node, disk.message);
 }
 
 /// The limits of Events as configured.
