@@ -71,8 +71,8 @@ async fn items_wait_in_order_and_the_newest_of_a_key_alone() {
     assert_eq!(page(2, 9, 1).await, [3]);
     assert_eq!(page(2, 9, 2 * content("a", "2").len()).await, [3, 4]);
     assert_eq!(page(0, 0, 0).await, [2]);
-    assert_eq!(page(4, 9, 1000).await, []);
-    assert_eq!(page(u64::MAX, 9, 1000).await, []);
+    assert!(page(4, 9, 1000).await.is_empty());
+    assert!(page(u64::MAX, 9, 1000).await.is_empty());
 }
 
 #[tokio::test]
@@ -229,16 +229,10 @@ async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
     let path = dir.path().join("edge.db");
     let store = open(&path);
     let text = "x".repeat(400);
-    let mut quarters = Vec::new();
     let (start, before) = (Instant::now(), written());
-    for quarter in 0..4u64 {
-        let start = Instant::now();
-        for batch in 0..100u64 {
-            let number = |n: u64| (quarter * 100 + batch) * 250 + n;
-            let put = |n: u64| upload(Bulk, &format!("event/default/pump.{:x}", number(n)), &text);
-            store.post((0..250).map(put).collect()).await.unwrap();
-        }
-        quarters.push(start.elapsed());
+    for batch in 0..400u64 {
+        let put = |n: u64| upload(Bulk, &format!("event/default/pump.{:x}", batch * 250 + n), &text);
+        store.post((0..250).map(put).collect()).await.unwrap();
     }
     let (time, bytes) = (start.elapsed(), written() - before);
     let OutboxState { marks, dropped, .. } = state(&store);
@@ -250,7 +244,10 @@ async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
     );
     assert!(bytes / 100_000 < 4 << 10, "{bytes} bytes written");
     assert!(size < 16 << 20, "{size} bytes of database");
-    assert!(quarters[3] < quarters[0] * 6, "a put must not cost more because much waits: {quarters:?}");
+    // Looking at all that waits for each of them would take minutes.
+    assert!(time.as_secs() < 60, "{time:?}");
+    let rows = store.stats().await.unwrap().writer.rows;
+    assert!(rows < 200_000, "{rows} rows written");
     let numbers = numbers(&store, Bulk).await;
     assert_eq!((numbers.len(), numbers[0], numbers[9999]), (10_000, 90_001, 100_000));
     store.close().await;
