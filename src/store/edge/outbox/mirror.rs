@@ -78,18 +78,18 @@ impl Outbox {
     /// confirmed for sure: all that is before the first row.
     pub(in crate::store::edge) fn open(conn: &Connection) -> Result<(Self, Lanes), StoreError> {
         let (census, damaged) = row::census(conn)?;
-        let known = read_numbering(conn);
-        let (numbering, sound) = match known {
-            (Some(id), Some(noted)) => {
-                (Numbering { id, last: later(noted, census.last) }, damaged.is_empty())
-            }
+        // The index tells of rows that a damaged page of the table hides.
+        let all_seen = sum(&census.rows, &Lane::ALL) + damaged.len() as u64 == row::indexed(conn)?;
+        let is_whole = all_seen && damaged.is_empty();
+        let (numbering, is_known) = match read_numbering(conn) {
+            (Some(id), Some(noted)) => (Numbering { id, last: later(noted, census.last) }, true),
             (id, noted) => (number_anew(id, later(noted.unwrap_or_default(), census.last)), false),
         };
         let mut outbox = Self { numbering, ..Self::default() };
-        if !sound {
+        if !(is_whole && is_known) {
             let tx = conn.unchecked_transaction()?;
-            if !damaged.is_empty() {
-                // One of them may have had the last number.
+            if !is_whole {
+                // A row that is damaged or hidden may have had the last number.
                 outbox.numbering.last = leap(outbox.numbering.last);
             }
             for id in damaged {

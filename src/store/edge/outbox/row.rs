@@ -286,6 +286,12 @@ pub(super) fn census(conn: &Connection) -> Result<(Census, Vec<i64>), StoreError
     Ok((census, damaged))
 }
 
+/// How many rows there are as far as the index knows.
+pub(super) fn indexed(conn: &Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT count(*) FROM outbox INDEXED BY outbox_by_key";
+    Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))?.unsigned_abs())
+}
+
 /// The ids of damaged rows, for a check; `pause` is called between batches and says whether to go on.
 pub(in crate::store::edge) fn damaged(
     conn: &Connection,
