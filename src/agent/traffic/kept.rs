@@ -25,25 +25,22 @@ const MAX_TEXT: usize = 64 << 10;
 
 pub(super) fn write(meter: &Meter) -> String {
     let mut out = format!("{MARK} {} {}\n", meter.day, meter.since);
-    write_row(&mut out, "link", None, &meter.link);
+    write_row(&mut out, "link", "", &meter.link);
     for (name, ways) in FRAMES.iter().zip(&meter.frames) {
         if *ways != Ways::default() {
-            write_row(&mut out, "frame", Some(name), ways);
+            write_row(&mut out, "frame ", name, ways);
         }
     }
     for Kind { name, ways } in &meter.kinds {
-        write_row(&mut out, "kind", Some(name), ways);
+        write_row(&mut out, "kind ", name, ways);
     }
     out.push_str("end");
     out
 }
 
-fn write_row(out: &mut String, row: &str, name: Option<&str>, ways: &Ways) {
+fn write_row(out: &mut String, row: &str, name: &str, ways: &Ways) {
     out.push_str(row);
-    if let Some(word) = name {
-        out.push(' ');
-        out.push_str(word);
-    }
+    out.push_str(name);
     for Count { messages, bytes } in ways.iter().flat_map(|counts| [counts.today, counts.total]) {
         // A String takes everything.
         let _ = write!(out, " {messages} {bytes}");
