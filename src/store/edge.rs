@@ -40,8 +40,11 @@ pub use local::{
     EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS,
     MAX_EVENTS_BYTES, MAX_LEASES, MAX_LOCAL_BYTES,
 };
+pub use notes::MAX_NOTE_BYTES;
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
-pub use outbox::{Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting};
+pub use outbox::{
+    Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, status_key,
+};
 pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
 
 /// The largest page cache of a reading connection, KiB.

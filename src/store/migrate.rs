@@ -23,6 +23,7 @@ pub struct Migration {
 pub const EDGE: &[Migration] = &[
     Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") },
     Migration { name: "0002_local.sql", sql: include_str!("../../migrations/edge/0002_local.sql") },
+    Migration { name: "0003_outbox.sql", sql: include_str!("../../migrations/edge/0003_outbox.sql") },
 ];
 
 /// The migrations of `migrations/cloud`, in order.
