@@ -177,7 +177,7 @@ impl EdgeObjects {
         let Some(stored) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
         let uid = stored.uid.clone();
         let waiting = if self.statuses.may_wait() {
-            let waiting = self.store.outbox_item(Lane::Status, statuses::key(&uid)).await;
+            let waiting = self.store.outbox_item(Lane::Status, edge::status_key(&uid)).await;
             waiting.map_err(|error| unavailable(&error))?
         } else {
             None
@@ -203,7 +203,7 @@ impl EdgeObjects {
         let change = statuses::Change::new(object, old)?;
         if change.is_news {
             let content = change.content(resource, &synced.uid, old)?;
-            let (lane, key, at) = (Lane::Status, statuses::key(&synced.uid), (self.clock)());
+            let (lane, key, at) = (Lane::Status, edge::status_key(&synced.uid), (self.clock)());
             self.statuses.forget(&synced.uid);
             let put = OutboxPut { lane, key, at, content: content.clone() };
             self.store.post(vec![Posting::Upload(put)]).await.map_err(|error| unavailable(&error))?;

@@ -35,11 +35,6 @@ const ENTRY_BYTES: usize = 200;
 /// that the cloud has refused.
 const KEEP: Duration = Duration::from_secs(30);
 
-/// The key of an object's status in the outbox.
-pub(super) fn key(uid: &str) -> String {
-    format!("status/{uid}")
-}
-
 /// A status as it is to be written.
 #[derive(Debug)]
 pub(super) struct Change {

@@ -7,6 +7,7 @@ mod row;
 mod shared;
 mod times;
 
+use rusqlite::Connection;
 use tokio::sync::watch;
 
 use super::EdgeStore;
@@ -26,6 +27,23 @@ pub use times::TIME_CORRECTED;
 
 /// How keys of Events begin; namespace, a slash and the name follow.
 pub(super) const EVENT_PREFIX: &str = "event/";
+
+/// The key of the status of an object.
+#[must_use]
+pub fn status_key(uid: &str) -> String {
+    format!("status/{uid}")
+}
+
+/// The status of an object that waits, as a connection sees it: what has a number up to `settled` is confirmed. A
+/// damaged one is left to the next check.
+pub(super) fn waiting_status(
+    conn: &Connection,
+    uid: &str,
+    settled: u64,
+) -> Result<Option<String>, StoreError> {
+    let found = row::item(conn, Lane::Status, &status_key(uid))?.and_then(Result::ok);
+    Ok(found.filter(|(number, _)| *number > settled).map(|(_, content)| content))
+}
 
 /// The longest item, in bytes of JSON.
 pub const MAX_UPLOAD_BYTES: usize = 64 << 10;

@@ -272,7 +272,7 @@ async fn a_write_that_is_refused_or_changes_nothing_leaves_nothing_behind() {
         let (code, answer) = send(POD_STATUS, json!({"metadata": metadata, "status": status})).await;
         assert_eq!(code, expected, "{answer}");
     }
-    let large = json!({"status": {"message": "x".repeat(MAX_UPLOAD_BYTES - 200)}});
+    let large = json!({"status": {"message": "x".repeat(MAX_UPLOAD_BYTES - 100)}});
     assert_eq!(send(POD_STATUS, large).await.0, 413, "with the name of the object it is too large");
     assert_eq!(send(POD_STATUS, json!({"status": {"phase": 7}})).await.0, 400);
     assert_eq!(send(POD_STATUS, json!({"status": {"phase": "Pending"}})).await.0, 200);

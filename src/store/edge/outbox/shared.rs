@@ -48,6 +48,11 @@ impl OutboxShared {
         settled
     }
 
+    /// The last number of the lane of status that is confirmed; none if nothing waits behind it.
+    pub(in crate::store::edge) fn settled_status(&self) -> Option<u64> {
+        (self.state.borrow().marks.rows.status > 0).then(|| self.settled().status)
+    }
+
     /// Notes what is confirmed. Numbers never go back within a process; one that was never given confirms no more
     /// than the last that was.
     pub(in crate::store::edge) fn settle(&self, lane: Lane, upto: u64) {
