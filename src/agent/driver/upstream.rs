@@ -249,7 +249,7 @@ impl Driver {
         let marks = self.upstream.marks();
         let now = self.now();
         self.ages.outbox(now, &marks);
-        self.machine.outbox_changed(now, marks);
+        self.machine.outbox_changed(now, &marks);
         let dropped = self.upstream.outbox.borrow_and_update().dropped;
         let before = std::mem::replace(&mut self.upstream.dropped, dropped);
         let lost = |lane| dropped.get(lane).saturating_sub(before.get(lane));

@@ -155,11 +155,11 @@ impl EdgeMachine {
     /// The outbox stands like this now. To be told when it was opened, before anything is put into it: what it
     /// holds then may have been sent before. And then after each commit that changed it, and when a
     /// [`EdgeEffect::RenumberOutbox`] is done.
-    pub fn outbox_changed(&mut self, now: Now, marks: OutboxMarks) {
+    pub fn outbox_changed(&mut self, now: Now, marks: &OutboxMarks) {
         if self.outbox.id != marks.id {
-            self.outbox.restart(&marks);
+            self.outbox.restart(marks);
         }
-        self.outbox.update(&marks);
+        self.outbox.update(marks);
         self.probe(now);
     }
 

@@ -234,7 +234,7 @@ impl World {
         it.db.outbox.open();
         let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, it.db.incarnation.clone());
-        machine.outbox_changed(self.now, it.db.outbox.marks());
+        machine.outbox_changed(self.now, &it.db.outbox.marks());
         it.machine = Some(machine);
         self.say(|| format!("agent {agent} starts with {totals:?}"));
     }

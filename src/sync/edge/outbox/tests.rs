@@ -55,8 +55,8 @@ impl Edge {
     fn new(opened: Lanes, put: OutboxMarks) -> Self {
         let totals = Totals { epoch: Epoch(1), ..Totals::default() };
         let mut machine = EdgeMachine::new(config(), totals, 0, None);
-        machine.outbox_changed(Now::ZERO, marks(opened, opened));
-        machine.outbox_changed(Now::ZERO, put);
+        machine.outbox_changed(Now::ZERO, &marks(opened, opened));
+        machine.outbox_changed(Now::ZERO, &put);
         Self { machine, now: Now::ZERO, sessions: 0 }
     }
 
@@ -158,7 +158,7 @@ fn a_session_begins_with_a_question_and_the_most_important_lane_goes_first() {
     assert_eq!(edge.upload(), Some((Lane::Events, vec![])));
     edge.confirm(Lanes::default());
     edge.send(Lane::Events, 0, items(1..=2));
-    edge.machine.outbox_changed(edge.now, marks(lanes(1, 2, 1), lanes(1, 2, 1)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(1, 2, 1), lanes(1, 2, 1)));
     assert_eq!((edge.read(), edge.upload()), (None, None), "one frame at a time");
     edge.confirm(lanes(0, 2, 0));
     edge.send(Lane::Status, 0, items(1..=1));
@@ -263,10 +263,10 @@ fn items_of_an_older_copy_that_were_never_sent_are_renumbered() {
     };
     assert!(above > 10);
     // More is put before it is done, even under numbers that the cloud knows.
-    edge.machine.outbox_changed(edge.now, marks(lanes(12, 0, 0), lanes(7, 0, 0)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(12, 0, 0), lanes(7, 0, 0)));
     edge.confirm(lanes(10, 0, 0));
     assert!(edge.effects().is_empty());
-    edge.machine.outbox_changed(edge.now, marks(lanes(above + 7, 0, 0), lanes(7, 0, 0)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(above + 7, 0, 0), lanes(7, 0, 0)));
     edge.send(Lane::Status, above, items(above + 1..=above + 7));
     edge.connect();
     assert!(edge.upload().is_some());
@@ -304,7 +304,7 @@ fn another_outbox_begins_anew() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     let other = OutboxMarks { id: "new".into(), ..marks(lanes(1, 0, 0), lanes(1, 0, 0)) };
-    edge.machine.outbox_changed(edge.now, other);
+    edge.machine.outbox_changed(edge.now, &other);
     assert_eq!(edge.upload(), Some((Lane::Status, vec![])), "the new one asks first");
     edge.confirm(lanes(3, 0, 0));
     assert!(edge.effects().is_empty(), "that was about the old one");
@@ -327,7 +327,7 @@ fn rows_that_were_replaced_or_dropped_are_not_asked_for_again_and_again() {
     assert!(edge.read().is_some());
     edge.machine.outbox_read(edge.now, Vec::new());
     assert_eq!(edge.read(), None);
-    edge.machine.outbox_changed(edge.now, marks(lanes(4, 0, 0), lanes(1, 0, 0)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(4, 0, 0), lanes(1, 0, 0)));
     assert_eq!(edge.read(), Some((Lane::Status, 0)));
 }
 
@@ -390,7 +390,7 @@ fn something_more_important_overtakes_a_frame_that_nobody_confirms() {
     assert!(edge.upload().is_some());
     edge.confirm(Lanes::default());
     edge.send(Lane::Bulk, 0, items(1..=1));
-    edge.machine.outbox_changed(edge.now, marks(lanes(1, 0, 1), lanes(1, 0, 1)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(1, 0, 1), lanes(1, 0, 1)));
     assert_eq!(edge.read(), None);
     edge.pass(TIMEOUT);
     edge.send(Lane::Status, 0, items(1..=1));
@@ -405,7 +405,7 @@ fn bulk_waits_while_bytes_are_saved() {
     edge.machine.set_frugal(edge.now, true);
     edge.connect();
     assert_eq!(edge.upload(), None);
-    edge.machine.outbox_changed(edge.now, marks(lanes(0, 1, 1), lanes(0, 1, 1)));
+    edge.machine.outbox_changed(edge.now, &marks(lanes(0, 1, 1), lanes(0, 1, 1)));
     assert_eq!(edge.upload(), Some((Lane::Events, vec![])));
     edge.confirm(Lanes::default());
     edge.send(Lane::Events, 0, items(1..=1));

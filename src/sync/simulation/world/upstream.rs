@@ -69,7 +69,7 @@ impl World {
             }
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
                 it.db.outbox.renumber(lane, sent, above);
-                machine.outbox_changed(now, it.db.outbox.marks());
+                machine.outbox_changed(now, &it.db.outbox.marks());
             }
             _ => {}
         }
@@ -81,7 +81,7 @@ impl World {
             Event::Marks { agent, life } if self.agents[agent].life == life => {
                 let it = &mut self.agents[agent];
                 if let Some(machine) = &mut it.machine {
-                    machine.outbox_changed(now, it.db.outbox.marks());
+                    machine.outbox_changed(now, &it.db.outbox.marks());
                 }
             }
             Event::Settle { agent, life, lane, upto } if self.agents[agent].life == life => {
