@@ -158,6 +158,9 @@ Today is 2026-11-21 (UTC). The total is since 2026-11-01T00:00:00Z.
         }
         let odd = json!({ "total": { "frames": [{ "direction": "up\u{1b}[2J", "type": "Hello" }] } });
         let shown = tables(&odd);
-        assert!(shown.contains("up\\u{1b}[2J   Hello   <none>           <none>  <none>"), "{shown}");
+        assert!(
+            shown.contains("up\\u{1b}[2J   Hello   <none>           <none>   <none>        <none>\n"),
+            "{shown}"
+        );
     }
 }
