@@ -83,6 +83,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
+    #[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
     fn object(value: Value) -> Object {
         Object::from(value.as_object().unwrap().clone())
     }

@@ -49,6 +49,7 @@ fn refused(lane: Lane, content: Value) -> Refusal {
     (reason, message)
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 fn status(uid: &str, kind: &str, name: &str, status: Value) -> Value {
     let object = json!({"apiVersion": "v1", "kind": kind, "namespace": "shop", "name": name});
     json!({"status": {"uid": uid, "object": object, "status": status}})

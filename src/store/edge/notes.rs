@@ -226,7 +226,7 @@ mod tests {
         lock(&pending).insert("k", "2".into());
         scribe.committed(&pending);
         assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("1"));
-        assert_eq!(lock(&pending).get("k").map(|text| text.to_string()).as_deref(), Some("2"));
+        assert_eq!(lock(&pending).get("k").map(ToString::to_string).as_deref(), Some("2"));
         scribe.write(&conn, &pending, Occasion::End).unwrap();
         scribe.rolled_back();
         scribe.committed(&pending);

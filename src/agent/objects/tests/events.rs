@@ -6,6 +6,7 @@ use super::*;
 const JSON: &str = "application/json";
 const PATH: &str = "/apis/events.k8s.io/v1/namespaces/lab/events";
 
+#[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 fn event(metadata: Value) -> Value {
     json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "type": "Warning",
         "reason": "Jammed", "note": "the belt stands still", "action": "Move", "reportingController": "belt",

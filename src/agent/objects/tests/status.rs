@@ -99,6 +99,7 @@ impl Node {
 const POD: &str = "/api/v1/namespaces/ns/pods/web";
 const POD_STATUS: &str = "/api/v1/namespaces/ns/pods/web/status";
 
+#[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 fn object(word: &str, name: &str, uid: &str, version: u64, status: Value) -> Change {
     let resource = resource(word);
     let body = json!({"apiVersion": resource.api_version(), "kind": resource.kind,

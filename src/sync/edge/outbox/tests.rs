@@ -52,6 +52,7 @@ struct Edge {
 
 impl Edge {
     /// Opened with these numbers, and then put into.
+    #[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
     fn new(opened: Lanes, put: OutboxMarks) -> Self {
         let totals = Totals { epoch: Epoch(1), ..Totals::default() };
         let mut machine = EdgeMachine::new(config(), totals, 0, None);

@@ -151,7 +151,7 @@ impl World {
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         machine.inventory_read(now, db.inventory(buckets, cursor, limit));
                     }
-                    effect => self.read_outbox(agent, effect),
+                    effect => self.read_outbox(agent, &effect),
                 }
             }
             Event::Loaded { life, uids } if self.cloud_life == life => {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::sync::cloud::CloudEffect;
-use crate::sync::edge::EdgeEffect;
+use crate::sync::edge::{EdgeEffect, EdgeMachine};
 use crate::sync::frame::Up;
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
@@ -55,12 +55,12 @@ impl World {
     }
 
     /// Answers what the machine wants of its outbox.
-    pub(super) fn read_outbox(&mut self, agent: usize, effect: EdgeEffect) {
+    pub(super) fn read_outbox(&mut self, agent: usize, effect: &EdgeEffect) {
         let now = self.now;
         let fails = self.random.percent(self.chaos.crash / 2);
         let it = &mut self.agents[agent];
         let Some(machine) = &mut it.machine else { return };
-        match effect {
+        match *effect {
             EdgeEffect::ReadOutbox { .. } | EdgeEffect::RenumberOutbox { .. } if fails => {
                 machine.outbox_failed(now);
             }
@@ -141,7 +141,7 @@ impl World {
     /// Everything that waited and was not dropped has taken effect, and nothing waits any more.
     pub(super) fn outbox_converged(&self) -> Result<(), String> {
         let it = &self.agents[0];
-        let is_empty = it.machine.as_ref().is_some_and(|machine| machine.outbox_is_empty());
+        let is_empty = it.machine.as_ref().is_some_and(EdgeMachine::outbox_is_empty);
         if !is_empty || it.db.outbox.len() > 0 {
             return Err(format!("outbox: {} items wait, edge {:?}", it.db.outbox.len(), it.machine));
         }
