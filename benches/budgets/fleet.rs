@@ -126,6 +126,11 @@ async fn read_packet(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((first, body))
 }
 
+async fn told_to_go(go: &mut watch::Receiver<bool>) {
+    // Without a sender there is nothing left to wait for either.
+    let _ = go.wait_for(|go| *go).await;
+}
+
 /// Waits until a deadline of a machine; for ever if there is none.
 async fn until(origin: Instant, deadline: Option<Duration>) {
     match deadline {
@@ -209,7 +214,7 @@ async fn session(
                 ready?;
                 read_packet(&mut stream).await?
             }
-            _ = go.wait_for(|go| *go) => return Ok(()),
+            () = told_to_go(&mut go) => return Ok(()),
             () = until(origin, machine.deadline()) => {
                 machine.tick(origin.elapsed(), random());
                 continue;
