@@ -505,9 +505,13 @@ async fn events_are_kept_on_the_node() {
             edge.stop().await;
             edge.run().await;
         }
-        for kind in ["events", "events.events.k8s.io"] {
-            assert_eq!(edge.names(&[kind]), ["web.1", "web.2"]);
-            let rows = edge.kubectl(&["get", kind]).rows();
+        for (kind, regarding) in
+            [("events", "involvedObject.kind=Pod"), ("events.events.k8s.io", "regarding.kind=Pod")]
+        {
+            // The agent makes Events too: of the Node.
+            let selected = ["get", kind, "--field-selector", regarding];
+            assert_eq!(edge.names(&selected[1..]), ["web.1", "web.2"]);
+            let rows = edge.kubectl(&selected).rows();
             assert_eq!(rows[0], ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]);
             assert_eq!(rows[1][1..], ["Normal", "Pulled", "pod/web", "image pulled"]);
         }
@@ -527,7 +531,8 @@ async fn events_are_kept_on_the_node() {
     edge.feed(&["create"], &event(uid, "v1", "web.3", "Started", "container started")).ok();
     watch.line("container started").await;
     edge.kubectl(&["delete", "event", "web.1"]).ok();
-    assert_eq!(edge.names(&["events"]), ["web.2", "web.3"]);
+    let of_pods = ["events", "--field-selector", "involvedObject.kind=Pod"];
+    assert_eq!(edge.names(&of_pods), ["web.2", "web.3"]);
 }
 
 #[tokio::test]

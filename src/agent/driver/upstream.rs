@@ -148,13 +148,16 @@ impl Driver {
 
     fn look_at_clock(&mut self) {
         let settled = self.upstream.times_are_settled();
-        if let Some(ClockNews::Jumped { at, by, became_known, .. }) = self.upstream.clock.look() {
+        if let Some(ClockNews::Jumped { at, by, doubtful, became_known }) = self.upstream.clock.look() {
             let seconds = by as f64 / 1000.0;
             tracing::warn!(seconds, became_known, "the clock was set");
             let more = if became_known { ", and can be right now: it could not before" } else { "" };
             let note = format!("the clock was set by {seconds:+.1} s{more}");
             self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
-            self.upstream.events.clock_set(at, by);
+            // Times of a clock that could be right stay as they are: whoever set it may be wrong.
+            if doubtful {
+                self.upstream.events.clock_set(at, by);
+            }
         }
         if settled != self.upstream.times_are_settled() {
             self.outbox_changed();

@@ -86,9 +86,14 @@ impl Vital {
 
     fn alive(&self) -> Vec<Condition> {
         let mut conditions = Vec::new();
-        if self.life == Life::Renewed {
-            let message = "the agent renews its Lease";
-            conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
+        match self.life {
+            Life::Renewed => {
+                let message = "the agent renews its Lease";
+                conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
+            }
+            // It renewed once, and its Lease has run out: that may not have been written yet.
+            Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
+            _ => {}
         }
         let message = "the cloud side and the node talk to each other";
         conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));

@@ -92,9 +92,7 @@ impl World {
         }
         if self.random.percent(chaos.lose_database) {
             self.stop_agent(0);
-            self.agents[0].db = self.agents[0].backup.clone();
-            self.agents[0].db.outbox.was_rolled_back();
-            self.forget_uploads();
+            self.roll_back();
             self.say(|| "agent 0 has an older copy of its database".into());
         }
         if self.random.percent(chaos.restore) {

@@ -20,6 +20,8 @@ pub(super) struct Upstream {
     made: u64,
     /// Items that have taken effect in any timeline of the cloud.
     pub(super) ever: HashSet<u64>,
+    /// Items that may take effect again.
+    excused: HashSet<u64>,
     /// When the cloud was last told that the node lives.
     pub(super) renewed: Option<Now>,
     /// Leases and uploads sent.
@@ -106,7 +108,7 @@ impl World {
                 // Two agents that share a name take turns with two outboxes, and the cloud knows the numbers of the
                 // last one only: what was not confirmed when they changed places may take effect again.
                 if !self.chaos_has_twins {
-                    effects.check(start)?;
+                    effects.check(start, &self.upstream.excused)?;
                 }
                 self.after(5, Event::Taken { life, token, result });
                 self.after(40, Event::SaveNumbers { life });
@@ -129,6 +131,21 @@ impl World {
             CloudEffect::Take { token, upload } => self.after(10, Event::Take { life, token, upload }),
             _ => {}
         }
+    }
+
+    /// An older copy takes the place of the agent's database.
+    pub(super) fn roll_back(&mut self) {
+        let it = &mut self.agents[0];
+        let current = it.db.outbox.id().to_owned();
+        it.db = it.backup.clone();
+        let outbox = &mut it.db.outbox;
+        outbox.was_rolled_back();
+        // If another outbox was used meanwhile, then the cloud has forgotten the numbers of this one: what waits in it
+        // may have taken effect, and does so again.
+        if outbox.id() != current || outbox.id() != self.cloud_db.effects.outbox() {
+            self.upstream.excused.extend(outbox.waiting());
+        }
+        self.forget_uploads();
     }
 
     /// The agent's database is replaced by another one. Restoring one takes longer than a frame lives: nothing
