@@ -231,6 +231,7 @@ impl World {
         let it = &mut self.agents[agent];
         it.life += 1;
         it.db.crash();
+        it.db.outbox.open();
         let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, it.db.incarnation.clone());
         machine.outbox_changed(self.now, it.db.outbox.marks());
@@ -328,8 +329,11 @@ impl World {
     fn drive_agent(&mut self, agent: usize) {
         let connected = self.link == Some(agent);
         loop {
-            let Agent { machine: Some(machine), life, .. } = &mut self.agents[agent] else { return };
+            let Agent { machine: Some(machine), life, db, .. } = &mut self.agents[agent] else { return };
             let life = *life;
+            if machine.outbox_is_compared() {
+                db.outbox.was_compared();
+            }
             if let Some(effect) = machine.poll_effect() {
                 self.perform(agent, life, effect);
                 continue;

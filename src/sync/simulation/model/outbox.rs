@@ -27,6 +27,8 @@ pub(in crate::sync::simulation) struct Outbox {
     confirmed: Lanes,
     /// What must take effect: not what a later item of its key has taken the place of, and not what was dropped.
     owed: BTreeSet<u64>,
+    /// Whether the file is an older copy that has not compared its numbers with the cloud yet.
+    is_copy: bool,
     dropped: u64,
 }
 
@@ -38,6 +40,7 @@ impl Outbox {
             last: Lanes::default(),
             confirmed: Lanes::default(),
             owed: BTreeSet::new(),
+            is_copy: false,
             dropped: 0,
         }
     }
@@ -102,6 +105,20 @@ impl Outbox {
     /// The file is an older copy: what waits in it may have been sent, or overtaken, after it was made.
     pub(in crate::sync::simulation) fn was_rolled_back(&mut self) {
         self.owed.clear();
+        self.is_copy = true;
+    }
+
+    /// All that is in the file may have been sent by an earlier life. In a copy these numbers may be those of
+    /// other items: what was put into it counts as sent if the agent starts anew before it has met the cloud.
+    pub(in crate::sync::simulation) fn open(&mut self) {
+        if self.is_copy {
+            self.owed.clear();
+        }
+    }
+
+    /// The numbers were compared with the cloud's.
+    pub(in crate::sync::simulation) fn was_compared(&mut self) {
+        self.is_copy = false;
     }
 
     pub(in crate::sync::simulation) fn len(&self) -> usize {
