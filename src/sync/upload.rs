@@ -230,3 +230,104 @@ pub enum RefusedReason {
     #[serde(other)]
     Other,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn last(taken: &Taken) -> [u64; 3] {
+        Lane::ALL.map(|lane| taken.last.get(lane))
+    }
+
+    #[test]
+    fn an_item_takes_effect_once_and_numbers_may_be_left_out() {
+        let mut taken = Taken::default();
+        taken.begin("a", Lane::Events, 0);
+        let accepted = [1, 2, 5, 5, 3, 6].map(|seq| taken.accept(Lane::Events, seq));
+        assert_eq!(accepted, [true, true, true, false, false, true]);
+        assert!(taken.accept(Lane::Status, 1), "each lane counts for itself");
+        assert_eq!(last(&taken), [1, 6, 0]);
+    }
+
+    #[test]
+    fn numbers_of_another_outbox_mean_nothing() {
+        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 7, events: 8, bulk: 9 } };
+        taken.begin("b", Lane::Events, 3);
+        assert_eq!((taken.outbox.as_str(), last(&taken)), ("b", [0, 3, 0]));
+        taken.begin("b", Lane::Status, 1);
+        assert_eq!(last(&taken), [1, 3, 0]);
+    }
+
+    #[test]
+    fn what_the_node_knows_to_be_confirmed_is_so_even_if_the_store_is_an_older_copy() {
+        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
+        taken.begin("a", Lane::Status, 5);
+        taken.begin("a", Lane::Events, 5);
+        assert_eq!(last(&taken), [5, 8, 0]);
+        assert!(!taken.accept(Lane::Status, 5) && taken.accept(Lane::Status, 6));
+    }
+
+    #[test]
+    fn an_upload_is_sane_within_the_limits_only() {
+        let upload = |outbox: &str, confirmed, seq| Upload {
+            session: String::new(),
+            outbox: outbox.into(),
+            lane: Lane::Bulk,
+            confirmed,
+            items: vec![UploadItem { seq, content: RawValue::from_string("1".into()).unwrap() }],
+        };
+        assert!(upload(&"x".repeat(MAX_OUTBOX_ID), MAX_SEQ, MAX_SEQ).is_sane());
+        assert!(!upload(&"x".repeat(MAX_OUTBOX_ID + 1), 0, 1).is_sane());
+        assert!(!upload("", 0, 1).is_sane());
+        assert!(!upload("x", MAX_SEQ + 1, 1).is_sane());
+        assert!(!upload("x", 0, MAX_SEQ + 1).is_sane());
+    }
+
+    #[test]
+    fn content_survives_as_it_is_written() {
+        let texts = [
+            r#"{"node":{"labels":{"a":"b"},"status":{"capacity":{"memory":"1Gi"}}}}"#,
+            r#"{"status":{"uid":"u","object":{"apiVersion":"v1","kind":"Pod","namespace":"n","name":"p"},"status":{"phase":"Running","n":1.0}}}"#,
+            r#"{"event":{"metadata":{"name":"e"},"note":"a \"quoted\" word"}}"#,
+        ];
+        for text in texts {
+            let content: Content<'_> = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&content).unwrap(), text);
+        }
+        let Ok(Content::Status(status)) = serde_json::from_str(texts[1]) else { panic!("must be a status") };
+        assert_eq!((&*status.uid, status.status.get()), ("u", r#"{"phase":"Running","n":1.0}"#));
+        assert!(serde_json::from_str::<Content<'_>>(r#"{"secret":{}}"#).is_err());
+    }
+
+    #[test]
+    fn the_names_of_lanes_are_those_in_frames() {
+        for (at, lane) in Lane::ALL.into_iter().enumerate() {
+            assert_eq!(serde_json::to_value(lane).unwrap(), lane.name());
+            assert_eq!(lane.index(), at);
+        }
+    }
+
+    proptest! {
+        /// However often and in whatever pieces the items are sent, each takes effect once and in order.
+        #[test]
+        fn repeated_and_overlapping_frames_have_each_effect_once(
+            frames in prop::collection::vec((0u64..20, 1u64..10), 1..30),
+        ) {
+            let (mut taken, mut effects, mut sent) = (Taken::default(), Vec::new(), 0);
+            for (start, length) in frames {
+                // A node goes on at most after what it has sent.
+                let start = start.min(sent);
+                taken.begin("a", Lane::Bulk, 0);
+                effects.extend((start + 1..=start + length).filter(|seq| taken.accept(Lane::Bulk, *seq)));
+                sent = sent.max(start + length);
+            }
+            prop_assert_eq!(effects, (1..=sent).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn no_text_makes_the_content_panic(text in ".{0,200}") {
+            let _ = serde_json::from_str::<Content<'_>>(&text);
+        }
+    }
+}

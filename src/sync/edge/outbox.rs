@@ -233,6 +233,12 @@ impl EdgeMachine {
         !self.outbox.lanes.iter().any(LaneState::waits)
     }
 
+    /// Whether the numbers of this life are known to be no other items' at the cloud.
+    #[cfg(test)]
+    pub(in crate::sync) fn outbox_is_compared(&self) -> bool {
+        self.outbox.is_probed && !self.outbox.is_renumbering()
+    }
+
     pub(super) fn forget_outbox_session(&mut self) {
         self.outbox.forget_session();
     }
