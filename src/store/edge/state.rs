@@ -73,7 +73,9 @@ pub(super) struct State {
     expired: Instant,
     /// Writes facts that change often.
     scribe: Scribe,
-    /// When a transaction failed last.
+    /// Whether the transaction that runs has more in it than was asked for.
+    goes_along: bool,
+    /// When such a transaction failed last.
     modest_since: Option<Instant>,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
@@ -150,6 +152,7 @@ impl State {
             told,
             expired: Instant::now(),
             scribe: Scribe::new(),
+            goes_along: false,
             modest_since: None,
             _lock: lock,
         };
@@ -348,6 +351,7 @@ impl State {
         stored.outbox.succeed(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
         self.stored = stored;
+        self.shared.outbox.publish(&self.stored.outbox);
         self.stale = false;
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
