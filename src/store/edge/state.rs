@@ -112,7 +112,12 @@ impl State {
         let recent = Arc::new(Recent::default());
         let (conn, stored, settled) = match open_sound(path, &options.engine, &recent) {
             Ok(opened) => opened,
-            Err(error @ (StoreError::Corrupt(_) | StoreError::MigrationChanged { .. })) => {
+            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::MigrationChanged { .. }
+                | StoreError::Internal(_)),
+            ) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
                 let opened = open_sound(path, &options.engine, &recent)?;
