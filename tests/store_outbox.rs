@@ -354,9 +354,7 @@ async fn after_a_rollback_of_the_file_what_was_never_sent_gets_numbers_above_all
     store.close().await;
     let store = open(&old);
     assert_eq!((state(&store).marks.id, state(&store).marks.last.events), (id.clone(), 10));
-    for number in 10..700 {
-        put(&store, Events, &number.to_string(), "x").await;
-    }
+    store.post((10..700).map(|n| upload(Events, &n.to_string(), "x")).collect()).await.unwrap();
     put(&store, Bulk, "b", "x").await;
     // The cloud knows numbers up to 5000: 11 to 700 have never been sent.
     store.renumber_outbox(Events, 10, 5000).await.unwrap();

@@ -73,7 +73,9 @@ pub(super) struct State {
     expired: Instant,
     /// Writes facts that change often.
     scribe: Scribe,
-    /// When a transaction failed last.
+    /// Whether the transaction that runs has more in it than was asked for.
+    goes_along: bool,
+    /// When such a transaction failed last.
     modest_since: Option<Instant>,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
@@ -110,7 +112,12 @@ impl State {
         let recent = Arc::new(Recent::default());
         let (conn, stored, settled) = match open_sound(path, &options.engine, &recent) {
             Ok(opened) => opened,
-            Err(error @ (StoreError::Corrupt(_) | StoreError::MigrationChanged { .. })) => {
+            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::MigrationChanged { .. }
+                | StoreError::Internal(_)),
+            ) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
                 let opened = open_sound(path, &options.engine, &recent)?;
@@ -150,6 +157,7 @@ impl State {
             told,
             expired: Instant::now(),
             scribe: Scribe::new(),
+            goes_along: false,
             modest_since: None,
             _lock: lock,
         };
@@ -348,6 +356,7 @@ impl State {
         stored.outbox.succeed(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
         self.stored = stored;
+        self.shared.outbox.publish(&self.stored.outbox);
         self.stale = false;
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();

@@ -208,7 +208,11 @@ impl Outbox {
         if !readable {
             tracing::warn!(key = put.key, bytes = put.content.len(), "an item cannot be sent and is dropped");
         }
-        if !readable || !self.can_fit(rules.limits, lane, put.content.len() as u64) {
+        let bytes = put.content.len() as u64;
+        if readable && !self.can_fit(rules.limits, lane, bytes) {
+            self.clear(conn, rules.settled)?;
+        }
+        if !readable || !self.can_fit(rules.limits, lane, bytes) {
             add(&mut self.counts.dropped, lane, 1);
             return Ok(());
         }

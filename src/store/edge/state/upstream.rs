@@ -11,8 +11,8 @@ use crate::store::edge::notes::{Occasion, Scribe};
 use crate::store::edge::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use crate::sync::upload::Lane;
 
-/// How long nothing but what was asked for goes into a transaction after one has failed: what is confirmed and
-/// facts that may be lost must not be why an object finds no room.
+/// How long nothing but what was asked for goes into a transaction after one with more has failed: what is
+/// confirmed and facts that may be lost must not be why an object finds no room.
 const MODEST_FOR: Duration = Duration::from_secs(30);
 
 impl State {
@@ -155,19 +155,24 @@ impl State {
     pub(super) fn go_along(&mut self, conn: &Connection) -> Result<(), StoreError> {
         if self.modest_since.is_none_or(|since| since.elapsed() >= MODEST_FOR) {
             let settled = self.shared.outbox.settled();
+            self.goes_along = self.stored.outbox.has_confirmed(settled)
+                || self.scribe.is_due(&self.shared.notes, Occasion::Commit);
             self.stored.outbox.clear(conn, settled)?;
             self.scribe.write(conn, &self.shared.notes, Occasion::Commit)?;
         }
         self.stored.outbox.note_last(conn)
     }
 
-    /// A transaction has failed: the next ones have nothing that goes along.
+    /// A transaction has failed. If something went along with it, nothing does with the next ones.
     pub(super) fn be_modest(&mut self) {
-        self.modest_since = Some(Instant::now());
+        if std::mem::take(&mut self.goes_along) {
+            self.modest_since = Some(Instant::now());
+        }
     }
 
     /// What went along is durable.
     pub(super) fn went_along(&mut self) {
+        self.goes_along = false;
         self.stored.outbox.commit();
         self.scribe.committed(&self.shared.notes);
         self.shared.outbox.publish(&self.stored.outbox);
