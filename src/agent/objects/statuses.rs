@@ -260,10 +260,10 @@ mod tests {
 
     use super::*;
 
-    #[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
     fn object(version: u64, status: Value) -> Stored {
-        let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u"},
-            "spec": {"a": 1}, "status": status});
+        let mut value = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"a": 1},
+            "metadata": {"name": "p", "uid": "u"}});
+        value["status"] = status;
         Stored { namespace: "ns".into(), name: "p".into(), version, json: value.to_string() }
     }
 

@@ -99,13 +99,13 @@ impl Node {
 const POD: &str = "/api/v1/namespaces/ns/pods/web";
 const POD_STATUS: &str = "/api/v1/namespaces/ns/pods/web/status";
 
-#[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 fn object(word: &str, name: &str, uid: &str, version: u64, status: Value) -> Change {
     let resource = resource(word);
-    let body = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
+    let mut body = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
         "metadata": {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": version.to_string(),
             "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1},
-        "spec": {"containers": [{"name": "c", "image": "nginx"}]}, "status": status});
+        "spec": {"containers": [{"name": "c", "image": "nginx"}]}});
+    body["status"] = status;
     put_body(resource, name, uid, version, &body)
 }
 
