@@ -27,6 +27,9 @@ impl Driver {
         let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
             (false, ..) => "unknown: no connection to the broker",
             (true, EdgePhase::Live, _) => "connected",
+            _ if self.removed => {
+                "this node was removed from the fleet: 'edgesync-cloud admit-node' takes it in again"
+            }
             (true, _, Some(false)) => "offline",
             (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
         };
@@ -59,6 +62,7 @@ impl Driver {
             },
             "outbox": self.show_upstream(),
             "conditions": self.upstream.conditions,
+            "traffic": self.upstream.show_traffic(),
             "objects": { "total": totals.count, "kinds": kinds },
             "store": {
                 "epoch": totals.epoch.to_string(),

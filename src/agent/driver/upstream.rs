@@ -95,6 +95,15 @@ impl Upstream {
         }
     }
 
+    /// What the status says of the traffic; `edgesync traffic` says more.
+    pub(super) fn show_traffic(&self) -> Value {
+        json!({
+            "bytesToday": self.meter.today(),
+            "dailyBudget": self.budget.limit(),
+            "budgetSpent": self.budget.is_spent(),
+        })
+    }
+
     /// The daily budget, in bytes.
     pub(super) fn budget(&self) -> Option<u64> {
         self.budget.limit()
