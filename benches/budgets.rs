@@ -7,12 +7,20 @@
 mod api;
 #[path = "budgets/fleet.rs"]
 mod fleet;
+#[path = "budgets/idle.rs"]
+mod idle;
 #[path = "budgets/ingest.rs"]
 mod ingest;
+#[path = "budgets/leases.rs"]
+mod leases;
 #[path = "budgets/objects.rs"]
 mod objects;
+#[path = "budgets/outbox.rs"]
+mod outbox;
 #[path = "budgets/processes.rs"]
 mod processes;
+#[path = "budgets/relay.rs"]
+mod relay;
 #[path = "budgets/table.rs"]
 mod table;
 
@@ -28,8 +36,11 @@ const SECTIONS: &[Section] = &[
     ("reconnect", processes::reconnect),
     ("latency", processes::latency),
     ("start", processes::start),
+    ("idle", idle::traffic),
+    ("outbox", outbox::day_offline),
     ("fleet", fleet::reconnect_storm),
     ("api", api::figures),
+    ("leases", leases::figures),
 ];
 
 fn main() -> anyhow::Result<()> {

@@ -5,18 +5,24 @@
 
 mod access;
 mod apply;
+mod clock;
 mod door;
 mod driver;
+mod events;
+mod facts;
 mod kinds;
+pub mod metrics;
 mod objects;
 pub(crate) mod presence;
 mod status;
+mod traffic;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -29,12 +35,14 @@ use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
 
 use access::Tokens;
+use clock::Clock;
 use door::DoorState;
-use driver::Driver;
+use driver::{Driver, Upstream, event_limits, outbox_limits};
 #[cfg(feature = "cloud")]
 pub(crate) use driver::{random, watch};
+use events::Events;
 use kinds::KnownKinds;
-use objects::EdgeObjects;
+use objects::{EdgeObjects, ReadClock};
 use presence::Presence;
 use status::StatusExtension;
 
@@ -53,13 +61,20 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config().clone();
     let mut signals = Signals::new().context("installing signal handlers")?;
     make_parent(&config.store.path)?;
+    let clock = Clock::new(last_written(&config.store.path));
     let store = EdgeStore::open(&config.store.path, store_options(&config))
         .with_context(|| format!("opening {}", config.store.path.display()))?;
+    let read_clock = clock.reader();
+    let events = {
+        let read_clock = Arc::clone(&read_clock);
+        Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
+    };
+    let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
     let kinds = Arc::new(KnownKinds::default());
     kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    let mut api = serve_api(&config, &store, &kinds, questions, api_stopped).await?;
+    let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
     let topics = Topics::new(&config.link.prefix)?;
     let (link, heard) = Link::spawn(link_options(&config, &topics)?);
     tracing::info!(
@@ -69,11 +84,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         version = VERSION,
         "the agent runs"
     );
+    events.begin_run().await;
     systemd::ready("looking for the cloud");
-    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone());
+    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream);
     driver.run(&mut service, &mut signals, heard, asked).await;
-    systemd::stopping("draining");
-    tracing::info!("told to stop: draining");
     let farewell = Presence::farewell(&topics, &config.node.name);
     signals
         .during(async {
@@ -94,11 +108,18 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// When a database was written last: a time in the past, if the clock was right then.
+fn last_written(path: &Path) -> Timestamp {
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|time| Timestamp::try_from(time).ok()).unwrap_or(Timestamp::MIN)
+}
+
 /// Serves the local API on the Unix socket, and over TCP as soon as its address can be had.
 async fn serve_api(
     config: &Config,
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
+    clock: ReadClock,
     questions: mpsc::Sender<status::Question>,
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
@@ -107,10 +128,10 @@ async fn serve_api(
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
-    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer);
+    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
     let (state, door) = watch::channel(DoorState::default());
-    let extension = StatusExtension::new(questions, door);
+    let extension = StatusExtension::new(questions, door, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
     let until = until_stopped(stopped.clone());
@@ -152,6 +173,7 @@ fn store_options(config: &Config) -> EdgeOptions {
     options.engine.wal_bytes = store.wal_size;
     options.engine.max_bytes = Some(store.max_size);
     options.flush_after = store.flush_interval;
+    options.outbox = outbox_limits(config);
     // Without a scrub the digest is still recomputed at the start.
     options.check_every = store.scrub_interval.unwrap_or(Duration::MAX / 4);
     options
@@ -219,5 +241,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
         retry_max: config.link.backoff_max.max(config.sync.hello_timeout),
         report_attempts: 4,
         max_applying: 8,
+        lease_interval: config.lease.interval,
+        lease_duration: config.lease.duration,
     }
 }

@@ -21,6 +21,8 @@ mod discovery;
 mod dispatch;
 mod documents;
 mod duplicates;
+#[cfg(feature = "cloud")]
+mod events;
 mod extension;
 mod health;
 mod keeper;
@@ -48,11 +50,13 @@ mod write;
 pub use address::{Address, AddressError};
 pub use auth::{Access, Peer, Role};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+#[cfg(feature = "cloud")]
+pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
 pub use keeper::{
     Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,
 };
-pub use kind::{Kind, PrinterColumn};
+pub use kind::{Kind, PrinterColumn, Writable};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;
@@ -60,3 +64,21 @@ pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use server::{Limits, Server};
+
+/// What is wrong with an object by the rules of its kind: as a new one, or in the place of another one. For tests of
+/// what other parts write past the API.
+#[cfg(test)]
+pub(crate) fn broken_rules(
+    kind: &crate::object::Resource,
+    old: Option<&crate::object::Object>,
+    object: &crate::object::Object,
+) -> Vec<crate::object::status::Cause> {
+    let schema = crate::object::schema::builtin(&kind.group, &kind.version, &kind.kind);
+    let mut causes =
+        schema.map(|schema| crate::object::schema::validate(&schema, object.fields())).unwrap_or_default();
+    causes.extend(match old {
+        None => rules::check_create(kind, object),
+        Some(old) => rules::check_update(kind, old, object),
+    });
+    causes
+}

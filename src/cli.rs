@@ -21,6 +21,7 @@ mod program;
 pub mod records;
 mod resolve;
 pub mod service;
+pub mod traffic;
 
 use std::error::Error;
 use std::fmt;

@@ -9,11 +9,14 @@ pub mod demo;
 mod fleet;
 #[cfg(test)]
 mod memory;
+pub mod metrics;
 mod node;
 mod objects;
 pub mod placement;
 mod service;
 mod upkeep;
+mod uploads;
+mod vitals;
 
 pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;

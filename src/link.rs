@@ -25,7 +25,7 @@ pub mod retry;
 pub mod topic;
 
 pub use cause::Cause;
-pub use counters::{Counters, Traffic};
+pub use counters::{Counters, Endings, Traffic};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;
 pub use handle::{LinkHandle, PublishError};

@@ -4,6 +4,7 @@ mod fields;
 pub mod kinds;
 mod meta;
 pub mod name;
+pub mod node;
 pub mod objectsync;
 mod owned;
 mod resource;
@@ -17,7 +18,11 @@ pub mod yaml;
 
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use kinds::pluralize;
-pub use meta::{Head, HeadMeta, MAX_DEPTH, too_deep, with_resource_version, without_managed_fields};
+pub use meta::{
+    Head, HeadMeta, MAX_DEPTH, member, too_deep, with_field, with_managed_fields, with_resource_version,
+    with_status, without_managed_fields,
+};
+pub use node::{Condition, ConditionStatus, NodeReport};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};

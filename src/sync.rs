@@ -16,3 +16,4 @@ pub mod replica;
 #[cfg(test)]
 mod simulation;
 pub mod timing;
+pub mod upload;

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api_support::{Running, config_map, connect, parse, raw, send, soon};
-use edgesync::api::{Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, Snapshot, Stored};
+use edgesync::api::{
+    Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, SYSTEM_NAMESPACES, Snapshot, Stored,
+};
 use edgesync::object::status::Result;
 use edgesync::object::{Object, Resource, Status, kinds};
 use serde_json::{Value, json};
@@ -51,6 +53,21 @@ async fn an_object_is_created_read_replaced_and_deleted_over_both_kinds_of_socke
         let gone = send(address, "GET", &map_path(name), "", "").await;
         assert_eq!((gone.code, gone.reason().as_str()), (404, "NotFound"));
         assert_eq!(gone.json()["message"], format!("configmaps \"{name}\" not found"));
+    }
+}
+
+#[tokio::test]
+async fn namespaces_that_every_cluster_has_stay() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for name in SYSTEM_NAMESPACES {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}).to_string();
+        // They may be there already.
+        send(&running.unix, "POST", "/api/v1/namespaces", JSON, &namespace).await;
+        let path = format!("/api/v1/namespaces/{name}");
+        let refused = send(&running.unix, "DELETE", &path, "", "").await;
+        assert_eq!((refused.code, refused.reason().as_str()), (403, "Forbidden"), "{name}");
+        assert_eq!(send(&running.unix, "GET", &path, "", "").await.code, 200);
     }
 }
 

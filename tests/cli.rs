@@ -41,7 +41,7 @@ fn config(text: &str) -> (tempfile::TempDir, String) {
 fn help_and_version_go_to_standard_output_and_succeed() {
     let help = run(EDGE, &["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for command in ["run", "check-config", "status", "get", "syncs"] {
+    for command in ["run", "check-config", "status", "traffic", "get", "syncs"] {
         assert!(out(&help).contains(&format!("\n  {command} ")), "{}", out(&help));
     }
     let version = run(EDGE, &["--version"]);
@@ -87,7 +87,7 @@ fn check_config_prints_what_is_in_force() {
 fn an_agent_that_is_not_running_is_69() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("edgesync.sock");
-    for command in [&["status"][..], &["syncs"], &["get", "configmaps"]] {
+    for command in [&["status"][..], &["traffic"], &["syncs"], &["get", "configmaps"]] {
         let output = run(EDGE, &[command, &["--socket", socket.to_str().unwrap()]].concat());
         assert_eq!(output.status.code(), Some(69), "{}", err(&output));
         assert!(err(&output).contains("edgesync.sock"), "{}", err(&output));
@@ -122,7 +122,14 @@ mod cloud_side {
     fn a_cloud_side_that_is_not_running_is_69() {
         // A port that was free a moment ago and that nobody listens on.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        for command in [&["nodes"][..], &["syncs"], &["get", "cm"], &["confirm-deletions", "gw-1"]] {
+        for command in [
+            &["nodes"][..],
+            &["syncs"],
+            &["get", "cm"],
+            &["confirm-deletions", "gw-1"],
+            &["remove-node", "gw-1"],
+            &["admit-node", "gw-1"],
+        ] {
             let output = run(CLOUD, &[command, &["--server", &free]].concat());
             assert_eq!(output.status.code(), Some(69), "{command:?}: {}", err(&output));
         }

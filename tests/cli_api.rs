@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api_support::{Running, config_map};
-use edgesync::api::{Address, Client, Kind, Limits};
+use edgesync::api::{Address, Client, Kind, Limits, Writable};
 use edgesync::cli::apply::{self, Summary};
 use edgesync::cli::get::{self, Query};
 use edgesync::cli::output::Output;
@@ -164,7 +164,11 @@ async fn a_custom_kind_is_applied_and_shown_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = api_support::open(&dir.path().join("cloud.db")).await;
     let resource = Arc::new(kinds::guess("example.com/v1", "Widget", true));
-    keeper.set_custom(&[Arc::new(Kind { custom: true, writable: true, ..Kind::bare(resource) })]);
+    keeper.set_custom(&[Arc::new(Kind {
+        custom: true,
+        writable: Writable::Everything,
+        ..Kind::bare(resource)
+    })]);
     let running = Running::start(Arc::new(keeper), Limits::cloud()).await;
     let client = running.client();
     let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";

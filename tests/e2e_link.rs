@@ -433,7 +433,12 @@ async fn an_idle_link_carries_pings_and_nothing_else(site: &Site, cloud: &Cloud)
     const IDLE: Duration = Duration::from_secs(10);
     /// A ping and its answer have two bytes each, and one goes every half keepalive.
     const PINGS: u64 = 2 * (2 * IDLE.as_secs() / KEEPALIVE.as_secs() + 1);
-    let agent = agent(site, cloud.mqtt).await;
+    let agent = Agent::start_with(site, NODE, cloud.mqtt, |settings| {
+        settings.text("link.keepalive", "4s").text("link.connect_timeout", "3s");
+        // Renewals are not what this is about: tests/e2e_upstream.rs looks at those.
+        settings.text("lease.interval", "1h").text("lease.duration", "4h");
+    })
+    .await;
     cloud.apply(objects(0..20)).await;
     same(cloud, &agent).await;
     let traffic = async || (agent.counts("/link/bytesIn").await, agent.counts("/link/bytesOut").await);

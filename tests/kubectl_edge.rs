@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e_site::{Agent, PATIENCE, Settings, Site, Snapshot, eventually};
-use kubectl_support::{Cluster, Kubectl, Run};
+use e2e_site::{Agent, PATIENCE, Site, Snapshot, eventually};
+use kubectl_support::{Cluster, Edge, Kubectl};
 use serde_json::{Value, json};
 
 const NODE: &str = "edge-1";
@@ -51,87 +51,10 @@ const COUNT: u64 = 5;
 /// What people are told who want to change what came from the cloud.
 const HINT: &str = "change it on the cloud side";
 
-/// An agent, and kubectls with what it has written for them.
-struct Edge {
-    agent: Agent,
-    /// For everybody in the group of the files.
-    local: Kubectl,
-    /// For the agent's user.
-    secrets: Kubectl,
-}
-
-impl Edge {
-    /// A node of the cluster; its API has an address that stays the same.
-    async fn start(cluster: &Cluster) -> Self {
-        Self::start_with(cluster, |_| {}).await
-    }
-
-    async fn start_with(cluster: &Cluster, change: impl FnOnce(&mut Settings)) -> Self {
-        let agent = Agent::start_with(&cluster.site, NODE, cluster.cloud.mqtt, |settings| {
-            settings.text("api.listen", Site::address());
-            change(settings);
-        })
-        .await;
-        let kubeconfig = agent.database.with_file_name("kubeconfig");
-        let secrets = agent.database.with_file_name("kubeconfig-secrets");
-        let local = Kubectl::with_kubeconfig(&cluster.site, "local", &kubeconfig);
-        let secrets = Kubectl::with_kubeconfig(&cluster.site, "secrets", &secrets);
-        let edge = Self { agent, local, secrets };
-        if !edge.agent.settings.is("api.listen", "off") {
-            edge.opened().await;
-        }
-        edge
-    }
-
-    /// Waits until the API answers over TCP, and gives where.
-    async fn opened(&self) -> String {
-        let status = self.agent.until("its API answers over TCP", |status| status["api"]["state"] == "open");
-        status.await["api"]["address"].as_str().unwrap().to_owned()
-    }
-
-    async fn stop(&mut self) {
-        self.agent.stop().await;
-    }
-
-    async fn run(&mut self) {
-        self.agent.run().await;
-        self.opened().await;
-    }
-
-    async fn crash(&mut self) {
-        self.agent.crash().await;
-        self.opened().await;
-    }
-
-    #[track_caller]
-    fn kubectl(&self, arguments: &[&str]) -> Run {
-        self.local.run(arguments)
-    }
-
-    /// An object, by kind and name.
-    #[track_caller]
-    fn get(&self, object: &str) -> Value {
-        self.kubectl(&["get", object, "-o", "json"]).json()
-    }
-
-    /// The names of what is listed.
-    #[track_caller]
-    fn names(&self, arguments: &[&str]) -> Vec<String> {
-        let run = self.kubectl(&[&["get", "-o", "name"], arguments].concat());
-        run.lines().iter().map(|line| line.split_once('/').unwrap().1.to_owned()).collect()
-    }
-
-    /// Puts manifests in by a command.
-    #[track_caller]
-    fn feed(&self, arguments: &[&str], manifest: &Value) -> Run {
-        self.local.feed(&[arguments, &["-f", "-"]].concat(), &manifest.to_string())
-    }
-}
-
 /// A cluster and a node that holds [`OBJECTS`].
 async fn in_sync() -> (Edge, Cluster) {
     let cluster = Cluster::start().await;
-    let edge = Edge::start(&cluster).await;
+    let edge = Edge::start(&cluster, NODE).await;
     cluster.apply(OBJECTS);
     cluster.cloud.in_sync(NODE, COUNT).await;
     (edge, cluster)
@@ -176,7 +99,7 @@ fn event(uid: &Value, api_version: &str, name: &str, reason: &str, note: &str) -
 #[tokio::test]
 async fn a_watch_on_the_node_sees_objects_arrive_change_and_go() {
     let cluster = Cluster::start().await;
-    let edge = Edge::start(&cluster).await;
+    let edge = Edge::start(&cluster, NODE).await;
     let tables = edge.local.start(&["get", "configmaps", "-A", "-w"], "");
     let changes = edge.local.start(&["get", "configmaps", "-A", "-w", "--output-watch-events"], "");
     let chosen =
@@ -582,9 +505,13 @@ async fn events_are_kept_on_the_node() {
             edge.stop().await;
             edge.run().await;
         }
-        for kind in ["events", "events.events.k8s.io"] {
-            assert_eq!(edge.names(&[kind]), ["web.1", "web.2"]);
-            let rows = edge.kubectl(&["get", kind]).rows();
+        for (kind, regarding) in
+            [("events", "involvedObject.kind=Pod"), ("events.events.k8s.io", "regarding.kind=Pod")]
+        {
+            // The agent makes Events too: of the Node.
+            let selected = ["get", kind, "--field-selector", regarding];
+            assert_eq!(edge.names(&selected[1..]), ["web.1", "web.2"]);
+            let rows = edge.kubectl(&selected).rows();
             assert_eq!(rows[0], ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]);
             assert_eq!(rows[1][1..], ["Normal", "Pulled", "pod/web", "image pulled"]);
         }
@@ -604,7 +531,8 @@ async fn events_are_kept_on_the_node() {
     edge.feed(&["create"], &event(uid, "v1", "web.3", "Started", "container started")).ok();
     watch.line("container started").await;
     edge.kubectl(&["delete", "event", "web.1"]).ok();
-    assert_eq!(edge.names(&["events"]), ["web.2", "web.3"]);
+    let of_pods = ["events", "--field-selector", "involvedObject.kind=Pod"];
+    assert_eq!(edge.names(&of_pods), ["web.2", "web.3"]);
 }
 
 #[tokio::test]

@@ -121,8 +121,11 @@ async fn the_ends_of_a_connection_are_told_apart() {
 #[tokio::test]
 async fn names_and_ports_that_lead_nowhere_are_told_apart() {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let (_link, mut events) = Link::spawn(options(free));
-    assert_eq!(cause(&mut events).await.label(), "refused");
+    let (link, mut events) = Link::spawn(options(free));
+    let refused = cause(&mut events).await;
+    assert_eq!(refused.label(), "refused");
+    assert!(link.endings().failed[refused.index()] >= 1, "an attempt that failed");
+    assert_eq!(link.endings().lost, [0; Cause::COUNT], "there was no connection to lose");
     let mut nowhere = options(free);
     nowhere.host = "a..b".to_owned();
     let (_link, mut events) = Link::spawn(nowhere);
@@ -138,10 +141,12 @@ async fn a_session_taken_over_waits_for_minutes_and_says_so() {
             peer.send_bytes(&bytes);
             while peer.read().is_some() {}
         });
-        let (_link, mut events) = Link::spawn(options(broker.address()));
+        let (link, mut events) = Link::spawn(options(broker.address()));
         connected(&mut events).await;
         let LinkEvent::Disconnected { cause, retry_in } = next(&mut events).await else { panic!() };
         assert_eq!(cause, Cause::TakenOver { client_id: "node-1".to_owned() });
+        assert_eq!(link.endings().lost[cause.index()], 1);
+        assert_eq!(link.endings().failed, [0; Cause::COUNT]);
         assert!(cause.to_string().contains("same name"), "{cause}");
         assert!(retry_in >= Duration::from_secs(300), "{retry_in:?}");
     }
@@ -179,6 +184,7 @@ async fn an_error_in_a_puback_names_the_message_it_is_for() {
     });
     let (link, mut events) = Link::spawn(options(broker.address()));
     connected(&mut events).await;
+    assert_eq!(link.traffic().round_trip, None);
     for topic in ["t/a", "t/b", "t/c"] {
         link.try_publish(topic, vec![1], false).unwrap();
     }
@@ -188,6 +194,8 @@ async fn an_error_in_a_puback_names_the_message_it_is_for() {
     let traffic = link.traffic();
     assert_eq!((traffic.not_taken, traffic.no_subscriber, traffic.unacknowledged), (1, 1, 0));
     assert_eq!(traffic.messages_out, 3);
+    let round_trip = traffic.round_trip.unwrap();
+    assert!(round_trip < PATIENCE, "{round_trip:?}");
 }
 
 #[tokio::test]

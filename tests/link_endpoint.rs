@@ -196,7 +196,7 @@ async fn of_two_links_with_one_name_the_older_is_told_and_waits_for_minutes() {
     let (_, _, online) = message(&mut fleet).await;
     assert_eq!(online, format!("online {second_id}").into_bytes());
     assert_eq!(broker.presence("n-1"), Some(online));
-    assert_eq!(broker.traffic().taken_over, 1);
+    assert_eq!((broker.traffic().taken_over, broker.traffic().open), (1, 1));
 }
 
 #[tokio::test]

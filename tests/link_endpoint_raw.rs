@@ -326,6 +326,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
         tokio::task::yield_now().await;
     }
     assert!(full, "{queued} bytes were queued without an end");
+    assert_eq!(broker.traffic().queue_full, 1);
     broker.try_publish("witness", b"at once".to_vec()).unwrap();
     let asked = Instant::now();
     assert_eq!(link_message(&mut events).await.1, b"at once");

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use edgesync::sync::digest::Digest;
 use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
+use edgesync::sync::upload::{Content, RefusedReason, Taken};
 
 const LIMIT: usize = DEFAULT_MAX_FRAME as usize;
 const MAX_OBJECT: usize = DEFAULT_MAX_OBJECT as usize;
@@ -90,6 +91,7 @@ fn written_again(frame: Received) -> Option<Down> {
         Received::Confirm(frame) => Some(Down::Confirm(frame)),
         Received::InventoryRequest(frame) => Some(Down::InventoryRequest(frame)),
         Received::HelloRequest(frame) => Some(Down::HelloRequest(frame)),
+        Received::UploadConfirm(frame) => Some(Down::UploadConfirm(frame)),
     }
 }
 
@@ -137,8 +139,8 @@ fn no_object_of_an_example_is_rejected() {
 fn each_type_of_frame_has_an_example() {
     let shown: BTreeSet<(String, String)> =
         frames().map(|example| (example.direction, example.r#type)).collect();
-    let up = ["Hello", "Report", "Inventory"].map(|name| ("up", name));
-    let down = ["Welcome", "Objects", "Part", "Confirm", "InventoryRequest", "HelloRequest"]
+    let up = ["Hello", "Report", "Inventory", "Lease", "Upload"].map(|name| ("up", name));
+    let down = ["Welcome", "Objects", "Part", "Confirm", "InventoryRequest", "HelloRequest", "UploadConfirm"]
         .map(|name| ("down", name));
     let all: BTreeSet<(String, String)> =
         up.into_iter().chain(down).map(|(direction, name)| (direction.into(), name.into())).collect();
@@ -167,4 +169,54 @@ fn the_digest_of_the_hello_is_that_of_the_named_objects() {
         digest.add(hello.epoch, &item.uid, &item.resource_version);
     }
     assert_eq!((report.objects.len() as u64, digest), (hello.count, hello.digest));
+}
+
+#[test]
+fn each_kind_of_content_of_an_upload_is_shown_and_read() {
+    let mut shown = BTreeSet::new();
+    for example in frames().filter(|example| example.r#type == "Upload") {
+        let Up::Upload(upload) = decode_up(&example) else { panic!("must be an upload") };
+        for item in &upload.items {
+            shown.insert(match serde_json::from_str(item.content.get()).unwrap() {
+                Content::Node(_) => "node",
+                Content::Status(_) => "status",
+                Content::Event(_) => "event",
+            });
+        }
+    }
+    assert_eq!(shown, BTreeSet::from(["node", "status", "event"]));
+}
+
+#[test]
+fn a_lease_is_at_most_150_bytes() {
+    let lease = frames().find(|example| example.r#type == "Lease").unwrap();
+    assert!(decode_up(&lease).encode(usize::MAX).unwrap().len() <= 150);
+}
+
+#[test]
+fn the_confirm_that_is_shown_answers_an_upload_that_is_shown() {
+    let confirm = frames().find(|example| example.r#type == "UploadConfirm").unwrap();
+    let Received::UploadConfirm(confirm) = decode_down(&confirm) else { panic!("must be a confirm") };
+    let answered = frames().filter(|example| example.r#type == "Upload").any(|example| {
+        let Up::Upload(upload) = decode_up(&example) else { panic!("must be an upload") };
+        let mut taken = Taken { outbox: confirm.outbox.clone(), last: confirm.last };
+        taken.begin(&upload.outbox, upload.lane, upload.confirmed);
+        let refused = |seq| confirm.refused.iter().any(|refused| refused.seq == seq);
+        !upload.items.is_empty()
+            && taken.last == confirm.last
+            && upload.items.iter().all(|item| !taken.accept(upload.lane, item.seq))
+            && upload.items.iter().any(|item| refused(item.seq))
+    });
+    assert!(answered);
+}
+
+#[test]
+fn each_reason_for_a_refusal_is_described() {
+    let document = document();
+    for reason in
+        [RefusedReason::Invalid, RefusedReason::Gone, RefusedReason::Recreated, RefusedReason::NotPlaced]
+    {
+        let name = serde_json::to_value(reason).unwrap();
+        assert!(document.contains(&format!("\n| `{}` |", name.as_str().unwrap())), "{name} has no row");
+    }
 }

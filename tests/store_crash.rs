@@ -9,8 +9,9 @@ mod store_support;
 use std::collections::BTreeMap;
 
 use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, LocalKind, Writing};
+use edgesync::store::edge::{EdgeOptions, EdgeStore, LocalKind, OutboxLimits, Writing};
 use edgesync::sync::replica::Totals;
+use edgesync::sync::upload::Lane;
 use rusqlite::ffi;
 use store_support::vfs::{Disk, Op, Random, after_power_cut, register, write_image};
 use store_support::*;
@@ -27,13 +28,15 @@ fn options(vfs: &str) -> EdgeOptions {
     options.engine.vfs = Some(vfs.to_owned());
     // Small, so that the log is copied into the database many times.
     options.engine.wal_bytes = 96 << 10;
+    // So few that some are dropped.
+    options.outbox = OutboxLimits { rows: 40, bytes: 1 << 20 };
     options
 }
 
 /// Applies batches of all sizes: new objects, updates, deletes, objects again under new versions.
 async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut Random) -> Vec<Said> {
     let mut said = Vec::new();
-    let mut held = BTreeMap::new();
+    let mut held = outbox(store).await;
     for version in 1..=commits as u64 {
         let size = if random.below(8) == 0 { 40 } else { 1 + random.below(3) };
         let changes = (0..size)
@@ -57,11 +60,35 @@ async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut R
             held.insert(name, lease.body);
             said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
         }
+        if random.below(2) == 0 {
+            let puts = 1 + random.below(6);
+            let put = |_| {
+                let lane = Lane::ALL[random.below(3) as usize];
+                upload(lane, &format!("key-{}", random.below(30)), &version.to_string())
+            };
+            store.post((0..puts).map(put).collect()).await.unwrap();
+            let position = disk.position();
+            held.retain(|key, _| !key.starts_with("outbox/"));
+            held.extend(outbox(store).await);
+            said.push(Said { position, totals: commit.totals, held: held.clone() });
+        }
         if random.below(3) == 0 {
             store.confirm(commit.totals.revision - random.below(4).min(commit.totals.revision));
         }
     }
     said
+}
+
+/// What waits in the outbox, and the last numbers of its lanes.
+async fn outbox(store: &EdgeStore) -> BTreeMap<String, String> {
+    let mut rows = BTreeMap::new();
+    for lane in Lane::ALL {
+        let items = waiting(store, lane).await;
+        rows.extend(items.into_iter().map(|(seq, text)| (format!("outbox/{}/{seq}", lane.name()), text)));
+        let last = store.outbox().borrow().marks.last.get(lane);
+        rows.insert(format!("outbox/{}", lane.name()), last.to_string());
+    }
+    rows
 }
 
 /// Opens what a power cut has left and compares it with what was said before it.
@@ -80,6 +107,7 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
     held.extend(
         all_local(&store, LocalKind::Lease).await.into_iter().map(|(name, lease)| (name, lease.body)),
     );
+    held.extend(outbox(&store).await);
     store.close().await;
     if check.renewed {
         return Err("the totals do not match the rows".into());
@@ -92,7 +120,8 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
         return Ok(());
     }
     // Before the first commit there is nothing to lose.
-    if reported.is_none() && totals.revision == 0 && held.is_empty() {
+    let nothing = held.iter().all(|(key, last)| key.starts_with("outbox/") && last == "0");
+    if reported.is_none() && totals.revision == 0 && nothing {
         return Ok(());
     }
     Err(format!("revision {} with {} objects", totals.revision, held.len()))

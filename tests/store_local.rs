@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use edgesync::store::StoreError;
 use edgesync::store::edge::{
-    EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
-    Scan,
+    Clocked, EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
+    MAX_LEASES, Scan,
 };
 use store_support::*;
 
 use LocalKind::{Event, Lease};
 
 async fn create(store: &EdgeStore, kind: LocalKind, name: &str, text: &str) -> u64 {
-    let outcome = store.write_local(LocalWrite::Create(local(kind, name, text))).await.unwrap();
+    let outcome =
+        store.write_local(LocalWrite::Create(local(kind, name, text)), Clocked::default()).await.unwrap();
     outcome.unwrap().version
 }
 
@@ -36,7 +37,11 @@ async fn versions_grow_with_each_change_over_restarts_and_crashes() {
         assert!(lease.body.contains(&format!(r#""resourceVersion":"{}""#, lease.version)), "{}", lease.body);
         last = lease.version;
         if round % 5 == 0 {
-            let gone = store.write_local(LocalWrite::Remove(lease, last)).await.unwrap().unwrap();
+            let gone = store
+                .write_local(LocalWrite::Remove(lease, last), Clocked::default())
+                .await
+                .unwrap()
+                .unwrap();
             last = gone.version;
         }
         // What lies on the disk now is what a crash would leave.
@@ -60,7 +65,7 @@ async fn versions_grow_with_each_change_over_restarts_and_crashes() {
 async fn a_write_is_refused_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
-    let refused = async |write| store.write_local(write).await.unwrap().unwrap_err();
+    let refused = async |write| store.write_local(write, Clocked::default()).await.unwrap().unwrap_err();
     let version = create(&store, Lease, "a", "1").await;
     assert_eq!(refused(LocalWrite::Create(local(Lease, "a", "2"))).await, LocalRefusal::Exists);
     assert_eq!(
@@ -79,7 +84,11 @@ async fn a_write_is_refused_with_its_reason() {
     assert_eq!(refused(LocalWrite::Create(local(Lease, "b", "1"))).await, LocalRefusal::TooMany);
     // Those that are there can be changed, and one that goes makes room.
     let held = write_local(&store, local(Lease, "a", "2")).await.unwrap();
-    store.write_local(LocalWrite::Remove(held.clone(), held.version)).await.unwrap().unwrap();
+    store
+        .write_local(LocalWrite::Remove(held.clone(), held.version), Clocked::default())
+        .await
+        .unwrap()
+        .unwrap();
     create(&store, Lease, "b", "1").await;
     assert_eq!(all_local(&store, Lease).await.len(), MAX_LEASES);
 }
@@ -249,8 +258,9 @@ async fn a_database_of_the_schema_before_gets_versions_when_it_is_opened() {
     store.close().await;
     let conn = rusqlite::Connection::open(&path).unwrap();
     conn.execute_batch(
-        "DROP TABLE local_objects; DELETE FROM migrations WHERE version = 2; PRAGMA user_version = 1;
-         DELETE FROM meta WHERE key IN ('api_base', 'local_version')",
+        "DROP TABLE local_objects; DROP TABLE outbox; DELETE FROM migrations WHERE version >= 2;
+         PRAGMA user_version = 1;
+         DELETE FROM meta WHERE key IN ('api_base', 'local_version', 'outbox_id', 'outbox_last')",
     )
     .unwrap();
     drop(conn);

@@ -14,12 +14,13 @@ use edgesync::sync::frame::Received;
 use serde_json::Value;
 
 use crate::objects::object;
+use crate::relay::Relay;
 use crate::table::Table;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A child that is killed and waited for at the end.
-struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -29,10 +30,12 @@ impl Drop for Process {
 }
 
 /// Where everything of one installation is.
-struct Site {
+pub(crate) struct Site {
     directory: tempfile::TempDir,
     api: u16,
     runtime: tokio::runtime::Runtime,
+    /// A line of its own for agents whose link is cut.
+    line: Relay,
     _mosquitto: Process,
     _cloud: Process,
 }
@@ -41,7 +44,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = ready() {
@@ -81,7 +84,7 @@ fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
 }
 
 impl Site {
-    fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         // Built before anything is measured.
         edge_program();
         let directory = tempfile::tempdir()?;
@@ -122,7 +125,8 @@ impl Site {
         until("mosquitto listens", || std::net::TcpStream::connect(("127.0.0.1", broker)).ok())?;
         let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let site = Self { directory, api, runtime, _mosquitto: mosquitto, _cloud: cloud };
+        let line = Relay::new(free_port()?, broker);
+        let site = Self { directory, api, runtime, line, _mosquitto: mosquitto, _cloud: cloud };
         until("the cloud's API answers", || site.cloud_get("/edgesync/v1/nodes").ok())?;
         Ok(site)
     }
@@ -143,12 +147,62 @@ impl Site {
         Ok(self.runtime.block_on(self.cloud_client().get(path))?)
     }
 
-    fn edge_get(&self, path: &str) -> anyhow::Result<Value> {
+    pub(crate) fn edge_get(&self, path: &str) -> anyhow::Result<Value> {
         Ok(self.runtime.block_on(Client::new(Address::Unix(self.path("edge.sock"))).get(path))?)
     }
 
+    /// The agent at the end of a line that is down at first.
+    pub(crate) fn agent_on_the_line(&self) -> anyhow::Result<Process> {
+        let text = std::fs::read_to_string(self.path("edge.toml"))?;
+        let lines = text.lines().map(|line| match line.strip_prefix("broker = ") {
+            Some(_) => {
+                format!("broker = \"mqtt://127.0.0.1:{}\"\nbackoff_max = \"200ms\"\n", self.line.port())
+            }
+            None => format!("{line}\n"),
+        });
+        std::fs::write(self.path("edge.toml"), lines.collect::<String>())?;
+        let agent = self.agent()?;
+        until("the agent answers", || self.edge_get("/edgesync/v1/status").ok())?;
+        Ok(agent)
+    }
+
+    /// The line to the broker.
+    pub(crate) fn line(&self) -> &Relay {
+        &self.line
+    }
+
+    /// The socket of the agent's API.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("edge.sock")
+    }
+
+    /// Runs a client.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Another node of this installation, with more configuration.
+    pub(crate) fn another_agent(&self, number: usize, more: &str) -> anyhow::Result<Process> {
+        let name = format!("edge-other-{number}");
+        let text = std::fs::read_to_string(self.path("edge.toml"))?;
+        let text = text.replace("edge-1", &name).replace("edge.db", &format!("{name}.db"));
+        let text = text.replace("edge.sock", &format!("{name}.sock")).replace(",edgesync::agent=debug", "");
+        // Its tokens are beside its database.
+        let text = text
+            .replace("[api]", &format!("[api]\nkubeconfig = {:?}", self.path(&format!("{name}.kubeconfig"))));
+        let config = self.path(&format!("{name}.toml"));
+        std::fs::write(&config, text + more)?;
+        spawn("edgesync", &config, &self.path(&format!("{name}.log")))
+    }
+
+    /// Asks another node.
+    pub(crate) fn get_from(&self, number: usize, path: &str) -> anyhow::Result<Value> {
+        let socket = self.path(&format!("edge-other-{number}.sock"));
+        Ok(self.runtime.block_on(Client::new(Address::Unix(socket)).get(path))?)
+    }
+
     /// Creates objects over a few connections.
-    fn create(&self, range: std::ops::Range<usize>) -> anyhow::Result<()> {
+    pub(crate) fn create(&self, range: std::ops::Range<usize>) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
             for lane in 0..8 {
@@ -233,6 +287,11 @@ impl FleetSite {
         proc_number(&self.cloud, "status", "VmRSS:") * 1024
     }
 
+    /// Processor time of the cloud so far, and bytes that it has written to disk.
+    pub(crate) fn cloud_spent(&self) -> (Duration, u64) {
+        (cpu(&self.cloud), proc_number(&self.cloud, "io", "write_bytes:"))
+    }
+
     /// The port of the API.
     pub(crate) fn api(&self) -> u16 {
         self.api
@@ -259,6 +318,16 @@ fn proc_number(process: &Process, file: &str, key: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/{file}", process.0.id())).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+/// Bytes that a process has written to disk.
+pub(crate) fn written(process: &Process) -> u64 {
+    proc_number(process, "io", "write_bytes:")
+}
+
+/// The most memory that a process has had, in bytes.
+pub(crate) fn memory_peak(process: &Process) -> u64 {
+    proc_number(process, "status", "VmHWM:") * 1024
 }
 
 /// Processor time used so far, user and system.
@@ -378,22 +447,28 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
     for objects in [1_000, 10_000] {
         let site = Site::new()?;
         site.create(0..objects)?;
-        let agent = site.agent()?;
+        let _agent = site.agent_on_the_line()?;
+        site.line().up()?;
         site.wait_in_sync(objects)?;
-        until("the agent knows that it is in sync", || {
-            (site.edge_get("/edgesync/v1/status").ok()?["sync"]["inSync"] == true).then_some(())
+        until("the agent has told everything", || {
+            let status = site.edge_get("/edgesync/v1/status").ok()?;
+            let empty = |lane: &str| status["outbox"][lane]["waiting"] == 0;
+            let told = ["status", "events", "bulk"].into_iter().all(empty);
+            (status["sync"]["inSync"] == true && told).then_some(())
         })?;
-        stop(agent, &site)?;
         for changed in [0usize, 10] {
+            site.line().down();
+            until("the cloud sees the agent leave", || (site.node()?["state"] == "offline").then_some(()))?;
             for n in 0..changed {
                 site.replace(n * 97, 7)?;
             }
             let sent = |site: &Site| site.node().and_then(|node| node["counters"]["objectsSent"].as_u64());
             let before = sent(&site).unwrap_or(0);
-            let agent = site.agent()?;
+            let seen = std::fs::read_to_string(site.path("edge.log"))?.len();
+            site.line().up()?;
             until("the agent is in sync", || {
                 let log = std::fs::read_to_string(site.path("edge.log")).ok()?;
-                log.contains(": in sync ").then_some(())
+                log.get(seen..)?.contains(": in sync ").then_some(())
             })?;
             site.wait_in_sync(objects)?;
             let (up, down) = frames_in_log(&site.path("edge.log"))?;
@@ -408,18 +483,9 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
                 let resent = sent(&site).unwrap_or(0) - before;
                 table.budget(&what, measured, "those objects, nothing else", resent == changed as u64);
             }
-            stop(agent, &site)?;
         }
     }
     Ok(())
-}
-
-fn stop(agent: Process, site: &Site) -> anyhow::Result<()> {
-    let pid = agent.0.id().to_string();
-    Command::new("kill").args(["-TERM", &pid]).status()?;
-    let mut agent = agent;
-    agent.0.wait()?;
-    until("the cloud sees the agent leave", || (site.node()?["state"] == "offline").then_some(()))
 }
 
 /// From "connected" to "in sync" in the agent's log, in milliseconds.

@@ -67,14 +67,15 @@ async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Com
 }
 
 fn refusal(change: &Change, error: &StoreError) -> Rejected {
-    let resource_version = match change {
-        Change::Put(put) => put.version.clone(),
-        Change::Delete(_) => "".into(),
+    let (resource_version, object) = match change {
+        Change::Put(put) => (put.version.clone(), Some(Box::new(put.object_ref()))),
+        Change::Delete(_) => ("".into(), None),
     };
     Rejected {
         uid: change.uid().clone(),
         resource_version,
         reason: RejectReason::StoreFull,
         message: error.to_string().chars().take(200).collect(),
+        object,
     }
 }

@@ -1,28 +1,29 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
+mod notices;
+mod numbers;
 mod show;
+mod upstream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::cli::service::Service;
 use crate::config::edge::Config;
-use crate::link::{LinkEvent, LinkHandle, PublishError, Topic, Topics};
+use crate::link::{Cause, LinkEvent, LinkHandle, PublishError, Topic, Topics};
 use crate::store::StoreError;
 use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
-use crate::sync::change::{Change, ObjectRef, RejectReason, Rejected};
+use crate::sync::change::{Change, ObjectRef, RejectReason};
 use crate::sync::digest::Buckets;
-use crate::sync::edge::{
-    ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgeNotice, EdgePhase, Entry, InventoryPage,
-};
+use crate::sync::edge::{ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgePhase, Entry, InventoryPage};
 use crate::sync::frame::{Received, Up};
 use crate::sync::replica::Totals;
 use crate::sync::timing::Now;
@@ -30,14 +31,20 @@ use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
 use super::edge_config;
+use super::events::{Regarding, Why};
 use super::kinds::KnownKinds;
+use super::metrics::{Ages, LimitsHit, Rejections};
 use super::presence::{CloudPresence, Presence};
 use super::status::Question;
+use super::traffic::Direction;
+pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 
-/// Rejected objects that the status remembers.
-const MAX_REJECTED: usize = 64;
 /// How long nothing must have been applied before memory is given back.
 const QUIET: Duration = Duration::from_secs(2);
+/// How often the loop looks at clock, traffic and device.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the end waits for the outbox to empty.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Frames that are handled before other events get their turn.
 const BURST: usize = 16;
 
@@ -60,14 +67,6 @@ struct LinkState {
     reconnects: u64,
 }
 
-/// How often which limit was hit, for the status.
-#[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    objects_too_large: u64,
-    store_full: u64,
-    link_queue_full: u64,
-}
-
 pub(super) struct Driver {
     machine: EdgeMachine,
     store: EdgeStore,
@@ -85,7 +84,7 @@ pub(super) struct Driver {
     applying: VecDeque<(u64, JoinHandle<Applied>)>,
     reading: Option<JoinHandle<Page>>,
     /// A frame that the link had no room for.
-    waiting: Option<Vec<u8>>,
+    waiting: Option<(&'static str, Vec<u8>)>,
     link_state: LinkState,
     cloud_boot: Option<String>,
     cloud_online: Option<bool>,
@@ -94,8 +93,17 @@ pub(super) struct Driver {
     in_sync_since: Option<Timestamp>,
     rejected: BTreeMap<String, Value>,
     bad_frames: BTreeMap<&'static str, u64>,
-    limits: Limits,
+    limits: LimitsHit,
+    rejections: Rejections,
+    ages: Ages,
+    welcome_round_trip: Option<Duration>,
     resets_seen: u64,
+    writing: Writing,
+    held_back: u64,
+    /// Whether the cloud has said that this node was removed from the fleet.
+    removed: bool,
+    upstream: Upstream,
+    look_at: Instant,
     status_line: String,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
@@ -115,6 +123,7 @@ impl Driver {
         kinds: Arc<KnownKinds>,
         link: LinkHandle,
         topics: Topics,
+        upstream: Upstream,
     ) -> Self {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
@@ -142,8 +151,16 @@ impl Driver {
             in_sync_since: None,
             rejected: BTreeMap::new(),
             bad_frames: BTreeMap::new(),
-            limits: Limits::default(),
+            limits: LimitsHit::default(),
+            rejections: Rejections::default(),
+            ages: Ages::default(),
+            welcome_round_trip: None,
             resets_seen: 0,
+            writing: Writing::Works,
+            held_back: 0,
+            removed: false,
+            upstream,
+            look_at: Instant::now(),
             status_line: String::new(),
             release_at: None,
         }
@@ -164,17 +181,32 @@ impl Driver {
         let mut health = self.store.health();
         let loops = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let watchdog = tokio::spawn(watch(loops.clone()));
-        self.resets_seen = health.borrow_and_update().reset.as_ref().map_or(0, |reset| reset.number);
+        if let Some(reset) = health.borrow_and_update().reset.clone() {
+            self.resets_seen = reset.number;
+            self.tell_reset(&reset);
+        }
+        self.begin_upstream();
+        let mut end: Option<Instant> = None;
         loop {
             loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.drain();
+            if end.is_some_and(|end| end <= Instant::now() || !self.has_last_words()) {
+                break;
+            }
             let deadline = self.machine.deadline().map(|at| self.origin + at);
             // The watchdog wants to see the loop turn even when nothing happens.
             let idle = Instant::now() + Duration::from_secs(1);
-            let wake = deadline.map_or(idle, |at| at.min(idle));
+            let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
             tokio::select! {
                 request = signals.next() => match request {
-                    Request::Stop => break,
+                    Request::Stop if end.is_some() => break,
+                    Request::Stop => {
+                        systemd::stopping("draining");
+                        tracing::info!("told to stop: draining");
+                        self.upstream.events.end_run().await;
+                        self.outbox_changed();
+                        end = Some(Instant::now() + LAST_WORDS);
+                    }
                     Request::Reload => self.reload(service),
                 },
                 event = heard.recv(), if self.machine.wants_frame() => match event {
@@ -183,6 +215,8 @@ impl Driver {
                 },
                 result = front(&mut self.applying) => self.applied(result),
                 page = finished(&mut self.reading) => self.page_read(page),
+                page = finished(&mut self.upstream.page) => self.outbox_read(page),
+                Ok(()) = self.upstream.outbox.changed() => self.outbox_changed(),
                 _ = self.link.ready(), if self.waiting.is_some() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
@@ -192,10 +226,15 @@ impl Driver {
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
+        self.end_upstream();
         watchdog.abort();
     }
 
     fn tick(&mut self) {
+        if self.look_at <= Instant::now() {
+            self.look_at = Instant::now() + LOOK_EVERY;
+            self.look_around();
+        }
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
@@ -255,6 +294,9 @@ impl Driver {
                     retry_in,
                     ..self.link_state
                 };
+                if matches!(cause, Cause::TakenOver { .. }) {
+                    self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
+                }
                 self.waiting = None;
                 self.machine.disconnected();
             }
@@ -297,9 +339,12 @@ impl Driver {
     fn frame(&mut self, payload: &[u8]) {
         match Received::decode(payload, self.max_frame, self.max_object) {
             Ok(frame) => {
+                self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {
                     for change in &objects.changes {
                         if let Change::Put(put) = change {
+                            let bytes = put.body.get().len();
+                            self.upstream.meter.object(Direction::Down, &put.resource, bytes);
                             self.kinds.learn(&put.resource);
                             self.rejected.remove(&*put.uid);
                         }
@@ -370,6 +415,8 @@ impl Driver {
     }
 
     fn health_changed(&mut self, health: &Health) {
+        let before = std::mem::replace(&mut self.writing, health.writing.clone());
+        self.tell_health(&before, health);
         match &health.writing {
             Writing::Works => tracing::info!("the store takes changes"),
             Writing::Full => tracing::error!("the store is full: nothing new is kept until there is room"),
@@ -386,17 +433,22 @@ impl Driver {
             set_aside = ?reset.set_aside,
             "the database was damaged: what could be read is kept, the cloud is asked for the rest"
         );
+        self.tell_reset(reset);
         let facts = self.store.facts();
         self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());
     }
 
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
-        service.reload();
+        if let Err(errors) = service.reload() {
+            let note = format!("the configuration stays as it was: {errors}");
+            self.upstream.events.emit(Why::ConfigurationRejected, Regarding::Node, note);
+        }
         let config = service.config();
         self.max_object = config.sync.max_object;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.machine.set_config(edge_config(config));
+        self.reload_upstream(config);
         systemd::ready(&self.status_line);
     }
 
@@ -410,6 +462,7 @@ impl Driver {
                 break;
             }
         }
+        self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
         self.tell_service_manager();
     }
 
@@ -444,21 +497,30 @@ impl Driver {
                     }
                 });
             }
+            EdgeEffect::ReadOutbox { .. }
+            | EdgeEffect::SettleOutbox { .. }
+            | EdgeEffect::RenumberOutbox { .. }
+            | EdgeEffect::RenewLease => self.perform_upstream(&effect),
             EdgeEffect::Notice(notice) => self.notice(notice),
         }
     }
 
+    /// Whether something waits that the cloud should still hear before the end.
+    fn has_last_words(&self) -> bool {
+        self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
+    }
+
     /// Sends one frame if there is one and the link has room.
     fn send_one(&mut self) -> bool {
-        let bytes = match self.waiting.take() {
-            Some(bytes) => bytes,
+        let (name, bytes) = match self.waiting.take() {
+            Some(waiting) => waiting,
             None if !self.machine.has_frame() => return false,
             None => {
                 let Some(frame) = self.machine.poll_frame() else { return false };
                 match frame.encode(self.compress_above) {
                     Ok(bytes) => {
                         trace_frame(&frame, bytes.len());
-                        bytes
+                        (frame.name(), bytes)
                     }
                     Err(error) => {
                         tracing::error!(frame = frame.name(), %error, "a frame could not be written");
@@ -467,12 +529,15 @@ impl Driver {
                 }
             }
         };
-        let topic = self.topics.up(&self.node);
+        let (topic, length) = (self.topics.up(&self.node), bytes.len());
         match self.link.try_publish(&topic, bytes.clone(), false) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.upstream.meter.frame(Direction::Up, name, length);
+                true
+            }
             Err(PublishError::Full) => {
-                self.limits.link_queue_full += 1;
-                self.waiting = Some(bytes);
+                self.limits.link_queue += 1;
+                self.waiting = Some((name, bytes));
                 false
             }
             Err(PublishError::NotConnected) => false,
@@ -483,72 +548,20 @@ impl Driver {
         }
     }
 
-    fn notice(&mut self, notice: EdgeNotice) {
-        match notice {
-            EdgeNotice::Welcomed { pending, held, round_trip } => {
-                tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
-            }
-            EdgeNotice::IncarnationChanged { from, to } => {
-                tracing::warn!(from, to, "the cloud's store is another one than before");
-            }
-            EdgeNotice::Repairing => {
-                tracing::warn!("the cloud's records differ from what is held: sending the inventory");
-            }
-            EdgeNotice::CloudSilent { attempts } => {
-                tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
-            }
-            EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
-                tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");
-            }
-            EdgeNotice::Rejected(rejected) => {
-                let Rejected { uid, resource_version, reason, message } = rejected;
-                tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
-                match reason {
-                    RejectReason::TooLarge => self.limits.objects_too_large += 1,
-                    RejectReason::StoreFull => self.limits.store_full += 1,
-                    _ => {}
-                }
-                if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
-                    self.rejected.pop_first();
-                }
-                let entry = json!({
-                    "uid": &*uid,
-                    "resourceVersion": resource_version,
-                    "reason": reason,
-                    "message": message,
-                });
-                self.rejected.insert(uid.to_string(), entry);
-            }
-        }
-    }
-
-    fn tell_service_manager(&mut self) {
-        let in_sync = self.machine.in_sync();
-        match (in_sync, self.in_sync_since) {
-            (true, None) => {
-                self.in_sync_since = Some(Timestamp::now());
-                tracing::info!(objects = self.machine.totals().count, "in sync");
-            }
-            (false, Some(_)) => self.in_sync_since = None,
-            _ => {}
-        }
-        let line = match (self.link_state.connected, self.machine.phase()) {
-            _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
-            (false, _) => format!("offline, {} objects held", self.machine.totals().count),
-            (true, EdgePhase::Live) => "receiving".to_owned(),
-            (true, _) => "connected to the broker, waiting for the cloud".to_owned(),
-        };
-        if line != self.status_line {
-            systemd::status(&line);
-            self.status_line = line;
-        }
-    }
-
     async fn answer(&mut self, question: Question) {
-        let stats = self.store.stats().await.ok();
-        let kinds = self.store.kinds().await.unwrap_or_default();
-        // The asker may have gone.
-        let _ = question.send(self.status(stats, &kinds));
+        match question {
+            Question::Status(answer) => {
+                let stats = self.store.stats().await.ok();
+                let kinds = self.store.kinds().await.unwrap_or_default();
+                let _ = answer.send(self.status(stats, &kinds));
+            }
+            Question::Numbers(answer) => {
+                let _ = answer.send(Box::new(self.numbers()));
+            }
+            Question::Traffic(answer) => {
+                let _ = answer.send(self.upstream.meter.show());
+            }
+        }
     }
 }
 
@@ -562,6 +575,11 @@ fn trace_frame(frame: &Up, bytes: usize) {
             let (objects, removed, rejected) =
                 (report.objects.len(), report.removed.len(), report.rejected.len());
             tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
+        }
+        Up::Lease(_) => tracing::trace!(bytes, "Lease"),
+        Up::Upload(upload) => {
+            let (lane, items) = (upload.lane.name(), upload.items.len());
+            tracing::debug!(lane, items, bytes, "Upload");
         }
         Up::Inventory(page) => {
             tracing::debug!(page.page, objects = page.objects.len(), bytes, "Inventory");
@@ -591,7 +609,7 @@ async fn front(
 }
 
 /// The page that is being read; pending for ever when none is.
-async fn finished(reading: &mut Option<JoinHandle<Page>>) -> Result<Page, tokio::task::JoinError> {
+async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
     match reading {
         Some(task) => task.await,
         None => std::future::pending().await,

@@ -1,14 +1,15 @@
 //! The kinds that the local API serves: those of which the node has held objects, the common built-in ones,
-//! the records about what is held, and the Leases and Events that can be made here.
+//! the records about what is held, and the Leases and Events that can be made here. Of objects that came from
+//! the cloud the status can be changed here, and nothing else.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::api::Kind;
+use crate::api::{Kind, Writable};
 use crate::object::kinds::KnownKind;
 use crate::object::schema::{self, Schema};
-use crate::object::{Resource, Scope, kinds, objectsync};
+use crate::object::{Resource, Scope, Summary, kinds, objectsync};
 use crate::store::edge::LocalKind;
 
 /// Where to change what was received from the cloud.
@@ -147,11 +148,31 @@ impl Known {
             kind.storage = local_resource(LocalKind::Event);
         }
         kind.schema = schema_of(resource);
-        kind.writable = local_kind(&kind.storage).is_some();
-        kind.read_only_hint = (!kind.writable).then(|| read_only_hint(resource).into());
+        kind.status_subresource = has_status(resource);
+        kind.writable = writable(&kind);
+        kind.read_only_hint =
+            (kind.writable != Writable::Everything).then(|| read_only_hint(resource).into());
         kind.preferred = !self.held.values().any(|other| is_preferred(other, resource));
         kind
     }
+}
+
+/// What can be changed here: what is made here, and the status of what the cloud sends.
+fn writable(kind: &Kind) -> Writable {
+    if local_kind(&kind.storage).is_some() {
+        Writable::Everything
+    } else if kind.status_subresource && Summary::is_placeable(&kind.resource) {
+        Writable::Status
+    } else {
+        Writable::Nothing
+    }
+}
+
+/// Whether the status of a kind is a subresource. Definitions of custom kinds are not on the node, so each of those
+/// may have one: the cloud knows, and refuses what does not fit.
+fn has_status(resource: &Resource) -> bool {
+    let named = |known: &&KnownKind| known.group == resource.group && known.kind == resource.kind;
+    kinds::KINDS.iter().find(named).is_none_or(KnownKind::has_status)
 }
 
 /// What the fields of a built-in kind are.
@@ -290,13 +311,39 @@ mod tests {
     }
 
     #[test]
-    fn only_leases_and_events_can_be_written() {
+    fn only_leases_and_events_can_be_written_and_the_status_of_what_the_cloud_sends() {
         let known = KnownKinds::default();
+        known.learn(&custom("v1"));
         for kind in known.served() {
-            let expected = matches!(&*kind.resource.kind, "Lease" | "Event");
+            let expected = match &*kind.resource.kind {
+                "Lease" | "Event" => Writable::Everything,
+                "DaemonSet"
+                | "Deployment"
+                | "ReplicaSet"
+                | "StatefulSet"
+                | "CronJob"
+                | "Job"
+                | "Namespace"
+                | "PersistentVolume"
+                | "PersistentVolumeClaim"
+                | "Pod"
+                | "ReplicationController"
+                | "ResourceQuota"
+                | "Service"
+                | "Robot" => Writable::Status,
+                _ => Writable::Nothing,
+            };
             assert_eq!(kind.writable, expected, "{kind:?}");
-            assert_eq!(kind.read_only_hint.is_none(), expected, "{kind:?}");
+            assert_eq!(kind.read_only_hint.is_none(), expected == Writable::Everything, "{kind:?}");
         }
+        for (plural, expected) in [("configmaps", false), ("secrets", false), ("nodes", true)] {
+            assert_eq!(known.kind("", "v1", plural).unwrap().status_subresource, expected, "{plural}");
+        }
+        let older = Resource {
+            version: "v1beta1".into(),
+            ..kinds::guess("networking.k8s.io/v1", "NetworkPolicy", true)
+        };
+        assert!(!has_status(&older), "known in another version");
         let events = known.kind("", "v1", "events").unwrap();
         assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
         assert_eq!(known.kind("", "v1", "pods").unwrap().categories, ["all"]);

@@ -1,28 +1,33 @@
 //! What the node holds, for the API: synced objects, the ObjectSync records about them, which are not stored
 //! but follow from the rows, and the Leases and Events that were made here.
 //!
-//! Synced objects and records share a sequence of versions, local objects have their own.
+//! Synced objects and records share a sequence of versions, local objects have their own. Of a synced object the
+//! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
 
 mod list;
 mod record;
 mod ring;
+mod statuses;
 mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::{Batch, Keeper, Kind, Stored};
 use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
 use crate::store::edge::{
-    self, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
-    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, Writing,
+    self, Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
 };
+use crate::sync::change::Uid;
+use crate::sync::upload::Lane;
 
 use super::kinds::{self, KnownKinds};
 use list::EdgeList;
+use statuses::Statuses;
 use watch::Watches;
 
 /// Seconds after which a client may ask again while the database cannot be read or written.
@@ -34,10 +39,14 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long a list waits at most for commits that are under way.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The objects of the edge's store: synced ones read-only, local ones read-write.
-#[derive(Debug)]
+/// Tells the time by the clock that never jumps.
+pub(super) type ReadClock = Arc<dyn Fn() -> Clocked + Send + Sync>;
+
+/// The objects of the edge's store: synced ones read-only but for their status, local ones read-write.
 pub(super) struct EdgeObjects {
     store: EdgeStore,
+    clock: ReadClock,
+    statuses: Arc<Statuses>,
     kinds: Arc<KnownKinds>,
     node: Arc<str>,
     watches: Arc<Watches>,
@@ -68,8 +77,20 @@ impl Place {
     }
 }
 
+/// A synced object that was read.
+struct Synced {
+    uid: Uid,
+    /// As it is stored.
+    object: Stored,
+    /// What waits in the outbox under its key.
+    waiting: Option<String>,
+}
+
 fn unavailable(error: &StoreError) -> Status {
     match error {
+        StoreError::Full(_) => {
+            Status::unavailable("the store is full: nothing new is kept until there is room", RETRY_SECONDS)
+        }
         StoreError::Replaced => {
             Status::expired("the database was replaced while it was read: start the list anew")
         }
@@ -95,8 +116,14 @@ fn shown_local(object: LocalObject) -> Stored {
 
 impl EdgeObjects {
     /// `watch_bytes` is what may be kept in memory for those who watch.
-    pub(super) fn new(store: EdgeStore, kinds: Arc<KnownKinds>, node: &str, watch_bytes: usize) -> Self {
-        Self::keeping(store, kinds, node, watch_bytes, INTEREST)
+    pub(super) fn new(
+        store: EdgeStore,
+        kinds: Arc<KnownKinds>,
+        node: &str,
+        watch_bytes: usize,
+        clock: ReadClock,
+    ) -> Self {
+        Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST)
     }
 
     fn keeping(
@@ -104,6 +131,7 @@ impl EdgeObjects {
         kinds: Arc<KnownKinds>,
         node: &str,
         watch_bytes: usize,
+        clock: ReadClock,
         interest: Duration,
     ) -> Self {
         let node: Arc<str> = node.into();
@@ -111,7 +139,8 @@ impl EdgeObjects {
         store.observe(watches.clone());
         // A commit in between went unseen.
         watches.catch_up(store.versions());
-        Self { store, kinds, node, watches, listed: AtomicBool::new(false) }
+        let statuses = Arc::new(Statuses::new(store.outbox()));
+        Self { store, clock, statuses, kinds, node, watches, listed: AtomicBool::new(false) }
     }
 
     /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
@@ -119,6 +148,7 @@ impl EdgeObjects {
     pub(super) async fn keep_small(&self) {
         loop {
             tokio::time::sleep(TIDY_EVERY).await;
+            self.statuses.tidy(Instant::now());
             let tidied = self.watches.tidy();
             if self.listed.swap(false, Ordering::Relaxed) || tidied {
                 // A store that cannot be read or written says so in its health.
@@ -142,14 +172,52 @@ impl EdgeObjects {
             .and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
     }
 
+    async fn synced(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Synced>> {
+        let found = self.store.get(Arc::new(resource.clone()), namespace.to_owned(), name.to_owned()).await;
+        let Some(stored) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
+        let uid = stored.uid.clone();
+        let waiting = if self.statuses.may_wait() {
+            let waiting = self.store.outbox_item(Lane::Status, edge::status_key(&uid)).await;
+            waiting.map_err(|error| unavailable(&error))?
+        } else {
+            None
+        };
+        Ok(Some(Synced { uid, object: shown(stored), waiting }))
+    }
+
+    /// A synced object with the status that was written here last.
+    fn show(&self, synced: &Synced) -> Stored {
+        let Synced { uid, object, waiting } = synced;
+        self.statuses.show(uid, object.clone(), waiting.as_deref(), Instant::now())
+    }
+
+    /// Puts the status of a synced object into the outbox. It was worked out on `old`: if the object or its status is
+    /// another one by now, somebody else was faster.
+    async fn write_status(&self, resource: &Resource, object: &Object, old: &Stored) -> Result<Stored> {
+        let _turn = self.statuses.turn(object.uid()).await;
+        let synced = self.synced(resource, &old.namespace, &old.name).await?;
+        let mut synced = synced.ok_or_else(|| Status::not_found(resource, &old.name))?;
+        if self.show(&synced) != *old {
+            return Err(Status::modified(resource, &old.name));
+        }
+        let change = statuses::Change::new(object, old)?;
+        if change.is_news {
+            let content = change.content(resource, &synced.uid, old)?;
+            let (lane, key, at) = (Lane::Status, edge::status_key(&synced.uid), (self.clock)());
+            self.statuses.forget(&synced.uid);
+            let put = OutboxPut { lane, key, at, content: content.clone() };
+            self.store.post(vec![Posting::Upload(put)]).await.map_err(|error| unavailable(&error))?;
+            synced.waiting = Some(content);
+        }
+        if change.is_news || change.managers.is_some() {
+            self.statuses.note(&synced.uid, old.version, change);
+        }
+        Ok(self.show(&synced))
+    }
+
     async fn write(&self, resource: &Resource, name: &str, write: LocalWrite) -> Result<Stored> {
-        let outcome: LocalOutcome = self.store.write_local(write).await.map_err(|error| match error {
-            StoreError::Full(_) => Status::unavailable(
-                "the store is full: nothing new is kept until there is room",
-                RETRY_SECONDS,
-            ),
-            error => unavailable(&error),
-        })?;
+        let outcome: LocalOutcome =
+            self.store.write_local(write, (self.clock)()).await.map_err(|error| unavailable(&error))?;
         outcome.map(shown_local).map_err(|refusal| match refusal {
             LocalRefusal::Exists => Status::already_exists(resource, name),
             LocalRefusal::Missing => Status::not_found(resource, name),
@@ -215,16 +283,15 @@ impl Keeper for EdgeObjects {
     }
 
     async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Stored>> {
-        let (namespace_owned, name_owned) = (namespace.to_owned(), name.to_owned());
         match Place::of(resource) {
             Place::Records(scope) => self.record(scope, namespace, name).await,
             Place::Local(kind) => {
-                let found = self.store.local(kind, namespace_owned, name_owned).await;
+                let found = self.store.local(kind, namespace.to_owned(), name.to_owned()).await;
                 Ok(found.map_err(|error| unavailable(&error))?.map(shown_local))
             }
             Place::Synced => {
-                let found = self.store.get(Arc::new(resource.clone()), namespace_owned, name_owned).await;
-                Ok(found.map_err(|error| unavailable(&error))?.map(shown))
+                let synced = self.synced(resource, namespace, name).await?;
+                Ok(synced.map(|synced| self.show(&synced)))
             }
         }
     }
@@ -237,7 +304,10 @@ impl Keeper for EdgeObjects {
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
         match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
-            Some(snapshot) => Ok(EdgeList::new(snapshot, place, resource.clone(), self.node.clone())),
+            Some(snapshot) => {
+                let (node, statuses) = (self.node.clone(), self.statuses.clone());
+                Ok(EdgeList::new(snapshot, place, resource.clone(), node, statuses))
+            }
             None => {
                 let message =
                     format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
@@ -258,6 +328,13 @@ impl Keeper for EdgeObjects {
     async fn update(&self, resource: &Arc<Resource>, object: Object, expected: u64) -> Result<Stored> {
         let local = self.local(resource, &object)?;
         self.write(resource, object.name(), LocalWrite::Update(local, expected)).await
+    }
+
+    async fn update_status(&self, resource: &Arc<Resource>, object: Object, old: &Stored) -> Result<Stored> {
+        match Place::of(resource) {
+            Place::Synced => self.write_status(resource, &object, old).await,
+            Place::Records(_) | Place::Local(_) => self.update(resource, object, old.version).await,
+        }
     }
 
     async fn remove(

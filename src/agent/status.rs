@@ -1,25 +1,52 @@
 //! What the agent says of itself: asked through the local API, answered by the loop.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::door::DoorState;
-use crate::api::{Extension, ExtensionCall};
+use super::metrics::{self, AgentNumbers};
+use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::object::Status;
 use crate::object::status::Result;
+use crate::store::edge::EdgeStore;
 
-/// A request for the status.
-pub(super) type Question = oneshot::Sender<Value>;
+/// How long those who want metrics wait for the loop: less than Prometheus waits for them.
+const METRICS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Serves `/edgesync/v1/status`.
+/// What the loop is asked. Those who asked may have gone.
+pub(super) enum Question {
+    /// The status.
+    Status(oneshot::Sender<Value>),
+    /// What went through the link.
+    Traffic(oneshot::Sender<Value>),
+    /// The numbers for the metrics, but for those of the store, which are read beside the loop.
+    Numbers(oneshot::Sender<Box<AgentNumbers>>),
+}
+
+/// Serves `/edgesync/v1/status` and `/edgesync/v1/traffic`, and the metrics of the agent.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
     door: watch::Receiver<DoorState>,
+    store: EdgeStore,
 }
 
 impl StatusExtension {
-    pub(super) fn new(questions: mpsc::Sender<Question>, door: watch::Receiver<DoorState>) -> Self {
-        Self { questions, door }
+    pub(super) fn new(
+        questions: mpsc::Sender<Question>,
+        door: watch::Receiver<DoorState>,
+        store: EdgeStore,
+    ) -> Self {
+        Self { questions, door, store }
+    }
+
+    /// Asks the loop; fails when it ends.
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
+        let stopping = || Status::unavailable("the agent is stopping", 5);
+        let (answer, answered) = oneshot::channel();
+        self.questions.send(question(answer)).await.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())
     }
 }
 
@@ -27,21 +54,92 @@ impl Extension for StatusExtension {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         match (call.method.as_str(), call.path.as_str()) {
             ("GET", "status") => {
-                let (answer, answered) = oneshot::channel();
-                let stopping = || Status::unavailable("the agent is stopping", 5);
-                self.questions.send(answer).await.map_err(|_| stopping())?;
-                let mut status = answered.await.map_err(|_| stopping())?;
+                let mut status = self.ask(Question::Status).await?;
                 if let Some(status) = status.as_object_mut() {
                     status.insert("api".to_owned(), self.door.borrow().show());
                 }
                 Ok(status)
             }
+            ("GET", "traffic") => self.ask(Question::Traffic).await,
             _ => Err(Status::no_such_path()),
         }
+    }
+
+    async fn metrics(&self, out: &mut MetricsWriter<'_>) {
+        // Without an answer only the families of the API and the process are there: an alert can tell.
+        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(Question::Numbers)).await;
+        let Ok(Ok(mut numbers)) = answered else { return };
+        let stats = tokio::time::timeout(METRICS_PATIENCE, self.store.stats()).await;
+        numbers.store = stats.ok().and_then(std::result::Result::ok);
+        let health = self.store.health().borrow().clone();
+        numbers.writing = health.writing;
+        numbers.resets = health.reset.map_or(0, |reset| reset.number);
+        metrics::write(&numbers, out);
     }
 }
 
 /// Seconds as JSON, one decimal.
 pub(super) fn seconds(duration: std::time::Duration) -> Value {
     json!((duration.as_secs_f64() * 10.0).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::edge::EdgeOptions;
+
+    /// An extension over an empty store, and the loop's end of the questions.
+    fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
+        let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
+        let (questions, asked) = mpsc::channel(4);
+        let (_, door) = watch::channel(DoorState::default());
+        (StatusExtension::new(questions, door, store), asked)
+    }
+
+    fn get(path: &str) -> ExtensionCall {
+        ExtensionCall { method: "GET".into(), path: path.into(), ..ExtensionCall::default() }
+    }
+
+    #[tokio::test]
+    async fn the_loop_answers_and_the_store_is_read_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (extension, mut asked) = extension(&directory);
+        let the_loop = tokio::spawn(async move {
+            while let Some(question) = asked.recv().await {
+                match question {
+                    Question::Status(answer) => drop(answer.send(json!({ "node": "n" }))),
+                    Question::Traffic(answer) => drop(answer.send(json!({ "frames": [] }))),
+                    Question::Numbers(answer) => {
+                        drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
+                    }
+                }
+            }
+        });
+        let status = extension.call(get("status")).await.unwrap();
+        assert_eq!(status, json!({ "node": "n", "api": { "state": "off" } }));
+        assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
+        assert_eq!(extension.call(get("nothing")).await.unwrap_err().code, 404);
+        let mut text = String::new();
+        extension.metrics(&mut MetricsWriter::new(&mut text)).await;
+        assert!(text.contains("\nedgesync_agent_objects 7\n"), "{text}");
+        assert!(text.contains("\nedgesync_agent_store_health{state=\"works\"} 1\n"), "{text}");
+        assert!(text.contains("\nedgesync_agent_store_database_bytes "), "{text}");
+        extension.store.close().await;
+        drop(extension);
+        the_loop.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_does_not_answer_leaves_the_metrics_without_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let (extension, asked) = extension(&directory);
+        let mut text = String::new();
+        extension.metrics(&mut MetricsWriter::new(&mut text)).await;
+        assert_eq!(text, "");
+        drop(asked);
+        extension.metrics(&mut MetricsWriter::new(&mut text)).await;
+        assert_eq!(text, "");
+        assert_eq!(extension.call(get("traffic")).await.unwrap_err().code, 503);
+        extension.store.close().await;
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::kind::Kind;
+use super::kind::{Kind, Writable};
 use crate::object::Scope;
 
 mod accept;
@@ -136,11 +136,11 @@ fn add_names(entry: &mut Value, kind: &Kind) {
 }
 
 fn verbs(kind: &Kind) -> &'static [&'static str] {
-    if kind.writable { WRITABLE } else { READABLE }
+    if kind.writable == Writable::Everything { WRITABLE } else { READABLE }
 }
 
 fn status_verbs(kind: &Kind) -> &'static [&'static str] {
-    if kind.writable { STATUS_WRITABLE } else { STATUS_READABLE }
+    if kind.writable == Writable::Nothing { STATUS_READABLE } else { STATUS_WRITABLE }
 }
 
 #[cfg(test)]

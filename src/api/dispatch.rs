@@ -12,7 +12,7 @@ use super::auth::{self, Role};
 use super::convert::Texts;
 use super::extension::{Extension, ExtensionCall};
 use super::keeper::{Keeper, RowFilter, Stored};
-use super::kind::Kind;
+use super::kind::{Kind, Writable};
 use super::media::{self, Accepted, As, Format};
 use super::metrics::ApiMetrics;
 use super::patch::PatchType;
@@ -73,7 +73,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         match request {
             Request::Methods(allow) => Ok(response::methods(allow)),
             Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())?),
-            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension)),
+            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension).await),
             Request::Discovery(what) => Ok(documents::discovery(&self.keeper.kinds(), &what, &head)?),
             Request::OpenApi(what) => Ok(documents::openapi(&self.keeper.kinds(), &what, &head)?),
             Request::Version => self.value(&documents::version(), &head),
@@ -112,7 +112,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         let part = check_served(&kind, verb, &path)?;
         auth::authorize(head.role, verb.as_str(), &kind)?;
         if verb.writes() {
-            check_writable(&kind, verb, path.name.as_deref().unwrap_or_default())?;
+            check_writable(&kind, verb, part, path.name.as_deref().unwrap_or_default())?;
         }
         let call =
             Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
@@ -156,9 +156,10 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
     Ok(part)
 }
 
-fn check_writable(kind: &Kind, verb: Verb, name: &str) -> Result<(), Refusal> {
-    if kind.writable {
-        return Ok(());
+fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(), Refusal> {
+    match (kind.writable, part) {
+        (Writable::Everything, _) | (Writable::Status, Part::Status) => return Ok(()),
+        (Writable::Status, Part::Object) | (Writable::Nothing, _) => {}
     }
     match &kind.read_only_hint {
         Some(hint) => Err(Status::forbidden(&kind.resource, name, hint).into()),

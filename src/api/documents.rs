@@ -41,9 +41,11 @@ pub(super) fn health(
 }
 
 /// What has been counted.
-pub(super) fn metrics(metrics: &ApiMetrics, extension: &impl Extension) -> Response<ResponseBody> {
+pub(super) async fn metrics(metrics: &ApiMetrics, extension: &impl Extension) -> Response<ResponseBody> {
     let mut out = String::new();
-    metrics.write(&mut out, |writer| extension.metrics(writer));
+    let mut writer = MetricsWriter::new(&mut out);
+    metrics.write(&mut writer);
+    extension.metrics(&mut writer).await;
     response::text(200, MetricsWriter::CONTENT_TYPE, out)
 }
 

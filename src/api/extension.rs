@@ -16,9 +16,11 @@ pub trait Extension: Send + Sync + 'static {
     /// Any status; it becomes the response.
     fn call(&self, call: ExtensionCall) -> impl Future<Output = Result<Value>> + Send;
 
-    /// Adds to what `/metrics` says.
-    fn metrics(&self, out: &mut MetricsWriter<'_>) {
+    /// Adds to what `/metrics` says. It is asked for when somebody looks, so what it takes to know costs nothing
+    /// otherwise.
+    fn metrics(&self, out: &mut MetricsWriter<'_>) -> impl Future<Output = ()> + Send {
         let _ = out;
+        std::future::ready(())
     }
 }
 

@@ -102,6 +102,21 @@ pub trait Keeper: Send + Sync + 'static {
         expected: u64,
     ) -> impl Future<Output = Result<Stored>> + Send;
 
+    /// Replaces the status of an object that is still as it was when it was read: `old`. Everything else of
+    /// `object` is as in `old`, but for what the API notes in the metadata. A keeper that does not own its objects
+    /// may keep the status apart, as long as its reads show it.
+    ///
+    /// # Errors
+    /// As for update.
+    fn update_status(
+        &self,
+        resource: &Arc<Resource>,
+        object: Object,
+        old: &Stored,
+    ) -> impl Future<Output = Result<Stored>> + Send {
+        self.update(resource, object, old.version)
+    }
+
     /// Removes an object if its version is still `expected`, and returns it as it was last, with the version of the
     /// removal.
     ///

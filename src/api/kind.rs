@@ -34,12 +34,24 @@ pub struct Kind {
     pub custom: bool,
     /// Whether this version is the one that clients should prefer in its group.
     pub preferred: bool,
-    /// Whether objects can be created, changed and deleted through this API.
-    pub writable: bool,
+    /// What can be changed of its objects through this API.
+    pub writable: Writable,
     /// Where to change what cannot be changed here: the text of the refusal.
     pub read_only_hint: Option<Arc<str>>,
     /// A warning that comes with every answer (a `Warning` header), for deprecated versions.
     pub warning: Option<Arc<str>>,
+}
+
+/// What can be changed of the objects of a kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writable {
+    /// Nothing: they can only be read.
+    #[default]
+    Nothing,
+    /// The status, where it is a subresource: the objects themselves come from elsewhere.
+    Status,
+    /// Everything: they can be created, changed and deleted.
+    Everything,
 }
 
 /// A column of a table, as a CustomResourceDefinition gives it (`additionalPrinterColumns`).
@@ -75,7 +87,7 @@ impl Kind {
             selectable_fields: Vec::new(),
             custom: false,
             preferred: true,
-            writable: false,
+            writable: Writable::Nothing,
             read_only_hint: None,
             warning: None,
             resource,

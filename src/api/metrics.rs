@@ -130,11 +130,10 @@ impl ApiMetrics {
         }
     }
 
-    /// Writes everything: the API, the process, and what others add.
-    pub(super) fn write(&self, out: &mut String, extra: impl FnOnce(&mut MetricsWriter<'_>)) {
-        let mut out = MetricsWriter::new(out);
-        self.write_requests(&mut out);
-        self.write_durations(&mut out);
+    /// Writes what is known of the API and of the process.
+    pub(super) fn write(&self, out: &mut MetricsWriter<'_>) {
+        self.write_requests(out);
+        self.write_durations(out);
         out.family(
             "edgesync_api_response_bytes_total",
             Type::Counter,
@@ -143,10 +142,9 @@ impl ApiMetrics {
         for (verb, counted) in VERBS.iter().zip(&self.verbs) {
             out.sample("", &[("verb", verb)], counted.bytes.load(Relaxed) as f64);
         }
-        out.family("edgesync_api_watches", Type::Gauge, "Watches that are open.");
-        out.sample("", &[], self.watches.load(Relaxed) as f64);
-        out.family("edgesync_api_watch_events_total", Type::Counter, "Events sent to watches.");
-        out.sample("", &[], self.watch_events.load(Relaxed) as f64);
+        out.gauge("edgesync_api_watches", "Watches that are open.", self.watches.load(Relaxed) as f64);
+        let events = self.watch_events.load(Relaxed);
+        out.counter("edgesync_api_watch_events_total", "Events sent to watches.", events);
         out.family(
             "edgesync_api_watches_cut_total",
             Type::Counter,
@@ -155,8 +153,7 @@ impl ApiMetrics {
         for (cause, counter) in Cut::ALL.iter().zip(&self.cuts) {
             out.sample("", &[("cause", cause.label())], counter.load(Relaxed) as f64);
         }
-        process::write(&mut out);
-        extra(&mut out);
+        process::write(out);
     }
 
     fn write_requests(&self, out: &mut MetricsWriter<'_>) {
@@ -208,7 +205,7 @@ mod tests {
 
     fn text(metrics: &ApiMetrics) -> String {
         let mut out = String::new();
-        metrics.write(&mut out, |_| ());
+        metrics.write(&mut MetricsWriter::new(&mut out));
         out
     }
 
@@ -264,17 +261,5 @@ mod tests {
         assert!(after.contains("edgesync_api_watches_cut_total{cause=\"expired\"} 1\n"));
         drop(second);
         assert!(text(&metrics).contains("edgesync_api_watches 0\n"));
-    }
-
-    #[test]
-    fn others_can_add_their_own() {
-        let mut out = String::new();
-        ApiMetrics::default().write(&mut out, |out| {
-            out.family("edgesync_objects", Type::Gauge, "Objects held.");
-            out.sample("", &[], 12.0);
-        });
-        assert!(out.ends_with(
-            "# HELP edgesync_objects Objects held.\n# TYPE edgesync_objects gauge\nedgesync_objects 12\n"
-        ));
     }
 }

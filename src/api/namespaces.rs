@@ -17,7 +17,7 @@ use crate::object::status::{Cause, Reason, Result};
 use crate::object::time::rfc3339;
 use crate::object::{Object, Resource, Scope, Status};
 
-/// The namespaces that every cluster has.
+/// The namespaces that every cluster has, for good: the Leases of nodes come back into theirs every few seconds.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 /// The most names that are remembered; with more, all are looked up again.
 const MAX_REMEMBERED: usize = 4096;

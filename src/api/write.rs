@@ -225,10 +225,12 @@ impl<K: Keeper> Write<'_, K> {
             return Ok(Written { code, object: shown(&object, old.stored.version), warnings });
         }
         let (storage, expected) = (&self.kind.storage, old.stored.version);
-        let object = if prepare::is_finished(&object) {
-            self.keeper.remove(storage, object.namespace(), object.name(), expected).await?
-        } else {
-            self.keeper.update(storage, object, expected).await?
+        let object = match self.part {
+            Part::Status => self.keeper.update_status(storage, object, &old.stored).await?,
+            Part::Object if prepare::is_finished(&object) => {
+                self.keeper.remove(storage, object.namespace(), object.name(), expected).await?
+            }
+            Part::Object => self.keeper.update(storage, object, expected).await?,
         };
         Ok(Written { code, object, warnings })
     }

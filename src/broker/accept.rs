@@ -101,7 +101,10 @@ impl Broker {
         let outbound =
             Outbound { topic, payload: Bytes::from(payload), origin: Origin::Cloud { retain: false } };
         seat.queue.push(outbound, size).map_err(|refused| match refused {
-            Refused::Full => DownlinkError::Full,
+            Refused::Full => {
+                add(&self.hub.counters.queue_full, 1);
+                DownlinkError::Full
+            }
             Refused::Closed => DownlinkError::NotConnected,
         })
     }
@@ -137,7 +140,7 @@ impl Broker {
     /// What the endpoint did so far.
     #[must_use]
     pub fn traffic(&self) -> BrokerTraffic {
-        self.hub.counters.read()
+        BrokerTraffic { open: self.hub.registry.occupied(), ..self.hub.counters.read() }
     }
 
     /// Stops listening and says good-bye to all connections; returns when they are gone, at the latest

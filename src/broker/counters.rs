@@ -18,6 +18,7 @@ pub struct BrokerCounters {
     pub(super) messages_out: AtomicU64,
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
+    pub(super) queue_full: AtomicU64,
 }
 
 /// A reading of [`BrokerCounters`].
@@ -49,10 +50,15 @@ pub struct BrokerTraffic {
     pub bytes_in: u64,
     /// Bytes handed to TCP.
     pub bytes_out: u64,
+    /// Messages that had to wait because the queue of their node was full.
+    pub queue_full: u64,
+    /// Connections that are open.
+    pub open: u64,
 }
 
 impl BrokerCounters {
-    /// Reads all counts; each is exact, together they may be a moment apart.
+    /// Reads all counts; each is exact, together they may be a moment apart. How many connections are open is for
+    /// the endpoint to say.
     #[must_use]
     pub fn read(&self) -> BrokerTraffic {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -70,6 +76,8 @@ impl BrokerCounters {
             messages_out: get(&self.messages_out),
             bytes_in: get(&self.bytes_in),
             bytes_out: get(&self.bytes_out),
+            queue_full: get(&self.queue_full),
+            open: 0,
         }
     }
 }

@@ -148,6 +148,11 @@ impl Registry {
         self.lock().seats.get(node).cloned()
     }
 
+    /// How many nodes are connected.
+    pub(super) fn occupied(&self) -> u64 {
+        self.lock().seats.len() as u64
+    }
+
     pub(super) fn seats(&self) -> Vec<Arc<Seat>> {
         self.lock().seats.values().cloned().collect()
     }
@@ -206,7 +211,9 @@ mod tests {
         assert_eq!(*old.evictions().borrow(), Some(Eviction::TakenOver));
         registry.leave(&old);
         assert_eq!(registry.seat("a").map(|seat| seat.connection), Some(new.connection));
+        assert_eq!(registry.occupied(), 1);
         registry.leave(&new);
+        assert_eq!(registry.occupied(), 0);
         assert!(registry.seat("a").is_none());
     }
 

@@ -64,7 +64,7 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show the nodes: whether they are connected and in sync, and what is pending
+    /// Show the nodes: whether they are ready, connected and in sync, and what is pending
     Nodes {
         #[command(flatten)]
         output: OutputArgs,
@@ -83,6 +83,22 @@ pub enum CloudCommand {
     },
     /// Let a node delete what was held back because it would lose too much at once
     ConfirmDeletions {
+        /// Name of the node
+        #[arg(value_name = "NODE")]
+        node: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
+    RemoveNode {
+        /// Name of the node
+        #[arg(value_name = "NODE")]
+        node: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Let a node that was removed come back
+    AdmitNode {
         /// Name of the node
         #[arg(value_name = "NODE")]
         node: String,

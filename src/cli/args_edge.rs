@@ -43,6 +43,13 @@ pub enum EdgeCommand {
         #[command(flatten)]
         socket: SocketArgs,
     },
+    /// Show how many messages and bytes went in both directions, today (UTC) and in total
+    Traffic {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
     /// Show the objects that the node holds
     Get {
         #[command(flatten)]

@@ -12,7 +12,7 @@ use super::args_cloud::{CloudArgs, CloudCommand, DemoArgs, ServerArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::{Peer, apply, edge, get};
-use crate::api::{Client, encode};
+use crate::api::{Client, ClientError, encode};
 use crate::cloud::demo::{self, DemoOptions};
 use crate::config::cloud::Config;
 use crate::memory;
@@ -24,10 +24,12 @@ pub const NODES_PATH: &str = "/edgesync/v1/nodes";
 const NODE_COLUMNS: &[RecordColumn] = &[
     RecordColumn::value("name", "/name"),
     RecordColumn::value("state", "/state"),
+    RecordColumn::value("ready", "/ready"),
     RecordColumn::value("objects", "/objects"),
     RecordColumn::value("pending", "/pending"),
     RecordColumn::value("rejected", "/rejected"),
     RecordColumn::value("held back", "/heldBack"),
+    RecordColumn::age("last renewal", "/lastRenewal"),
     RecordColumn::age("last report", "/lastReport"),
     RecordColumn::value("agent", "/agentVersion"),
 ];
@@ -88,6 +90,24 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
             Ok(0)
         }),
+        CloudCommand::RemoveNode { node, server } => program::ask(async |terminal| {
+            let said = if ask_of_node(server, &node, "remove", "/removed").await? {
+                "removed from the fleet"
+            } else {
+                "has been removed already"
+            };
+            writeln!(terminal.out, "node '{node}' {said}")?;
+            Ok(0)
+        }),
+        CloudCommand::AdmitNode { node, server } => program::ask(async |terminal| {
+            let said = if ask_of_node(server, &node, "admit", "/admitted").await? {
+                "may come back: it is asked to, or will within the hour"
+            } else {
+                "was not removed"
+            };
+            writeln!(terminal.out, "node '{node}' {said}")?;
+            Ok(0)
+        }),
         CloudCommand::Run { config } => {
             program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
         }
@@ -98,6 +118,13 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             Ok(program::wait(demo::run(DemoOptions { objects, keep }, &mut out, is_terminal))?)
         }
     }
+}
+
+/// Has something done with a node. Tells whether it has made a difference.
+async fn ask_of_node(server: ServerArgs, node: &str, verb: &str, field: &str) -> Result<bool, ClientError> {
+    let path = format!("{NODES_PATH}/{}/{verb}", encode(node));
+    let answer = client(server).post::<Value>(&path, &Value::Null).await?;
+    Ok(answer.pointer(field).and_then(Value::as_bool).unwrap_or(false))
 }
 
 fn client(server: ServerArgs) -> Client {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, SocketArgs};
 use super::program::Threads;
-use super::{Peer, get, program, records};
+use super::{Peer, get, program, records, traffic};
 use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
@@ -15,6 +15,8 @@ use crate::memory;
 
 /// What the agent answers about itself.
 pub const STATUS_PATH: &str = "/edgesync/v1/status";
+/// What the agent answers about what went through its link.
+pub const TRAFFIC_PATH: &str = "/edgesync/v1/traffic";
 
 /// Runs the program with the arguments of the process.
 #[must_use]
@@ -38,6 +40,10 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         }
         EdgeCommand::Status { output, socket } => program::ask(async |terminal| {
             records::sheet(&client(socket), STATUS_PATH, output.output, terminal).await?;
+            Ok(0)
+        }),
+        EdgeCommand::Traffic { output, socket } => program::ask(async |terminal| {
+            traffic::show(&client(socket), TRAFFIC_PATH, output.output, terminal).await?;
             Ok(0)
         }),
         EdgeCommand::Get { get, socket } => program::ask(async |terminal| {

@@ -110,6 +110,22 @@ pub fn age(now: Timestamp, since: &str) -> String {
     }
 }
 
+/// A number of bytes for humans, with one decimal from 1 KiB on.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        // What would be shown as 1024.0 is one of the next unit.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
 /// A JSON value as a sheet for humans: one line for each field, names as words, objects indented below
 /// their name, lists of plain values in one line.
 #[must_use]
@@ -252,6 +268,22 @@ mod tests {
         assert_eq!(age(now, "2024-01-01T21:00:00Z"), "3h");
         assert_eq!(age(now, ""), UNKNOWN);
         assert_eq!(age(now, "yesterday"), UNKNOWN);
+    }
+
+    #[test]
+    fn sizes_have_the_units_of_the_configuration() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_524, "1023.9 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (1 << 30, "1.0 GiB"),
+            (5 << 40, "5.0 TiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(size(bytes), expected, "{bytes}");
+        }
     }
 
     #[test]

@@ -48,12 +48,15 @@ impl<C: Settings> Service<C> {
     /// Reads the file again. What a reload can change is in force afterwards in [`Self::config`] (log
     /// levels at once); what needs a restart is logged and stays as it was. A configuration that is
     /// wrong is logged and changes nothing. Gives the keys that changed.
-    pub fn reload(&mut self) -> Vec<Difference> {
+    ///
+    /// # Errors
+    /// The configuration is wrong.
+    pub fn reload(&mut self) -> Result<Vec<Difference>, ConfigErrors> {
         let next = match config::load::<C>(&self.path) {
             Ok(next) => next,
             Err(errors) => {
                 tracing::error!("the configuration stays as it was:\n{errors}");
-                return Vec::new();
+                return Err(errors);
             }
         };
         for warning in &next.warnings {
@@ -75,6 +78,6 @@ impl<C: Settings> Service<C> {
             tracing::info!("reloaded: the configuration is the same");
         }
         self.loaded = Loaded { config, ..next };
-        live
+        Ok(live)
     }
 }

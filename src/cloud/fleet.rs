@@ -2,8 +2,12 @@
 //! store and operators goes into the machines, their effects come out.
 
 mod effects;
+mod numbers;
+mod placing;
+mod removal;
+mod upstream;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,23 +21,28 @@ use crate::agent::random;
 use crate::broker::{Channel, Downlink, FleetEvent};
 use crate::cli::service::Service;
 use crate::config::cloud::Config;
-use crate::object::{ResourceVersion, Summary};
-use crate::store::cloud::{
-    self, ChangeKind, CloudError, CloudStore, Feed, FeedItem, MAX_BODIES, NodeRecords,
-};
+use crate::object::ResourceVersion;
+use crate::store::cloud::{self, CloudError, CloudStore, Feed, MAX_BODIES, NodeRecords};
 use crate::sync::cloud::{CloudConfig, CloudMachine, Issued};
 use crate::sync::frame::Up;
-use crate::sync::timing::Now;
+use crate::sync::timing::{Now, earlier};
 use crate::systemd::{self, Request, Signals};
 
+use super::CloudObjects;
 use super::admin::AdminRequest;
 use super::node::{Node, NodeMachine, desired};
-use super::placement::{Delta, Placement, Want};
+use super::placement::Placement;
+use super::vitals::Vitals;
+use numbers::Counts;
+use removal::Removals;
+use upstream::{Events, Intake, Stored};
 
 /// Answers of the store, and links that have room again, that wait for the loop.
 const INBOX: usize = 4096;
 /// Events that are handled before the machines get their turn.
 const BURST: usize = 64;
+/// The longest id of a session that is remembered, in letters.
+const MAX_SESSION: usize = 256;
 /// Nodes that are known by name; more are refused.
 const MAX_NODES: usize = 100_000;
 
@@ -44,11 +53,18 @@ enum Inbox {
     Recorded(String, u64, Result<cloud::Recorded, CloudError>),
     Room(String),
     Incarnation(Result<Arc<str>, CloudError>),
+    Taken(String, u64, Option<Stored>),
+    LeasesWritten(Result<u64, CloudError>),
+    NodesChanged(Result<(), CloudError>),
+    EventsExpired(Result<u64, CloudError>),
+    Removed(String, Result<bool, CloudError>),
+    Admitted(String, Result<bool, CloudError>),
 }
 
 /// See the module.
 pub(super) struct Fleet {
     store: CloudStore,
+    objects: Arc<CloudObjects>,
     downlink: Downlink,
     placement: Placement,
     feed: Feed,
@@ -69,6 +85,14 @@ pub(super) struct Fleet {
     inbox: mpsc::Sender<Inbox>,
     arrived: mpsc::Receiver<Inbox>,
     bad_frames: BTreeMap<&'static str, u64>,
+    metrics_per_node: bool,
+    counts: Counts,
+    vitals: Vitals,
+    /// Nodes that have reported themselves.
+    registered: HashSet<String>,
+    intake: Intake,
+    removals: Removals,
+    events: Events,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -94,16 +118,25 @@ impl Fleet {
     /// The store's.
     pub(super) async fn start(
         config: &Config,
-        store: CloudStore,
+        objects: Arc<CloudObjects>,
         downlink: Downlink,
     ) -> Result<Self, CloudError> {
+        let store = objects.store().clone();
         let (_, summaries, feed) = store.follow().await?;
+        let mut known = store.registered().await?;
+        // A Lease without a Node is nobody's: the node was removed, or has never been.
+        let nodes: HashSet<&str> =
+            summaries.iter().filter(|object| object.is_node()).map(|node| &*node.name).collect();
+        let leases = known.leases.iter().map(|lease| lease.node.clone());
+        let orphans: HashSet<String> = leases.filter(|node| !nodes.contains(&**node)).collect();
+        known.leases.retain(|lease| !orphans.contains(&lease.node));
         let (inbox, arrived) = mpsc::channel(INBOX);
         let gap = |(last, base): (u64, u64)| (ResourceVersion::from(last), ResourceVersion::from(base));
         let mut fleet = Self {
             incarnation: store.incarnation(),
             issued: Arc::new(Issued { gaps: store.gaps().into_iter().map(gap).collect() }),
             store,
+            objects,
             downlink,
             placement: Placement::new(config.placement.rules.clone()),
             feed,
@@ -121,12 +154,24 @@ impl Fleet {
             inbox,
             arrived,
             bad_frames: BTreeMap::new(),
+            metrics_per_node: config.nodes.metrics_per_node,
+            counts: Counts::default(),
+            vitals: Vitals::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
+            registered: known.nodes.into_iter().collect(),
+            intake: Intake::default(),
+            removals: Removals::new(known.removed),
+            events: Events::new(config.nodes.event_ttl),
         };
         for summary in summaries {
             fleet.upsert(summary);
         }
         for known in fleet.store.nodes().await? {
-            fleet.meet(&known.name);
+            if orphans.contains(&known.name) {
+                tracing::warn!(node = known.name, "its Node was deleted before the last end: it is removed");
+                fleet.dismiss(&known.name, None);
+            } else {
+                fleet.meet(&known.name);
+            }
         }
         fleet.announce();
         Ok(fleet)
@@ -158,8 +203,10 @@ impl Fleet {
         loop {
             loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.drain();
+            self.write_due();
             let idle = Instant::now() + Duration::from_secs(1);
-            let wake = self.deadlines.first().map_or(idle, |(at, _)| (self.origin + *at).min(idle));
+            let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.vitals.deadline());
+            let wake = next.map_or(idle, |at| (self.origin + at).min(idle));
             tokio::select! {
                 request = signals.next() => match request {
                     Request::Stop => break,
@@ -190,11 +237,15 @@ impl Fleet {
 
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
-        service.reload();
+        // What is wrong with a new configuration is in the log.
+        let _ = service.reload();
         let config = service.config();
         self.config = Arc::new(cloud_config(config));
         self.managed_fields = !config.sync.strip_managed_fields;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        self.metrics_per_node = config.nodes.metrics_per_node;
+        self.vitals.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
+        self.events.ttl = config.nodes.event_ttl;
         for node in self.nodes.values_mut() {
             if let Some(machine) = node.machine() {
                 machine.set_config(self.config.clone());
@@ -224,7 +275,7 @@ impl Fleet {
 
     /// Makes a node known and begins to read its records.
     fn meet(&mut self, name: &str) {
-        if self.nodes.contains_key(name) || self.nodes.len() >= MAX_NODES {
+        if self.nodes.contains_key(name) || self.nodes.len() >= MAX_NODES || self.removals.has(name) {
             return;
         }
         self.nodes.insert(name.to_owned(), Node::loading());
@@ -234,7 +285,8 @@ impl Fleet {
         self.load(name);
     }
 
-    fn load(&self, name: &str) {
+    fn load(&mut self, name: &str) {
+        self.begun(name);
         let (store, inbox, name) = (self.store.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
             let loaded = store.load_node(&name).await;
@@ -260,6 +312,7 @@ impl Fleet {
         for summary in self.placement.desired(name) {
             machine.desire(now, &summary.uid, Some(desired(summary)));
         }
+        machine.set_registered(self.registered.contains(name) && !self.vitals.wants_report(name));
         for frame in backlog {
             machine.received(now, frame);
         }
@@ -280,8 +333,12 @@ impl Fleet {
                 for name in all {
                     self.disconnected(&name);
                 }
+                self.removals.disconnected();
             }
             FleetEvent::NodeConnected { node, connection, .. } => {
+                if self.removals.connected(&node, Some(&connection.to_string())) {
+                    return;
+                }
                 self.meet(&node);
                 self.disconnected(&node);
                 if let Some(node) = self.nodes.get_mut(&node) {
@@ -290,8 +347,7 @@ impl Fleet {
             }
             FleetEvent::NodeDisconnected { node, connection, why } => {
                 tracing::info!(node, %why, "disconnected");
-                let current = self.nodes.get(&node).and_then(|node| node.connection.as_deref());
-                if current == Some(connection.to_string().as_str()) {
+                if self.connection(&node) == Some(connection.to_string().as_str()) {
                     self.disconnected(&node);
                 }
             }
@@ -302,7 +358,14 @@ impl Fleet {
         }
     }
 
+    /// The connection in use of a node, removed or not.
+    fn connection(&self, name: &str) -> Option<&str> {
+        let of_node = self.nodes.get(name).and_then(|node| node.connection.as_deref());
+        of_node.or_else(|| self.removals.connection(name))
+    }
+
     fn disconnected(&mut self, name: &str) {
+        self.removals.connected(name, None);
         if let Some(node) = self.nodes.get_mut(name) {
             node.connection = None;
             node.waiting = None;
@@ -323,6 +386,9 @@ impl Fleet {
             return;
         };
         if presence.online {
+            if self.removals.connected(name, Some(&presence.connection)) {
+                return;
+            }
             self.meet(name);
             if let Some(node) = self.nodes.get_mut(name) {
                 node.connection = Some(presence.connection);
@@ -330,8 +396,7 @@ impl Fleet {
             return;
         }
         // The will of a connection that was replaced says nothing about the new one.
-        let current = self.nodes.get(name).and_then(|node| node.connection.clone());
-        if presence.connection.is_empty() || current == Some(presence.connection) {
+        if presence.connection.is_empty() || self.connection(name) == Some(&presence.connection) {
             tracing::info!(node = name, "disconnected");
             self.disconnected(name);
         }
@@ -352,13 +417,23 @@ impl Fleet {
                 return;
             }
         };
+        if self.removals.has(name) {
+            return self.frame_of_removed(name, &frame);
+        }
         self.meet(name);
         let now = self.now();
+        let registered = self.registered.contains(name) && !self.vitals.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         match &frame {
-            Up::Hello(hello) => node.agent = Some(hello.agent.chars().take(64).collect()),
+            Up::Hello(hello) => {
+                node.agent = Some(hello.agent.chars().take(64).collect());
+                node.session = Some(hello.session.chars().take(MAX_SESSION).collect());
+                if let Some(machine) = node.machine() {
+                    machine.set_registered(registered);
+                }
+            }
             Up::Report(_) => node.last_report = Some(Timestamp::now()),
-            Up::Inventory(_) => {}
+            Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
         match node.machine() {
             Some(machine) => machine.received(now, frame),
@@ -367,96 +442,30 @@ impl Fleet {
         self.touched.insert(name.to_owned());
     }
 
-    // --- placement
-
-    async fn changed(&mut self, item: FeedItem) {
-        match item {
-            FeedItem::Change(change) => match change.kind {
-                ChangeKind::Added | ChangeKind::Modified => {
-                    self.upsert(Summary::clone(&change.object));
-                }
-                ChangeKind::Deleted => self.remove(&change.object),
-            },
-            FeedItem::Missed { changes } => {
-                tracing::warn!(changes, "fell behind the store: comparing everything");
-                match self.store.follow().await {
-                    Ok((_, summaries, feed)) => {
-                        self.feed = feed;
-                        let (nodes, objects): (Vec<_>, Vec<_>) =
-                            summaries.into_iter().partition(Summary::is_node);
-                        for node in nodes {
-                            self.upsert(node);
-                        }
-                        let deltas = self.placement.resync(objects);
-                        self.place(deltas);
-                    }
-                    Err(error) => tracing::error!(%error, "the store cannot be read"),
-                }
-            }
-            // The store closes only when the process ends.
-            FeedItem::Closed => std::future::pending().await,
-        }
-    }
-
-    fn upsert(&mut self, summary: Summary) {
-        let deltas = if summary.is_node() {
-            let labels = summary.labels.clone();
-            self.labels.insert(summary.name.to_string(), labels.clone());
-            self.placement.set_node(&summary.name, labels)
-        } else {
-            self.placement.upsert(summary)
-        };
-        self.place(deltas);
-    }
-
-    fn remove(&mut self, summary: &Summary) {
-        let deltas = if summary.is_node() {
-            self.labels.remove(&*summary.name);
-            if self.nodes.contains_key(&*summary.name) {
-                self.placement.set_node(&summary.name, crate::object::Labels::default())
-            } else {
-                self.placement.remove_node(&summary.name)
-            }
-        } else {
-            self.placement.remove(&summary.uid)
-        };
-        self.place(deltas);
-    }
-
-    fn place(&mut self, deltas: Vec<Delta>) {
-        let now = self.now();
-        for Delta { node: name, object, want } in deltas {
-            let Some(machine) = self.nodes.get_mut(&*name).and_then(Node::machine) else { continue };
-            let wish = match want {
-                Want::Hold => Some(desired(&object)),
-                Want::Drop => None,
-            };
-            machine.desire(now, &object.uid, wish);
-            if !self.touched.contains(&*name) {
-                self.touched.insert(name.to_string());
-            }
-        }
-    }
-
     // --- operators
 
     fn administer(&mut self, request: AdminRequest) {
         // Those who asked may have gone.
         match request {
             AdminRequest::Nodes(answer) => {
-                let mut nodes: Vec<(&String, Value)> =
-                    self.nodes.iter().map(|(name, node)| (name, node.show(name))).collect();
+                let mut nodes: Vec<(&str, Value)> =
+                    self.nodes.iter().map(|(name, node)| (&**name, node.show(name, &self.vitals))).collect();
+                nodes.extend(self.removals.show());
                 nodes.sort_by_key(|(name, _)| *name);
                 let items: Vec<Value> = nodes.into_iter().map(|(_, node)| node).collect();
                 let _ = answer.send(json!({
                     "incarnation": &*self.incarnation,
                     "badFrames": self.bad_frames,
+                    "framesOfRemovedNodes": self.removals.dropped_frames(),
                     "items": items,
                 }));
             }
             AdminRequest::Node(name, answer) => {
-                let _ = answer.send(self.nodes.get(&name).map(|node| node.show_all(&name)));
+                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.vitals));
+                let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
+            AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
+            AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),
             AdminRequest::ConfirmDeletions(name, answer) => {
                 let now = self.now();
                 let confirmed = self.nodes.get_mut(&name).and_then(Node::machine).map(|machine| {
@@ -467,6 +476,9 @@ impl Fleet {
                 tracing::info!(node = name, ?confirmed, "removals that were held back are confirmed");
                 self.touched.insert(name);
                 let _ = answer.send(confirmed);
+            }
+            AdminRequest::Numbers(answer) => {
+                let _ = answer.send(Box::new(self.numbers()));
             }
         }
     }

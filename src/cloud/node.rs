@@ -6,9 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::metrics::NodeNumbers;
 use crate::object::{ObjectRef, Summary};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
+use crate::sync::timing::Now;
+
+use super::vitals::Vitals;
 
 /// Frames of a node that wait while its records are read.
 const MAX_BACKLOG: usize = 256;
@@ -26,6 +30,12 @@ pub(super) struct Node {
     pub(super) last_report: Option<Timestamp>,
     /// When its machine wants to be ticked, as entered in the fleet's table.
     pub(super) deadline: Option<Duration>,
+    /// Since when it is connected and not in sync.
+    pub(super) lagging: Option<Now>,
+    /// The session of its last Hello.
+    pub(super) session: Option<String>,
+    /// Reads and writes of the store about it that are under way.
+    pub(super) busy: u32,
 }
 
 /// The machine, or what came for it while its records are being read.
@@ -41,9 +51,12 @@ impl Node {
             connection: None,
             waiting: None,
             awaiting_room: false,
+            lagging: None,
             agent: None,
             last_report: None,
             deadline: None,
+            session: None,
+            busy: 0,
         }
     }
 
@@ -83,11 +96,41 @@ impl Node {
         }
     }
 
+    /// The node as the metrics show it.
+    pub(super) fn numbers(&self, name: &str, now: Now, clock: Timestamp, vitals: &Vitals) -> NodeNumbers {
+        let age = |at: Timestamp| clock.duration_since(at).try_into().unwrap_or_default();
+        let (ready, renewed) = vitals.show(name);
+        let mut numbers = NodeNumbers {
+            name: name.to_owned(),
+            state: self.state_name(),
+            connected: self.connection.is_some(),
+            ready,
+            lease_age: renewed.map(age),
+            report_age: self.last_report.map(age),
+            lag: self.lagging.map(|since| now.saturating_sub(since)).unwrap_or_default(),
+            ..NodeNumbers::default()
+        };
+        if let NodeMachine::Ready(machine) = &self.state {
+            numbers.in_sync = machine.in_sync();
+            numbers.records = machine.records().count() as u64;
+            numbers.desired = machine.desired().count() as u64;
+            numbers.pending = machine.pending();
+            numbers.rejected = machine.refused().count() as u64;
+            numbers.held_back = machine.held().count() as u64;
+            numbers.round_trip = machine.round_trip();
+            numbers.counters = machine.counters();
+        }
+        numbers
+    }
+
     /// The node as JSON.
-    pub(super) fn show(&self, name: &str) -> Value {
+    pub(super) fn show(&self, name: &str, vitals: &Vitals) -> Value {
+        let (ready, renewed) = vitals.show(name);
         let mut shown = json!({
             "name": name,
             "state": self.state_name(),
+            "ready": ready,
+            "lastRenewal": renewed.map(|at| at.to_string()),
             "agentVersion": self.agent,
             "lastReport": self.last_report.map(|at| at.to_string()),
         });
@@ -122,8 +165,8 @@ impl Node {
     }
 
     /// The node as JSON, with what it refuses and what is held back.
-    pub(super) fn show_all(&self, name: &str) -> Value {
-        let mut shown = self.show(name);
+    pub(super) fn show_all(&self, name: &str, vitals: &Vitals) -> Value {
+        let mut shown = self.show(name, vitals);
         if let (NodeMachine::Ready(machine), Some(fields)) = (&self.state, shown.as_object_mut()) {
             let refused: Vec<Value> = machine
                 .refused()

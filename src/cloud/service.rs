@@ -17,7 +17,7 @@ use crate::link::{Introduction, Publish, Topics};
 use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
 use crate::systemd::{self, Signals};
 
-use super::admin::Admin;
+use super::admin::{Admin, Sources};
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
 use super::upkeep::Upkeep;
@@ -45,12 +45,14 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
-    let mut fleet =
-        Fleet::start(&config, store.clone(), downlink.clone()).await.context("reading the store")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let mut fleet =
+        Fleet::start(&config, Arc::clone(&objects), downlink.clone()).await.context("reading the store")?;
     let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
-    let server = Server::new(objects, Admin::new(requests), Access::open(), limits);
+    let sources =
+        Sources { store: store.clone(), database: config.store.path.clone(), downlink: downlink.clone() };
+    let server = Server::new(objects, Admin::new(requests, sources), Access::open(), limits);
     let api = tokio::spawn(async move {
         server
             .serve(listener, async move {
@@ -70,6 +72,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             drop(stop_api);
             let _ = api.await;
             drop(upkeep);
+            fleet.finish().await;
             store.close().await;
         })
         .await;

@@ -21,6 +21,8 @@ pub struct Config {
     pub link: Link,
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
+    /// What is kept of the nodes.
+    pub nodes: Nodes,
     /// The API for operators.
     pub api: Api,
     /// The log.
@@ -94,6 +96,17 @@ pub struct Sync {
     pub mass_delete_min: usize,
 }
 
+/// What is kept of the nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// How often renewed Leases are written.
+    pub lease_flush: Duration,
+    /// How long an Event is kept after its last change.
+    pub event_ttl: Duration,
+    /// Whether `/metrics` has gauges for each node.
+    pub metrics_per_node: bool,
+}
+
 /// The API for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Api {
@@ -138,6 +151,12 @@ impl Default for Sync {
             mass_delete_share: 0.1,
             mass_delete_min: 10,
         }
+    }
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { lease_flush: seconds(5), event_ttl: hours(1), metrics_per_node: true }
     }
 }
 
@@ -221,6 +240,16 @@ impl Sync {
     }
 }
 
+impl Nodes {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { lease_flush, event_ttl, metrics_per_node } = self;
+        keys.section("nodes");
+        keys.live("lease_flush", units::duration(lease_flush, Duration::from_millis(100)..=minutes(1)));
+        keys.live("event_ttl", units::duration(event_ttl, minutes(1)..=hours(24 * 365)));
+        keys.live("metrics_per_node", units::flag(metrics_per_node));
+    }
+}
+
 impl Api {
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { listen, max_body } = self;
@@ -235,12 +264,13 @@ impl Settings for Config {
     const ENV_OTHERS: &'static [&'static str] = &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, broker, link, sync, api, log } = self;
+        let Self { placement, store, broker, link, sync, nodes, api, log } = self;
         placement.bind(keys);
         store.bind(keys);
         broker.bind(keys);
         link.bind(keys);
         sync.bind(keys);
+        nodes.bind(keys);
         api.bind(keys);
         log.bind(keys);
     }

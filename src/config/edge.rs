@@ -21,6 +21,14 @@ pub struct Config {
     pub link: Link,
     /// Limits and times of the sync protocol.
     pub sync: Sync,
+    /// The node's Lease.
+    pub lease: Lease,
+    /// What waits for the cloud.
+    pub outbox: Outbox,
+    /// Events of the agent.
+    pub events: Events,
+    /// What may be sent and received.
+    pub traffic: Traffic,
     /// The local API.
     pub api: Api,
     /// The log.
@@ -66,6 +74,40 @@ pub struct Sync {
     pub report_timeout: Duration,
 }
 
+/// The node's Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// How often it is renewed.
+    pub interval: Duration,
+    /// How long it is good without renewal.
+    pub duration: Duration,
+}
+
+/// What waits for the cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outbox {
+    /// Most items that wait.
+    pub max_items: u64,
+    /// Most bytes of items that wait.
+    pub max_size: u64,
+}
+
+/// Events of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// How many Events of one source may come at once.
+    pub burst: u32,
+    /// After how long a source may have one more.
+    pub refill: Duration,
+}
+
+/// What may be sent and received.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes in both directions within a day (UTC); `None` for any number.
+    pub daily_budget: Option<u64>,
+}
+
 /// The local API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Api {
@@ -105,6 +147,24 @@ impl Default for Sync {
             hello_timeout: seconds(10),
             report_timeout: seconds(10),
         }
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self { interval: seconds(10), duration: seconds(40) }
+    }
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { max_items: 10_000, max_size: 8 * MIB }
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { burst: 25, refill: minutes(1) }
     }
 }
 
@@ -171,6 +231,41 @@ impl Sync {
     }
 }
 
+impl Lease {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { interval, duration } = self;
+        keys.section("lease");
+        keys.live("interval", units::duration(interval, seconds(1)..=hours(1)));
+        keys.live("duration", units::duration(duration, seconds(2)..=hours(24)));
+    }
+}
+
+impl Outbox {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { max_items, max_size } = self;
+        keys.section("outbox");
+        keys.live("max_items", units::count(max_items, 100..=1_000_000));
+        keys.live("max_size", units::size(max_size, 256 * KIB..=GIB));
+    }
+}
+
+impl Events {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { burst, refill } = self;
+        keys.section("events");
+        keys.live("burst", units::count(burst, 1..=10_000));
+        keys.live("refill", units::duration(refill, Duration::from_millis(1)..=hours(24)));
+    }
+}
+
+impl Traffic {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { daily_budget } = self;
+        keys.section("traffic");
+        keys.live("daily_budget", units::size_or_never(daily_budget, 100 * KIB..=TIB));
+    }
+}
+
 impl Api {
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { socket, socket_mode, listen, kubeconfig, watch_buffer } = self;
@@ -189,11 +284,15 @@ impl Settings for Config {
         &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { node, store, link, sync, api, log } = self;
+        let Self { node, store, link, sync, lease, outbox, events, traffic, api, log } = self;
         node.bind(keys);
         store.bind(keys);
         link.bind(keys);
         sync.bind(keys);
+        lease.bind(keys);
+        outbox.bind(keys);
+        events.bind(keys);
+        traffic.bind(keys);
         api.bind(keys);
         log.bind(keys);
     }
@@ -213,6 +312,11 @@ impl Settings for Config {
             review.derived("api.kubeconfig", "beside store.path");
         }
         self.link.check(review);
+        let (interval, duration) =
+            (("lease.interval", self.lease.interval), ("lease.duration", self.lease.duration));
+        if let Err(message) = units::ordered(interval, duration, units::show_duration) {
+            review.conflict(&[interval.0, duration.0], message);
+        }
         let frame = ("link.max_frame", self.link.max_frame as u64);
         let object = ("sync.max_object", self.sync.max_object as u64);
         let size = ("store.max_size", self.store.max_size);

@@ -125,27 +125,92 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// How many causes there are.
+    pub const COUNT: usize = Self::LABELS.len();
+    /// A short fixed word for each cause, in the order of [`Cause::index`]: for counters, status and metrics.
+    pub const LABELS: [&'static str; 17] = [
+        "dns",
+        "refused",
+        "connect-timeout",
+        "network",
+        "keepalive",
+        "closed",
+        "not-authorized",
+        "rejected",
+        "subscription-refused",
+        "taken-over",
+        "unavailable",
+        "ended",
+        "packet-too-large",
+        "protocol",
+        "consumer-stalled",
+        "bad-introduction",
+        "asked",
+    ];
+
+    /// The place of its word in [`Cause::LABELS`].
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Self::Dns { .. } => 0,
+            Self::Refused { .. } => 1,
+            Self::ConnectTimeout { .. } => 2,
+            Self::Network { .. } => 3,
+            Self::KeepAlive { .. } => 4,
+            Self::Closed => 5,
+            Self::NotAuthorized { .. } => 6,
+            Self::Rejected { .. } => 7,
+            Self::SubscriptionRefused { .. } => 8,
+            Self::TakenOver { .. } => 9,
+            Self::Unavailable { .. } => 10,
+            Self::Ended { .. } => 11,
+            Self::PacketTooLarge { .. } => 12,
+            Self::Protocol { .. } => 13,
+            Self::ConsumerStalled { .. } => 14,
+            Self::BadIntroduction { .. } => 15,
+            Self::Asked => 16,
+        }
+    }
+
     /// A short fixed word for counters and status.
     #[must_use]
     pub fn label(&self) -> &'static str {
-        match self {
-            Self::Dns { .. } => "dns",
-            Self::Refused { .. } => "refused",
-            Self::ConnectTimeout { .. } => "connect-timeout",
-            Self::Network { .. } => "network",
-            Self::KeepAlive { .. } => "keepalive",
-            Self::Closed => "closed",
-            Self::NotAuthorized { .. } => "not-authorized",
-            Self::Rejected { .. } => "rejected",
-            Self::SubscriptionRefused { .. } => "subscription-refused",
-            Self::TakenOver { .. } => "taken-over",
-            Self::Unavailable { .. } => "unavailable",
-            Self::Ended { .. } => "ended",
-            Self::PacketTooLarge { .. } => "packet-too-large",
-            Self::Protocol { .. } => "protocol",
-            Self::ConsumerStalled { .. } => "consumer-stalled",
-            Self::BadIntroduction { .. } => "bad-introduction",
-            Self::Asked => "asked",
+        Self::LABELS.get(self.index()).copied().unwrap_or("other")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_word_of_its_own() {
+        let (code, reason) = (0x87, String::new());
+        let all = [
+            (Cause::Dns { host: String::new(), message: String::new() }, "dns"),
+            (Cause::Refused { peer: String::new() }, "refused"),
+            (Cause::ConnectTimeout { peer: String::new(), after: Duration::ZERO }, "connect-timeout"),
+            (Cause::Network { peer: String::new(), message: String::new() }, "network"),
+            (Cause::KeepAlive { silent: Duration::ZERO }, "keepalive"),
+            (Cause::Closed, "closed"),
+            (Cause::NotAuthorized { code, reason: reason.clone() }, "not-authorized"),
+            (Cause::Rejected { code, reason: reason.clone() }, "rejected"),
+            (
+                Cause::SubscriptionRefused { filter: String::new(), code, reason: reason.clone() },
+                "subscription-refused",
+            ),
+            (Cause::TakenOver { client_id: String::new() }, "taken-over"),
+            (Cause::Unavailable { code, reason: reason.clone() }, "unavailable"),
+            (Cause::Ended { code, reason }, "ended"),
+            (Cause::PacketTooLarge { detail: String::new() }, "packet-too-large"),
+            (Cause::Protocol { detail: String::new() }, "protocol"),
+            (Cause::ConsumerStalled { stalled: Duration::ZERO }, "consumer-stalled"),
+            (Cause::BadIntroduction { detail: String::new() }, "bad-introduction"),
+            (Cause::Asked, "asked"),
+        ];
+        assert_eq!(all.len(), Cause::COUNT);
+        for (at, (cause, word)) in all.iter().enumerate() {
+            assert_eq!((cause.index(), cause.label()), (at, *word));
         }
     }
 }

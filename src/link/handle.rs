@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::counters::{Counters, Traffic};
+use super::counters::{Counters, Endings, Traffic};
 use super::queue::{Limits, Queue, Refused};
 use super::{LinkOptions, MAX_TOPIC, Publish};
 
@@ -142,6 +142,12 @@ impl LinkHandle {
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.shared.counters.read()
+    }
+
+    /// Why connections ended and attempts failed so far.
+    #[must_use]
+    pub fn endings(&self) -> Endings {
+        self.shared.counters.endings()
     }
 
     /// Drops the connection, or ends the wait for the next attempt.

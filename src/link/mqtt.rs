@@ -53,6 +53,8 @@ struct Task {
     events: mpsc::Sender<LinkEvent>,
     rival: RivalWatch,
     retry: Retry,
+    /// Whether the last attempt led to a connection.
+    was_connected: bool,
 }
 
 /// Keeps a link up until it is shut down or abandoned.
@@ -63,7 +65,8 @@ pub(super) async fn run(
     events: mpsc::Sender<LinkEvent>,
 ) {
     let retry = Retry::new(options.retry);
-    let mut task = Task { options, shared, commands, events, rival: RivalWatch::default(), retry };
+    let rival = RivalWatch::default();
+    let mut task = Task { options, shared, commands, events, rival, retry, was_connected: false };
     let stop = loop {
         let cause = match task.attempt().await {
             End::Failed(cause) => cause,
@@ -83,6 +86,7 @@ pub(super) async fn run(
 impl Task {
     /// One connection from its first byte to its last.
     async fn attempt(&mut self) -> End {
+        self.was_connected = false;
         let connection = Uuid::new_v4();
         let introduction = (self.options.introduce)(connection);
         self.note_own(&introduction);
@@ -99,6 +103,7 @@ impl Task {
         self.shared.max_packet.store(max_packet, Ordering::Relaxed);
         self.shared.queue.open();
         self.rival.connected();
+        self.was_connected = true;
         self.retry.connected(Instant::now());
         add(&self.shared.counters.connected, 1);
         tracing::info!(broker = %self.options.peer(), %connection, max_packet, "connected");
@@ -135,7 +140,7 @@ impl Task {
             Cause::Asked => Duration::ZERO,
             _ => self.retry.failed(now, random()),
         };
-        add(&self.shared.counters.disconnected, 1);
+        self.shared.counters.ended(&cause, self.was_connected);
         if matches!(cause, Cause::ConsumerStalled { .. }) {
             add(&self.shared.counters.stalled, 1);
         }

@@ -120,6 +120,39 @@ impl KnownKind {
         }
     }
 
+    /// Whether the status is a subresource, written under `/status` alone, as the API pages of the kinds say.
+    #[must_use]
+    pub fn has_status(&self) -> bool {
+        match self.group {
+            "" => matches!(
+                self.kind,
+                "Namespace"
+                    | "Node"
+                    | "PersistentVolume"
+                    | "PersistentVolumeClaim"
+                    | "Pod"
+                    | "ReplicationController"
+                    | "ResourceQuota"
+                    | "Service"
+            ),
+            "apps" => self.kind != "ControllerRevision",
+            "networking.k8s.io" => matches!(self.kind, "Ingress" | "ServiceCIDR"),
+            "storage.k8s.io" => self.kind == "VolumeAttachment",
+            "admissionregistration.k8s.io" => self.kind == "ValidatingAdmissionPolicy",
+            "devices.kubeedge.io" => self.kind == "Device",
+            "rules.kubeedge.io" => self.kind == "Rule",
+            "batch"
+            | "autoscaling"
+            | "policy"
+            | "apiextensions.k8s.io"
+            | "apiregistration.k8s.io"
+            | "certificates.k8s.io"
+            | "apps.kubeedge.io"
+            | super::objectsync::GROUP => true,
+            _ => false,
+        }
+    }
+
     /// Whether a person who types `word` means this kind: plural, singular, short name or kind, in any case.
     fn answers_to(&self, word: &str) -> bool {
         [self.plural, self.singular, self.kind].iter().any(|name| name.eq_ignore_ascii_case(word))

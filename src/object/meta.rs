@@ -81,12 +81,50 @@ pub fn too_deep(json: &str) -> bool {
 /// Where a key stands twice the last one counts, as it does for readers.
 #[must_use]
 pub fn with_resource_version(json: &str, version: u64) -> String {
-    let version = format!("\"{version}\"");
-    let Some((at, text)) = replacement(json, &version) else { return json.to_owned() };
+    spliced(json, in_metadata(json, "resourceVersion", &format!("\"{version}\"")))
+}
+
+/// As [`with_resource_version`], for `metadata.managedFields`; `fields` is JSON text.
+#[must_use]
+pub fn with_managed_fields(json: &str, fields: &str) -> String {
+    spliced(json, in_metadata(json, "managedFields", fields))
+}
+
+/// The object's JSON text with this `status`, which is JSON text itself, all other bytes as they were. The field is
+/// added behind the others where it is missing. Text that is no JSON object is returned as it is.
+#[must_use]
+pub fn with_status(json: &str, status: &str) -> String {
+    let splice = Members::of(json, 0).map(|members| match members.clone().last_named("status") {
+        Some(value) => (value, status.to_owned()),
+        None => match members.clone().last() {
+            Some((_, last)) => (last.end..last.end, format!(",\"status\":{status}")),
+            None => (members.at..members.at, format!("\"status\":{status}")),
+        },
+    });
+    spliced(json, splice)
+}
+
+/// The JSON text of a member of a JSON object, or of a member of a member, and so on.
+#[must_use]
+pub fn member<'j>(json: &'j str, path: &[&str]) -> Option<&'j str> {
+    path.iter().try_fold(json, |json, name| json.get(Members::of(json, 0)?.last_named(name)?))
+}
+
+/// The text with a part of it replaced.
+fn spliced(json: &str, splice: Option<(Range<usize>, String)>) -> String {
+    let Some((at, text)) = splice else { return json.to_owned() };
     let (Some(before), Some(after)) = (json.get(..at.start), json.get(at.end..)) else {
         return json.to_owned();
     };
     [before, &text, after].concat()
+}
+
+/// The object's JSON text with another value for a field that it has at its top, all other bytes as they were;
+/// nothing if it has no such field. `value` is JSON text.
+#[must_use]
+pub fn with_field(json: &str, name: &str, value: &str) -> Option<String> {
+    let at = Members::of(json, 0)?.last_named(name)?;
+    Some([json.get(..at.start)?, value, json.get(at.end..)?].concat())
 }
 
 /// The object's JSON text without `metadata.managedFields`, all other bytes as they were: what writers noted about
@@ -119,16 +157,16 @@ fn managed_fields(json: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Which bytes are replaced, and by what.
-fn replacement(json: &str, version: &str) -> Option<(Range<usize>, String)> {
+/// Which bytes are replaced, and by what, for a field of the metadata to have a value.
+fn in_metadata(json: &str, name: &str, value: &str) -> Option<(Range<usize>, String)> {
     let top = Members::of(json, 0)?;
-    let field = format!("\"resourceVersion\":{version}");
+    let field = format!("\"{name}\":{value}");
     let Some(metadata) = top.clone().last_named("metadata") else {
         return Some((top.at..top.at, with_comma(format!("\"metadata\":{{{field}}}"), top)));
     };
     match Members::of(json, metadata.start) {
-        Some(fields) => Some(match fields.clone().last_named("resourceVersion") {
-            Some(value) => (value, version.to_owned()),
+        Some(fields) => Some(match fields.clone().last_named(name) {
+            Some(old) => (old, value.to_owned()),
             None => (fields.at..fields.at, with_comma(field, fields)),
         }),
         None => Some((metadata, format!("{{{field}}}"))),
@@ -282,6 +320,15 @@ mod tests {
     }
 
     #[test]
+    fn a_field_at_the_top_is_replaced_and_one_that_is_missing_is_not_added() {
+        let json = r#"{"metadata":{"spec":1},"spec":{"a":"}"} ,"x":2}"#;
+        let expected = r#"{"metadata":{"spec":1},"spec":{"b":3} ,"x":2}"#;
+        assert_eq!(with_field(json, "spec", r#"{"b":3}"#).as_deref(), Some(expected));
+        assert_eq!(with_field(json, "status", "{}"), None);
+        assert_eq!(with_field("no json", "spec", "{}"), None);
+    }
+
+    #[test]
     fn the_last_of_two_equal_keys_counts() {
         let twice = r#"{"metadata":{"resourceVersion":"1"},"metadata":{"resourceVersion":"1","resourceVersion":"2"}}"#;
         let value: Value = serde_json::from_str(&with_resource_version(twice, 9)).unwrap();
@@ -306,7 +353,47 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_status_is_replaced_or_added_behind_the_rest() {
+        for (json, expected) in [
+            (r#"{"kind":"X", "status" : {"a":[1]} ,"z":1}"#, r#"{"kind":"X", "status" : {"b":2} ,"z":1}"#),
+            (r#"{"kind":"X","spec":{"status":1} }"#, r#"{"kind":"X","spec":{"status":1},"status":{"b":2} }"#),
+            ("{}", r#"{"status":{"b":2}}"#),
+            ("[]", "[]"),
+            ("no json", "no json"),
+        ] {
+            assert_eq!(with_status(json, r#"{"b":2}"#), expected);
+        }
+    }
+
+    #[test]
+    fn a_member_is_found_by_its_path() {
+        let json = r#"{"a":1,"status":{"uid":"u","status":{"a":[1, 2]}}}"#;
+        assert_eq!(member(json, &["status", "status"]), Some(r#"{"a":[1, 2]}"#));
+        assert_eq!(member(json, &["a"]), Some("1"));
+        assert_eq!(member(json, &[]), Some(json));
+        for path in [&["b"][..], &["a", "b"], &["status", "uid", "u"]] {
+            assert_eq!(member(json, path), None);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn fields_are_replaced_in_the_text_as_in_the_tree(value in any_json(), field in any_json(), pretty: bool) {
+            let text = if pretty { format!("{value:#}") } else { value.to_string() };
+            let after = with_status(&with_managed_fields(&text, &field.to_string()), &format!("{field:#}"));
+            let after: Value = serde_json::from_str(&after).unwrap();
+            let (mut expected, field): (Value, Value) =
+                (serde_json::from_str(&text).unwrap(), serde_json::from_str(&field.to_string()).unwrap());
+            if let Value::Object(fields) = &mut expected {
+                let mut object = crate::object::Object::from(std::mem::take(fields));
+                object.set_metadata("managedFields", field.clone());
+                *fields = object.into_fields();
+                fields.insert("status".to_owned(), field);
+            }
+            prop_assert_eq!(after, expected);
+        }
+
         #[test]
         fn replacing_in_the_text_is_replacing_in_the_tree(value in any_json(), pretty: bool, version: u64) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
@@ -324,6 +411,8 @@ mod tests {
         fn text_that_is_cut_or_no_json_never_panics(text in ".*", cut in 0..60usize) {
             let sound = r#"{"a":[1,{"b":"\\"}],"metadata":{"c":"d","resourceVersion":"1"}}"#;
             let _ = with_resource_version(&text, 1);
+            let _ = (with_status(&text, "1"), member(&text, &["a", "b"]));
+            let _ = with_status(&sound[..cut.min(sound.len())], "1");
             let _ = with_resource_version(&sound[..cut.min(sound.len())], 1);
             let _ = with_resource_version(&format!("{{\"metadata\":{text}"), 1);
         }

@@ -19,6 +19,12 @@ pub fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// The same with six digits of the second: what Kubernetes calls a `MicroTime`.
+#[must_use]
+pub fn rfc3339_micros(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
 /// How long ago a time was that is given as text: unknown if there is none.
 #[must_use]
 pub fn since(now: Timestamp, text: &str) -> String {
@@ -92,6 +98,17 @@ mod tests {
             (i64::MAX, "292471208677y"),
         ] {
             assert_eq!(duration(seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_micro_time_has_six_digits_of_the_second_even_if_they_are_zero() {
+        for (nanos, expected) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (1_500_000_999, "1970-01-01T00:00:01.500000Z"),
+            (-1_000, "1969-12-31T23:59:59.999999Z"),
+        ] {
+            assert_eq!(rfc3339_micros(Timestamp::from_nanosecond(nanos).unwrap()), expected);
         }
     }
 

@@ -7,14 +7,18 @@
 //!   entry in the history. A caller is answered after the commit.
 //! - No version is given twice, even if the file is replaced by an older copy (`versions`).
 //! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice. An
-//!   [`Observer`] is told of every change of every kind, with the state before it.
+//!   [`Observer`] is told of every change of every kind, with the state before it. There is one exception: when
+//!   Leases of nodes are renewed ([`CloudStore::renew_leases`]) they get their versions, and nobody is told.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
 //! - A damaged file is refused at the start: what it held exists nowhere else, so it is never refilled in
 //!   silence. [`CloudOptions::set_aside_corrupt`] allows a fresh start beside the damaged file.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
 mod error;
+mod expiry;
 mod feed;
+mod fleet;
+mod leases;
 mod nodes;
 mod objects;
 mod observer;
@@ -22,6 +26,7 @@ mod open;
 mod read;
 mod snapshot;
 mod steward;
+mod upload;
 mod versions;
 
 use std::collections::HashSet;
@@ -32,7 +37,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
-use crate::object::{Object, ObjectKey, Problems, Resource, ResourceVersion, Summary};
+use crate::object::{Object, ObjectKey, Problems, Resource, ResourceVersion, Summary, kinds};
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
@@ -43,6 +48,7 @@ use steward::CloudSteward;
 
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
+pub use fleet::{LeaseRenewal, MAX_REMOVED_NODES, NodeChange, Registered};
 pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
 pub use objects::{Preconditions, SERVER_METADATA, Stored};
 pub use observer::{KindName, Observer, WatchChange};
@@ -52,6 +58,7 @@ pub use read::{
 };
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use steward::HistoryLimits;
+pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
 
 /// The most kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;
@@ -263,11 +270,7 @@ impl CloudStore {
     /// [`CloudError::Invalid`] for a name that no node can have, or the store's. Single reports that
     /// cannot be recorded are in [`Recorded::refused`].
     pub async fn record(&self, node: &str, batch: RecordBatch) -> Result<Recorded, CloudError> {
-        if let Err(problem) = check_subdomain(node) {
-            let key =
-                ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() };
-            return Err(CloudError::Invalid { key, problems: Problems::one("metadata.name", problem) });
-        }
+        check_node(node)?;
         let node = node.to_owned();
         // About what a record takes in the queue and in the transaction.
         let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
@@ -394,9 +397,15 @@ impl CloudStore {
         Ok(size)
     }
 
+    fn share(&self, resource: &Resource) -> Arc<Resource> {
+        self.shared.share(resource)
+    }
+}
+
+impl Shared {
     /// One description of each kind, however many objects point to it.
     fn share(&self, resource: &Resource) -> Arc<Resource> {
-        let mut kinds = self.shared.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = kinds.get(resource) {
             return Arc::clone(shared);
         }
@@ -406,6 +415,24 @@ impl CloudStore {
         }
         shared
     }
+
+    /// The kind that is called by this word.
+    fn kind(&self, word: &str) -> Result<Arc<Resource>, StoreError> {
+        let known = kinds::by_word(word)
+            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+        Ok(self.share(&known.resource()))
+    }
+}
+
+fn node_key(node: &str) -> ObjectKey {
+    ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() }
+}
+
+fn check_node(node: &str) -> Result<(), CloudError> {
+    check_subdomain(node).map_err(|problem| CloudError::Invalid {
+        key: node_key(node),
+        problems: Problems::one("metadata.name", problem),
+    })
 }
 
 /// Gives an object without a name one that begins with its `generateName`.

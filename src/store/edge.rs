@@ -8,7 +8,9 @@ mod check;
 mod files;
 mod journal;
 mod local;
+mod notes;
 mod observer;
+mod outbox;
 mod read;
 mod rows;
 mod salvage;
@@ -38,7 +40,11 @@ pub use local::{
     EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS,
     MAX_EVENTS_BYTES, MAX_LEASES, MAX_LOCAL_BYTES,
 };
+pub use notes::MAX_NOTE_BYTES;
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
+pub use outbox::{
+    Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, status_key,
+};
 pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
 
 /// The largest page cache of a reading connection, KiB.
@@ -59,6 +65,8 @@ pub struct EdgeOptions {
     pub check_every: Duration,
     /// A pause after every 256 rows of a check, so that it does not take the device from others.
     pub check_pause: Duration,
+    /// What may wait in the outbox.
+    pub outbox: OutboxLimits,
 }
 
 impl Default for EdgeOptions {
@@ -70,6 +78,7 @@ impl Default for EdgeOptions {
             flush_after: Duration::from_secs(30),
             check_every: Duration::from_secs(6 * 3600),
             check_pause: Duration::from_millis(5),
+            outbox: OutboxLimits::default(),
         }
     }
 }

@@ -23,6 +23,7 @@ pub struct Migration {
 pub const EDGE: &[Migration] = &[
     Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/edge/0001_objects.sql") },
     Migration { name: "0002_local.sql", sql: include_str!("../../migrations/edge/0002_local.sql") },
+    Migration { name: "0003_outbox.sql", sql: include_str!("../../migrations/edge/0003_outbox.sql") },
 ];
 
 /// The migrations of `migrations/cloud`, in order.
@@ -30,6 +31,7 @@ pub const EDGE: &[Migration] = &[
 pub const CLOUD: &[Migration] = &[
     Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cloud/0001_objects.sql") },
     Migration { name: "0002_previous.sql", sql: include_str!("../../migrations/cloud/0002_previous.sql") },
+    Migration { name: "0003_fleet.sql", sql: include_str!("../../migrations/cloud/0003_fleet.sql") },
 ];
 
 /// Brings the file to the newest schema.

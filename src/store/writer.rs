@@ -94,13 +94,21 @@ impl JobError for StoreError {
     }
 }
 
+/// The bounds of [`WriterStats::commit_times`], in milliseconds.
+pub const COMMIT_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
 /// What the writer has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Transactions committed, each with one fsync.
+    /// Transactions committed.
     pub commits: u64,
     /// Time spent in COMMIT, nanoseconds.
     pub commit_ns: u64,
+    /// Transactions by the time that COMMIT took: up to each of [`COMMIT_BOUNDS_MS`] and longer than the one before,
+    /// and at last those that took longer than all of them.
+    pub commit_times: [u64; COMMIT_BOUNDS_MS.len() + 1],
+    /// Calls of fsync: one for each transaction that changed something, two for each checkpoint that copied pages.
+    pub syncs: u64,
     /// Jobs answered after a commit.
     pub jobs: u64,
     /// Rows inserted, updated or deleted.
@@ -115,10 +123,23 @@ pub struct WriterStats {
 struct Counters {
     commits: AtomicU64,
     commit_ns: AtomicU64,
+    commit_times: [AtomicU64; COMMIT_BOUNDS_MS.len() + 1],
+    syncs: AtomicU64,
     jobs: AtomicU64,
     rows: AtomicU64,
     failures: AtomicU64,
     checkpoints: AtomicU64,
+}
+
+impl Counters {
+    fn committed_in(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.commit_ns.fetch_add(nanos, Ordering::Relaxed);
+        let bucket = COMMIT_BOUNDS_MS.partition_point(|bound| bound.saturating_mul(1_000_000) < nanos);
+        if let Some(counter) = self.commit_times.get(bucket) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A job with its type erased.
@@ -306,6 +327,8 @@ impl<S: Steward> Writer<S> {
         WriterStats {
             commits: get(&counters.commits),
             commit_ns: get(&counters.commit_ns),
+            commit_times: std::array::from_fn(|index| get(&counters.commit_times[index])),
+            syncs: get(&counters.syncs),
             jobs: get(&counters.jobs),
             rows: get(&counters.rows),
             failures: get(&counters.failures),
@@ -346,7 +369,7 @@ struct Owner<S> {
 
 impl<S: Steward> Owner<S> {
     fn run(mut self) {
-        let mut patience = self.steward.idle(&mut self.conn);
+        let mut patience = self.idle();
         loop {
             let command = match self.carried.take() {
                 Some(command) => Ok(command),
@@ -363,12 +386,20 @@ impl<S: Steward> Owner<S> {
                 Err(RecvTimeoutError::Timeout) => {
                     // A quiet moment is a good one, but copying a short log often wears the flash.
                     self.checkpoint_from(self.shared.limits.wal_bytes / 2);
-                    patience = self.steward.idle(&mut self.conn);
+                    patience = self.idle();
                 }
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         self.steward.closing(&mut self.conn);
+    }
+
+    fn idle(&mut self) -> Duration {
+        let before = self.conn.total_changes();
+        let patience = self.steward.idle(&mut self.conn);
+        let wrote = self.conn.total_changes() > before;
+        self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
+        patience
     }
 
     /// Takes what has arrived meanwhile into the group of `first`, up to the limit of bytes.
@@ -422,6 +453,7 @@ impl<S: Steward> Owner<S> {
                 counters.jobs.fetch_add(group.len() as u64, Ordering::Relaxed);
                 let rows = self.conn.total_changes().saturating_sub(rows_before);
                 counters.rows.fetch_add(rows, Ordering::Relaxed);
+                counters.syncs.fetch_add(u64::from(rows > 0), Ordering::Relaxed);
                 self.steward.committed(&self.conn);
             }
             Err(error) => {
@@ -453,8 +485,7 @@ impl<S: Steward> Owner<S> {
         steward.before_commit(conn)?;
         let start = Instant::now();
         let result = execute(conn, "COMMIT");
-        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        shared.counters.commit_ns.fetch_add(nanos, Ordering::Relaxed);
+        shared.counters.committed_in(start.elapsed());
         result
     }
 
@@ -467,6 +498,7 @@ impl<S: Steward> Owner<S> {
         match engine::checkpoint(&self.conn, Checkpoint::Passive) {
             Ok(_) => {
                 self.shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
             }
             Err(error) => {
                 // Nothing is lost, the log keeps growing: the next commit tries again.

@@ -60,6 +60,17 @@ impl Change {
 }
 
 impl Put {
+    /// Which object it is.
+    #[must_use]
+    pub fn object_ref(&self) -> ObjectRef {
+        ObjectRef {
+            api_version: self.resource.api_version().into(),
+            kind: self.resource.kind.as_str().into(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// Kind, namespace and name.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
@@ -94,4 +105,7 @@ pub struct Rejected {
     pub reason: RejectReason,
     /// What is wrong and what would be right, for people. At most 256 bytes.
     pub message: String,
+    /// Which object it is, as far as the edge can tell. Not sent: the cloud knows.
+    #[serde(skip)]
+    pub object: Option<Box<ObjectRef>>,
 }

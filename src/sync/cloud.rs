@@ -12,6 +12,7 @@ mod queue;
 mod record;
 mod send;
 mod types;
+mod upload;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use ledger::Ledger;
 use queue::{Action, Queue};
 use record::Recorder;
 use send::Sender;
+use upload::Taker;
 
 /// The limits that the node of the current session told.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +85,9 @@ pub struct CloudMachine {
     frames: VecDeque<Down>,
     last_heard: Now,
     round_trip: Option<Duration>,
+    taker: Taker,
+    /// Whether the cloud knows of the Node.
+    registered: bool,
     counters: CloudCounters,
 }
 
@@ -114,6 +119,8 @@ impl CloudMachine {
             frames: VecDeque::new(),
             last_heard: Now::ZERO,
             round_trip: None,
+            taker: Taker::default(),
+            registered: true,
             counters: CloudCounters::default(),
         }
     }
@@ -237,6 +244,7 @@ impl CloudMachine {
         self.phase = Phase::Offline;
         self.queue.clear();
         self.sender.clear();
+        self.taker.forget_session();
         self.frames.clear();
         self.effects.retain(|effect| !matches!(effect, CloudEffect::Load(_)));
     }

@@ -7,24 +7,28 @@
 //! A connection goes `Down → Settling → Greeting → Live`. In `Settling` commits of the last connection
 //! are still under way; Hello waits for them, so that its totals are the truth.
 
+mod applying;
+mod lease;
+mod outbox;
 mod pages;
 mod types;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::change::{Change, RejectReason, Rejected, Uid};
-use super::frame::{Confirm, Hello, HelloRequest, Objects, Part, Received, Report, Up, Welcome};
-use super::message::{Interner, Message};
-use super::parts::{Assembled, Assembler};
-use super::replica::{Applied, Totals};
+use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
+use super::parts::Assembler;
+use super::replica::Totals;
 use super::timing::{Now, backoff, earlier};
-use crate::object::ResourceVersion;
 pub use types::{
     ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,
+    OutboxMarks,
 };
 
-use pages::{Reading, split};
+use applying::Applying;
+use lease::Renewal;
+use outbox::Outbox;
+use pages::Reading;
 
 #[derive(Debug)]
 enum Phase {
@@ -34,6 +38,8 @@ enum Phase {
     Pausing {
         until: Now,
         attempt: u32,
+        /// The session that the cloud refused: it may take that back.
+        refused: Option<String>,
     },
     Greeting {
         session: String,
@@ -46,15 +52,6 @@ enum Phase {
         pending: u64,
         held: u64,
     },
-}
-
-#[derive(Debug)]
-struct Applying {
-    token: u64,
-    session: String,
-    /// UID and version of the puts, to reject them all when the commit fails.
-    versions: Vec<(Uid, ResourceVersion)>,
-    rejected: Vec<Rejected>,
 }
 
 /// The edge's half of the protocol.
@@ -77,6 +74,8 @@ pub struct EdgeMachine {
     repeat: Option<(Now, u32)>,
     /// Confirms in a row that brought no news.
     stalled: u32,
+    outbox: Outbox,
+    renewal: Renewal,
     /// The largest frame that the link takes.
     link_limit: u32,
     counters: EdgeCounters,
@@ -102,6 +101,8 @@ impl EdgeMachine {
             frames: VecDeque::new(),
             repeat: None,
             stalled: 0,
+            outbox: Outbox::default(),
+            renewal: Renewal::default(),
             link_limit: u32::MAX,
             counters: EdgeCounters::default(),
         }
@@ -142,10 +143,15 @@ impl EdgeMachine {
         self.next_read = None;
         self.repeat = None;
         self.stalled = 0;
+        self.forget_outbox_session();
+        self.forget_lease();
         self.effects.retain(|effect| {
             !matches!(
                 effect,
-                EdgeEffect::ReadChanges { .. } | EdgeEffect::ReadBuckets | EdgeEffect::ReadInventory { .. }
+                EdgeEffect::ReadChanges { .. }
+                    | EdgeEffect::ReadBuckets
+                    | EdgeEffect::ReadInventory { .. }
+                    | EdgeEffect::RenewLease
             )
         });
     }
@@ -203,6 +209,7 @@ impl EdgeMachine {
             Received::Confirm(confirm) => self.confirmed(now, &confirm),
             Received::InventoryRequest(request) => self.inventory_requested(now, request),
             Received::HelloRequest(request) => self.hello_requested(now, request, random),
+            Received::UploadConfirm(confirm) => self.upload_confirmed(now, confirm),
         }
     }
 
@@ -224,12 +231,17 @@ impl EdgeMachine {
             }
             self.effects.push_back(EdgeEffect::SetIncarnation(to));
         }
-        let Welcome { session, pending, held, confirmed, .. } = welcome;
+        let Welcome { session, pending, held, confirmed, register, .. } = welcome;
         self.phase = Phase::Live { session, pending, held };
         self.advance(confirmed);
         self.repeat = None;
         self.arm_repeat(now);
         self.notice(EdgeNotice::Welcomed { pending, held, round_trip });
+        if register {
+            self.notice(EdgeNotice::Register);
+        }
+        self.begin_lease(now, random);
+        self.probe(now);
     }
 
     fn advance(&mut self, confirmed: u64) -> bool {
@@ -273,119 +285,6 @@ impl EdgeMachine {
         }
     }
 
-    fn objects(&mut self, now: Now, objects: Objects) {
-        if !self.is_live(&objects.session) {
-            return self.foreign(now);
-        }
-        self.link_progress(now);
-        self.apply(objects.changes, objects.rejected);
-    }
-
-    fn part(&mut self, now: Now, part: Part) {
-        if !self.is_live(&part.session) {
-            return self.foreign(now);
-        }
-        self.link_progress(now);
-        let uid = part.uid.clone();
-        match self.parts.take(part) {
-            Assembled::Waiting { progress: false } => {}
-            Assembled::Waiting { progress: true } => {
-                let at = self.totals.revision;
-                self.report(Report { from: at, to: at, receiving: Some(uid), ..Report::default() });
-            }
-            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected]),
-            Assembled::Message(text) => {
-                let change = serde_json::from_str::<Message<'_>>(&text)
-                    .map_err(|error| Rejected {
-                        uid: "".into(),
-                        resource_version: "".into(),
-                        reason: RejectReason::Invalid,
-                        message: format!("must be the JSON of a message: {error}"),
-                    })
-                    .and_then(|message| {
-                        message.to_change(&mut Interner::default(), self.config.max_object as usize)
-                    });
-                match change {
-                    Ok(change) => self.apply(vec![change], Vec::new()),
-                    Err(rejected) => self.apply(Vec::new(), vec![rejected]),
-                }
-            }
-        }
-    }
-
-    fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>) {
-        let Phase::Live { session, .. } = &self.phase else { return };
-        let versions = changes
-            .iter()
-            .map(|change| match change {
-                Change::Put(put) => (put.uid.clone(), put.version.clone()),
-                Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
-            })
-            .collect();
-        let token = self.next_token;
-        self.next_token += 1;
-        #[cfg(test)]
-        let early = super::fault::planted(super::fault::Fault::AckBeforeCommit)
-            .then(|| super::fault::observe_early(&changes));
-        self.applying.push_back(Applying { token, session: session.clone(), versions, rejected });
-        self.effects.push_back(EdgeEffect::Apply { token, changes });
-        #[cfg(test)]
-        if let Some(applied) = early {
-            self.report_applied(self.totals.revision, self.totals.revision, applied);
-        }
-    }
-
-    /// The store has committed a batch, or could not.
-    pub fn applied(
-        &mut self,
-        now: Now,
-        token: u64,
-        result: Result<Commit, (RejectReason, String)>,
-        random: u64,
-    ) {
-        let Some(at) = self.applying.iter().position(|applying| applying.token == token) else {
-            return;
-        };
-        let Some(applying) = self.applying.remove(at) else { return };
-        let mut rejected = applying.rejected;
-        let (from, mut applied) = match result {
-            Ok(commit) => {
-                // One of another epoch is from before or after a reset that is told separately.
-                if commit.totals.epoch == self.totals.epoch {
-                    self.totals = commit.totals;
-                }
-                self.counters.applied += commit.totals.revision.saturating_sub(commit.before);
-                (commit.before, commit.applied)
-            }
-            Err((reason, message)) => {
-                let refuse = |(uid, resource_version)| Rejected {
-                    uid,
-                    resource_version,
-                    reason,
-                    message: message.clone(),
-                };
-                rejected.extend(applying.versions.into_iter().map(refuse));
-                (self.totals.revision, Applied::default())
-            }
-        };
-        applied.rejected.extend(rejected);
-        self.counters.rejected += applied.rejected.len() as u64;
-        for rejected in &applied.rejected {
-            self.effects.push_back(EdgeEffect::Notice(EdgeNotice::Rejected(rejected.clone())));
-        }
-        if self.is_live(&applying.session) {
-            self.report_applied(from, self.totals.revision, applied);
-            self.arm_repeat(now);
-        } else if matches!(self.phase, Phase::Settling) {
-            self.settle(now, random, 0);
-        }
-    }
-
-    fn report_applied(&mut self, from: u64, to: u64, applied: Applied) {
-        let (objects, removed) = split(applied.observed, |observed| (observed.uid, observed.version, None));
-        self.report(Report { from, to, objects, removed, rejected: applied.rejected, ..Report::default() });
-    }
-
     fn report(&mut self, mut report: Report) {
         let (Phase::Live { session, .. } | Phase::Greeting { session, .. }) = &self.phase else { return };
         report.session.clone_from(session);
@@ -393,10 +292,17 @@ impl EdgeMachine {
     }
 
     fn hello_requested(&mut self, now: Now, request: HelloRequest, random: u64) {
-        if self.session() != Some(&request.session) {
+        let known = match &self.phase {
+            Phase::Pausing { refused, .. } => refused.as_deref(),
+            _ => self.session(),
+        };
+        if known != Some(&request.session) {
             return;
         }
-        let HelloRequest { reason, retry_after_seconds, .. } = request;
+        let HelloRequest { reason, retry_after_seconds, removed, session } = request;
+        if removed {
+            self.notice(EdgeNotice::Removed { reason: reason.clone() });
+        }
         self.notice(EdgeNotice::HelloRequested { reason, retry_after_seconds });
         self.forget_connection();
         if retry_after_seconds == 0 {
@@ -404,7 +310,8 @@ impl EdgeMachine {
         } else {
             let wait = Duration::from_secs(retry_after_seconds.min(3600));
             let spread = backoff(wait, wait, 0, random);
-            self.phase = Phase::Pausing { until: now + wait / 2 + spread, attempt: 0 };
+            let until = now + wait / 2 + spread;
+            self.phase = Phase::Pausing { until, attempt: 0, refused: Some(session) };
         }
     }
 
@@ -417,6 +324,7 @@ impl EdgeMachine {
                 if let Some((at, _)) = &mut self.repeat {
                     *at = (*at).max(now + self.config.report_timeout);
                 }
+                self.upload_progress(now);
             }
             Phase::Down | Phase::Settling | Phase::Pausing { .. } => {}
         }
@@ -434,14 +342,17 @@ impl EdgeMachine {
     pub fn cloud_gone(&mut self, now: Now) {
         if !matches!(self.phase, Phase::Down | Phase::Settling) {
             self.forget_connection();
-            self.phase = Phase::Pausing { until: now + self.config.retry_max, attempt: 0 };
+            let until = now + self.config.retry_max;
+            self.phase = Phase::Pausing { until, attempt: 0, refused: None };
         }
     }
 
     /// The time of [`EdgeMachine::deadline`] has come.
     pub fn tick(&mut self, now: Now, random: u64) {
+        self.tick_outbox(now, random);
+        self.tick_lease(now, random);
         match &self.phase {
-            Phase::Pausing { until, attempt } if *until <= now => {
+            Phase::Pausing { until, attempt, .. } if *until <= now => {
                 let attempt = *attempt;
                 self.settle(now, random, attempt);
             }
@@ -486,7 +397,8 @@ impl EdgeMachine {
             Phase::Pausing { until, .. } | Phase::Greeting { until, .. } => Some(*until),
             Phase::Down | Phase::Settling | Phase::Live { .. } => None,
         };
-        earlier(phase, self.repeat.map(|(at, _)| at))
+        let upstream = earlier(self.outbox_deadline(), self.lease_deadline());
+        earlier(earlier(phase, self.repeat.map(|(at, _)| at)), upstream)
     }
 
     /// The next piece of work for the store. Pages are read only when the frames before them have left.
@@ -494,18 +406,22 @@ impl EdgeMachine {
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
         }
-        if self.frames.is_empty() { self.next_read.take() } else { None }
+        if !self.frames.is_empty() {
+            return None;
+        }
+        self.next_read.take().or_else(|| self.next_outbox_effect())
     }
 
     /// The next frame for the link. To be called only when the link has room for it.
     pub fn poll_frame(&mut self) -> Option<Up> {
-        self.frames.pop_front()
+        let frame = self.frames.pop_front().or_else(|| self.next_lease());
+        frame.or_else(|| self.next_upload())
     }
 
     /// Whether a frame is waiting.
     #[must_use]
     pub fn has_frame(&self) -> bool {
-        !self.frames.is_empty()
+        !self.frames.is_empty() || self.has_lease() || self.has_upload()
     }
 
     /// Whether another frame may be taken from the link: too many commits are not under way.

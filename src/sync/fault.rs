@@ -16,6 +16,12 @@ pub(crate) enum Fault {
     NoVersionGate,
     /// Revision, count and digest are saved apart from the rows.
     DigestOutsideTransaction,
+    /// The cloud stores the effects of an upload apart from the numbers.
+    NumberApartFromEffect,
+    /// The edge forgets items of the outbox when they are sent.
+    SettleWhenSent,
+    /// The edge goes on with the numbers of an older copy of its outbox.
+    NoRenumbering,
 }
 
 thread_local! {

@@ -15,6 +15,7 @@ use crate::object::ResourceVersion;
 use super::change::{Change, ObjectRef, Rejected, Uid};
 use super::digest::{BucketSet, Buckets, Digest, Epoch};
 use super::message::{Interner, Message};
+pub use super::upload::{Lease, Upload, UploadConfirm};
 
 /// The version of the protocol that this module speaks.
 pub const PROTOCOL: u32 = 1;
@@ -79,6 +80,12 @@ fn is_default_max_object(value: &u32) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(value: &u64) -> bool {
     *value == 0
+}
+
+// serde hands it a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// One held object in a Report or an Inventory: an ObjectSync as the edge sees it.
@@ -152,6 +159,9 @@ pub struct Welcome {
     /// The number of removals held back by the mass-delete guard. Absent when zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held: u64,
+    /// Whether the cloud knows nothing of the Node and wants to be told. Absent when not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub register: bool,
 }
 
 /// The cloud has recorded all changes of the edge up to `revision`.
@@ -191,6 +201,9 @@ pub struct HelloRequest {
     /// Seconds to wait first. Absent when zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u64,
+    /// Whether an operator has removed the node from the fleet. Absent when not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub removed: bool,
 }
 
 /// A piece of one message that is larger than a frame. Pieces arrive in order.
@@ -232,6 +245,10 @@ pub enum Up {
     Report(Report),
     /// See [`Inventory`].
     Inventory(Inventory),
+    /// See [`Lease`].
+    Lease(Lease),
+    /// See [`Upload`].
+    Upload(Upload),
 }
 
 /// A frame to a node, as it is written.
@@ -254,6 +271,8 @@ pub enum Down {
     InventoryRequest(InventoryRequest),
     /// See [`HelloRequest`].
     HelloRequest(HelloRequest),
+    /// See [`UploadConfirm`].
+    UploadConfirm(UploadConfirm),
 }
 
 /// A frame to a node, as it is read.
@@ -271,6 +290,8 @@ pub enum Received {
     InventoryRequest(InventoryRequest),
     /// See [`HelloRequest`].
     HelloRequest(HelloRequest),
+    /// See [`UploadConfirm`].
+    UploadConfirm(UploadConfirm),
 }
 
 /// Bytes that are not a frame. Nothing of them was used.
@@ -359,6 +380,8 @@ impl Up {
             Self::Hello(_) => "Hello",
             Self::Report(_) => "Report",
             Self::Inventory(_) => "Inventory",
+            Self::Lease(_) => "Lease",
+            Self::Upload(_) => "Upload",
         }
     }
 
@@ -371,6 +394,8 @@ impl Up {
             Self::Hello(body) => to_json(self.name(), body),
             Self::Report(body) => to_json(self.name(), body),
             Self::Inventory(body) => to_json(self.name(), body),
+            Self::Lease(body) => to_json(self.name(), body),
+            Self::Upload(body) => to_json(self.name(), body),
         }?;
         compress(json, compress_above)
     }
@@ -386,7 +411,9 @@ impl Up {
             "Hello" => Ok(Self::Hello(body(json)?)),
             "Report" => Ok(Self::Report(body(json)?)),
             "Inventory" => Ok(Self::Inventory(body(json)?)),
-            other => Err(unknown(other, "Hello, Report, Inventory")),
+            "Lease" => Ok(Self::Lease(body(json)?)),
+            "Upload" => Ok(Self::Upload(body(json)?)),
+            other => Err(unknown(other, "Hello, Report, Inventory, Lease, Upload")),
         }
     }
 }
@@ -402,6 +429,7 @@ impl Down {
             Self::Confirm(_) => "Confirm",
             Self::InventoryRequest(_) => "InventoryRequest",
             Self::HelloRequest(_) => "HelloRequest",
+            Self::UploadConfirm(_) => "UploadConfirm",
         }
     }
 
@@ -422,12 +450,27 @@ impl Down {
             Self::Confirm(body) => to_json(name, body),
             Self::InventoryRequest(body) => to_json(name, body),
             Self::HelloRequest(body) => to_json(name, body),
+            Self::UploadConfirm(body) => to_json(name, body),
         }?;
         compress(json, compress_above)
     }
 }
 
 impl Received {
+    /// The name in the `type` field.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome(_) => "Welcome",
+            Self::Objects(_) => "Objects",
+            Self::Part(_) => "Part",
+            Self::Confirm(_) => "Confirm",
+            Self::InventoryRequest(_) => "InventoryRequest",
+            Self::HelloRequest(_) => "HelloRequest",
+            Self::UploadConfirm(_) => "UploadConfirm",
+        }
+    }
+
     /// Reads a frame of at most `limit` bytes, decoded; objects above `max_object` bytes are rejected singly.
     ///
     /// # Errors
@@ -453,7 +496,11 @@ impl Received {
             "Confirm" => Ok(Self::Confirm(body(json)?)),
             "InventoryRequest" => Ok(Self::InventoryRequest(body(json)?)),
             "HelloRequest" => Ok(Self::HelloRequest(body(json)?)),
-            other => Err(unknown(other, "Welcome, Objects, Part, Confirm, InventoryRequest, HelloRequest")),
+            "UploadConfirm" => Ok(Self::UploadConfirm(body(json)?)),
+            other => Err(unknown(
+                other,
+                "Welcome, Objects, Part, Confirm, InventoryRequest, HelloRequest, UploadConfirm",
+            )),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::object::{Head, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
+use crate::object::{Head, ObjectRef, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected};
 
@@ -163,6 +163,20 @@ impl Interner {
     }
 }
 
+/// Which object a message speaks of, if it says so in words that can be repeated.
+fn claimed(head: &Head<'_>) -> Option<ObjectRef> {
+    let meta = &head.metadata;
+    let short = |text: &str| text.len() <= name::MAX_SUBDOMAIN && !text.contains(char::is_control);
+    let whole = !head.kind.is_empty() && !meta.name.is_empty();
+    let texts = [&*head.api_version, &*head.kind, &*meta.namespace, &*meta.name];
+    (whole && texts.into_iter().all(short)).then(|| ObjectRef {
+        api_version: (&*head.api_version).into(),
+        kind: (&*head.kind).into(),
+        namespace: (&*meta.namespace).into(),
+        name: (&*meta.name).into(),
+    })
+}
+
 /// What a message says of its object before it is known to be right: enough to reject it by name.
 struct Claim<'m, 'a> {
     message: &'m Message<'a>,
@@ -175,7 +189,7 @@ impl<'a> Message<'a> {
     /// # Errors
     /// A [`Rejected`] that names the object as far as the message did.
     pub fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
-        let reject = |uid: &str, reason, message: String| {
+        let reject = |uid: &str, object: Option<&Head<'_>>, reason, message: String| {
             let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
             let version = self.header.resourceversion.as_deref().unwrap_or_default();
             Rejected {
@@ -183,9 +197,10 @@ impl<'a> Message<'a> {
                 resource_version: clip(version, name::MAX_UID).into(),
                 reason,
                 message: clip(&message, 256).into(),
+                object: object.and_then(claimed).map(Box::new),
             }
         };
-        let invalid = |uid: &str, message: String| reject(uid, RejectReason::Invalid, message);
+        let invalid = |uid: &str, message: String| reject(uid, None, RejectReason::Invalid, message);
         let Some(content) = self.content else {
             return Err(invalid("", "`content` must be an object".into()));
         };
@@ -194,14 +209,15 @@ impl<'a> Message<'a> {
         let uid = head.metadata.uid.clone();
         if content.get().len() > max_object {
             let message = format!("must be at most {max_object} bytes, has {}", content.get().len());
-            return Err(reject(&uid, RejectReason::TooLarge, message));
+            return Err(reject(&uid, Some(&head), RejectReason::TooLarge, message));
         }
         if too_deep(content.get()) {
             let message = format!("must nest at most {} levels deep", crate::object::MAX_DEPTH);
-            return Err(invalid(&uid, message));
+            return Err(reject(&uid, Some(&head), RejectReason::Invalid, message));
         }
         let claim = Claim { message: self, head };
-        claim.check(interner).map_err(|message| invalid(&uid, message))
+        let checked = claim.check(interner);
+        checked.map_err(|message| reject(&uid, Some(&claim.head), RejectReason::Invalid, message))
     }
 }
 

@@ -61,6 +61,7 @@ impl Assembler {
                 resource_version: part.resource_version,
                 reason: RejectReason::TooLarge,
                 message: format!("must be at most {} bytes, has {}", self.max_object, part.total),
+                object: None,
             });
         }
         let same = |open: &Open| open.uid == part.uid && open.version == part.resource_version;

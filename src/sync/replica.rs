@@ -197,6 +197,7 @@ impl Applied {
             resource_version: put.version.clone(),
             reason,
             message,
+            object: Some(Box::new(put.object_ref())),
         });
     }
 }

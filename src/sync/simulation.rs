@@ -87,3 +87,18 @@ fn a_missing_version_gate_is_found() {
 fn a_digest_outside_the_transaction_is_found() {
     must_catch(Fault::DigestOutsideTransaction);
 }
+
+#[test]
+fn a_number_stored_apart_from_its_effect_is_found() {
+    must_catch(Fault::NumberApartFromEffect);
+}
+
+#[test]
+fn an_outbox_that_forgets_what_is_merely_sent_is_found() {
+    must_catch(Fault::SettleWhenSent);
+}
+
+#[test]
+fn an_older_copy_of_the_outbox_that_gives_numbers_again_is_found() {
+    must_catch(Fault::NoRenumbering);
+}

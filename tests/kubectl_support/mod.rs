@@ -10,10 +10,11 @@
 //! watch.line("settings").await;
 //! ```
 
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod background;
+mod edge;
 mod run;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 use crate::e2e_site::{Cloud, Site};
 pub(crate) use background::Background;
+pub(crate) use edge::Edge;
 pub(crate) use run::Run;
 
 /// A cloud side and a kubectl for it.

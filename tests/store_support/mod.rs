@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use edgesync::object::{Resource, ResourceVersion, Scope};
 use edgesync::store::edge::{
-    EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, Scan, ScanRow,
+    Clocked, EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, OutboxPut,
+    Posting, Scan, ScanRow,
 };
 use edgesync::sync::change::{Change, Delete, Put, Uid};
 use edgesync::sync::digest::{BucketSet, Digest};
+use edgesync::sync::upload::Lane;
 use serde_json::value::RawValue;
 
 pub fn config_maps() -> Arc<Resource> {
@@ -116,7 +118,7 @@ pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome
         None => LocalWrite::Create(object),
         Some(held) => LocalWrite::Update(object, held.version),
     };
-    store.write_local(write).await.unwrap()
+    store.write_local(write, Clocked::default()).await.unwrap()
 }
 
 /// All local objects of a kind, by name.
@@ -129,6 +131,36 @@ pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, L
         std::ops::ControlFlow::Continue(())
     });
     read.await.unwrap()
+}
+
+/// An item of an outbox, whose content names the key.
+pub fn upload(lane: Lane, key: &str, text: &str) -> Posting {
+    let content = format!(r#"{{"node":{{"key":"{key}","text":"{text}"}}}}"#);
+    Posting::Upload(OutboxPut { lane, key: key.to_owned(), at: Clocked { boot: 1, since_boot: 5 }, content })
+}
+
+/// Everything that waits in a lane: numbers and contents.
+pub async fn waiting(store: &EdgeStore, lane: Lane) -> Vec<(u64, String)> {
+    let mut items: Vec<(u64, String)> = Vec::new();
+    loop {
+        let after = items.last().map_or(0, |(seq, _)| *seq);
+        let page = store.outbox_page(lane, after, 100, 1 << 20).await.unwrap();
+        if page.is_empty() {
+            return items;
+        }
+        for item in page {
+            assert!(item.seq > items.last().map_or(0, |(seq, _)| *seq), "{lane:?} is not in order");
+            items.push((item.seq, item.content.get().to_owned()));
+        }
+    }
+}
+
+/// Copies a database as a crash would leave it.
+pub fn copy_database(from: &Path, to: &Path) {
+    for suffix in ["", "-wal"] {
+        let with = |path: &Path| format!("{}{suffix}", path.display());
+        std::fs::copy(with(from), with(to)).unwrap();
+    }
 }
 
 /// Asserts that count and digest are those of the rows, and returns the rows.

@@ -27,6 +27,9 @@ impl Driver {
         let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
             (false, ..) => "unknown: no connection to the broker",
             (true, EdgePhase::Live, _) => "connected",
+            _ if self.removed => {
+                "this node was removed from the fleet: 'edgesync-cloud admit-node' takes it in again"
+            }
             (true, _, Some(false)) => "offline",
             (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
         };
@@ -47,6 +50,7 @@ impl Driver {
                 "state": cloud,
                 "incarnation": machine.incarnation(),
                 "session": machine.session(),
+                "removed": self.removed,
             },
             "sync": {
                 "inSync": machine.in_sync(),
@@ -56,6 +60,9 @@ impl Driver {
                 "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
                 "lastConfirm": self.last_report.map(|at| at.to_string()),
             },
+            "outbox": self.show_upstream(),
+            "conditions": self.upstream.conditions,
+            "traffic": self.upstream.show_traffic(),
             "objects": { "total": totals.count, "kinds": kinds },
             "store": {
                 "epoch": totals.epoch.to_string(),
@@ -74,15 +81,19 @@ impl Driver {
                 "commits": stats.map(|stats| stats.writer.commits),
             },
             "limitsHit": {
-                "objectsTooLarge": self.limits.objects_too_large,
-                "storeFull": self.limits.store_full,
-                "linkQueueFull": self.limits.link_queue_full,
+                "objectsTooLarge": self.limits.object_size,
+                "storeFull": self.limits.store_size,
+                "linkQueueFull": self.limits.link_queue,
                 "readingStalled": traffic.stalled,
                 "eventsDropped": stats.map(|stats| stats.events_dropped),
             },
             "rejected": self.rejected.values().collect::<Vec<_>>(),
             "counters": {
                 "hellos": counters.hellos,
+                "leases": counters.leases,
+                "uploadsSent": counters.uploads_sent,
+                "uploadsResent": counters.uploads_resent,
+                "uploadsRefused": counters.uploads_refused,
                 "applied": counters.applied,
                 "rejected": counters.rejected,
                 "repeatedReports": counters.repeated_reports,

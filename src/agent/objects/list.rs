@@ -5,12 +5,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
 use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
+use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 
 /// Bytes of objects on one page.
@@ -25,11 +27,13 @@ pub(crate) struct EdgeList {
     place: Place,
     resource: Arc<Resource>,
     node: Arc<str>,
+    statuses: Arc<Statuses>,
 }
 
 /// What is made of the rows of a page.
 struct Collected {
     node: Arc<str>,
+    statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
     items: Vec<Stored>,
@@ -51,9 +55,11 @@ impl Collected {
             self.more = true;
             return ControlFlow::Break(());
         }
+        let mut synced = None;
         let item = match row {
-            ScanRow::Object(stored) => {
+            ScanRow::Object(stored, waiting) => {
                 self.last = Cursor(format!("{}/{}", stored.object.namespace, stored.object.name));
+                synced = Some((stored.uid.clone(), waiting));
                 Some(shown(stored))
             }
             ScanRow::Local(object) => {
@@ -67,7 +73,12 @@ impl Collected {
         };
         let Some(item) = item else { return ControlFlow::Continue(()) };
         self.read += item.json.len();
+        // What is selected is what a watch selects: by what came from the cloud.
         if self.filter.as_ref().is_none_or(|filter| filter(&item)) {
+            let item = match synced {
+                Some((uid, waiting)) => self.statuses.show(&uid, item, waiting.as_deref(), Instant::now()),
+                None => item,
+            };
             self.bytes += item.json.len();
             self.items.push(item);
         }
@@ -76,8 +87,14 @@ impl Collected {
 }
 
 impl EdgeList {
-    pub(super) fn new(snapshot: EdgeSnapshot, place: Place, resource: Arc<Resource>, node: Arc<str>) -> Self {
-        Self { snapshot, place, resource, node }
+    pub(super) fn new(
+        snapshot: EdgeSnapshot,
+        place: Place,
+        resource: Arc<Resource>,
+        node: Arc<str>,
+        statuses: Arc<Statuses>,
+    ) -> Self {
+        Self { snapshot, place, resource, node, statuses }
     }
 
     fn scan(&self, namespace: Option<String>, after: Option<&Cursor>) -> Result<Scan> {
@@ -121,6 +138,7 @@ impl Snapshot for EdgeList {
         let scan = self.scan(namespace, after.as_ref())?;
         let collected = Collected {
             node: self.node.clone(),
+            statuses: self.statuses.clone(),
             filter,
             limit: limit.clamp(1, PAGE_ROWS),
             items: Vec::new(),

@@ -1,5 +1,8 @@
 //! The keeper over a real store: whoever lists and then follows the changes has what a new list shows.
 
+mod events;
+mod status;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -51,7 +54,12 @@ async fn keeper(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects {
         }
     };
     let store = tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the store stays locked");
-    EdgeObjects::keeping(store, Arc::new(KnownKinds::default()), "gw-1", bytes, keep)
+    EdgeObjects::keeping(store, Arc::new(KnownKinds::default()), "gw-1", bytes, Arc::new(clocked), keep)
+}
+
+/// What the clock of the tests says.
+fn clocked() -> Clocked {
+    Clocked { boot: 7, since_boot: 5000 }
 }
 
 fn put(resource: Arc<Resource>, uid: u64, name: u64, version: u64) -> Change {

@@ -10,7 +10,7 @@ fn kind(group: &str, version: &str, name: &str, plural: &str, scope: Scope) -> K
 fn kinds() -> Vec<Arc<Kind>> {
     let namespaced = Scope::Namespaced;
     let pods = Kind {
-        writable: true,
+        writable: Writable::Everything,
         status_subresource: true,
         short_names: vec!["po".into()],
         categories: vec!["all".into()],
@@ -74,6 +74,19 @@ fn a_list_of_resources_says_what_can_be_done_with_each() {
     assert_eq!(resource_list(&kinds(), "", "v2"), None);
     assert_eq!(resource_list(&kinds(), "apps", "v1"), None);
     assert_eq!(resource_list(&kinds(), "autoscaling", "v3").unwrap()["groupVersion"], "autoscaling/v3");
+}
+
+#[test]
+fn a_kind_of_which_the_status_can_be_written_says_so_at_the_status_only() {
+    let status = Kind { writable: Writable::Status, ..Kind::clone(&kinds()[0]) };
+    let kinds = [Arc::new(status)];
+    let list = resource_list(&kinds, "", "v1").unwrap();
+    assert_eq!(list["resources"][0]["verbs"], json!(["get", "list", "watch"]));
+    assert_eq!(list["resources"][1]["verbs"], json!(["get", "patch", "update"]));
+    let core = aggregated(&kinds, Root::Core, Form::V2);
+    let pods = &core["items"][0]["versions"][0]["resources"][0];
+    assert_eq!(pods["verbs"], json!(["get", "list", "watch"]));
+    assert_eq!(pods["subresources"][0]["verbs"], json!(["get", "patch", "update"]));
 }
 
 #[test]

@@ -61,6 +61,32 @@ impl<'o> MetricsWriter<'o> {
         self.put("\n");
     }
 
+    /// Writes a gauge without labels.
+    pub fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
+        self.family(name, Type::Gauge, help);
+        self.sample("", &[], value);
+    }
+
+    /// Writes a counter without labels.
+    pub fn counter(&mut self, name: &'static str, help: &str, value: u64) {
+        self.family(name, Type::Counter, help);
+        self.sample("", &[], value as f64);
+    }
+
+    /// Writes a counter with one label: a sample for each of its values.
+    pub fn counters<'v>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'v str, u64)>,
+    ) {
+        self.family(name, Type::Counter, help);
+        for (value, count) in values {
+            self.sample("", &[(label, value)], count as f64);
+        }
+    }
+
     /// Writes a histogram: how many values fell into each bucket, of which there is one more than bounds, and
     /// their sum.
     pub fn histogram(
@@ -187,6 +213,18 @@ mod tests {
                 "h_count 3"
             ]
         );
+    }
+
+    #[test]
+    fn families_of_one_sample_or_one_label_are_written_at_once() {
+        let mut out = String::new();
+        let mut writer = MetricsWriter::new(&mut out);
+        writer.gauge("g", "G.", 0.5);
+        writer.counter("c_total", "C.", 7);
+        writer.counters("d_total", "D.", "l", [("a", 1), ("b", 0)]);
+        let expected = "# HELP g G.\n# TYPE g gauge\ng 0.5\n# HELP c_total C.\n# TYPE c_total counter\nc_total 7\n\
+                        # HELP d_total D.\n# TYPE d_total counter\nd_total{l=\"a\"} 1\nd_total{l=\"b\"} 0\n";
+        assert_eq!(out, expected);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, names, parameters, takes_strategic_patches};
-use crate::api::kind::Kind;
+use crate::api::kind::{Kind, Writable};
 use crate::object::Scope;
 
 const JSON: &str = "application/json";
@@ -105,11 +105,12 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
         in_path = &["namespace"];
     }
     let place = Place { kind, dialect, namespaced, suffix: "" };
-    let writable = |read, write: &[Operation]| {
+    let with = |read, write: &[Operation], allowed: bool| {
         let mut operations = vec![read];
-        operations.extend(write.iter().filter(|_| kind.writable));
+        operations.extend(write.iter().filter(|_| allowed));
         operations
     };
+    let writable = |read, write| with(read, write, kind.writable == Writable::Everything);
     let object = format!("{collection}/{{name}}");
     let status = format!("{object}/status");
     paths.insert(collection, place.path(in_path, &writable(LIST, &[CREATE, DELETE_COLLECTION])));
@@ -117,7 +118,10 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
     paths.insert(object, place.path(in_path, &writable(GET, &[REPLACE, PATCH, DELETE])));
     if kind.status_subresource {
         let place = Place { suffix: "Status", ..place };
-        paths.insert(status, place.path(in_path, &writable(GET, &[REPLACE, PATCH])));
+        paths.insert(
+            status,
+            place.path(in_path, &with(GET, &[REPLACE, PATCH], kind.writable != Writable::Nothing)),
+        );
     }
     paths
 }

@@ -1,11 +1,15 @@
 use super::*;
+use crate::api::Writable;
 use crate::object::schema::{PatchStrategy, Schema, Type};
 use crate::object::{Resource, Scope};
 
 fn kind(group: &str, name: &str, scope: Scope) -> Kind {
     let (group, version, kind) = (group.to_owned(), "v1".to_owned(), name.to_owned());
     let plural = crate::object::pluralize(name);
-    Kind { writable: true, ..Kind::bare(Arc::new(Resource { group, version, kind, plural, scope })) }
+    Kind {
+        writable: Writable::Everything,
+        ..Kind::bare(Arc::new(Resource { group, version, kind, plural, scope }))
+    }
 }
 
 fn of(kind: Type) -> Arc<Schema> {
@@ -29,7 +33,7 @@ fn kinds() -> Vec<Arc<Kind>> {
         status_subresource: true,
         ..kind("", "Service", Scope::Namespaced)
     };
-    let node = Kind { writable: false, ..kind("", "Node", Scope::Cluster) };
+    let node = Kind { writable: Writable::Nothing, ..kind("", "Node", Scope::Cluster) };
     let custom = Kind { custom: true, ..kind("example.com", "Thing", Scope::Namespaced) };
     [service, node, custom].map(Arc::new).into()
 }
@@ -119,6 +123,18 @@ fn what_can_only_be_read_has_no_operations_that_write() {
     let document = v3("");
     let object = document["paths"]["/api/v1/nodes/{name}"].as_object().unwrap();
     assert_eq!(object.keys().collect::<Vec<_>>(), ["get", "parameters"]);
+    let mut kinds = kinds();
+    kinds[0] = Arc::new(Kind { writable: Writable::Status, ..Kind::clone(&kinds[0]) });
+    let (document, _) = v3_document(&kinds, "", "v1").unwrap();
+    let document: Value = serde_json::from_str(&document.text()).unwrap();
+    for (path, expected) in [
+        ("services", &["get", "parameters"][..]),
+        ("services/{name}", &["get", "parameters"]),
+        ("services/{name}/status", &["get", "parameters", "patch", "put"]),
+    ] {
+        let operations = document["paths"][format!("/api/v1/namespaces/{{namespace}}/{path}")].as_object();
+        assert_eq!(operations.unwrap().keys().collect::<Vec<_>>(), expected, "{path}");
+    }
 }
 
 #[test]

@@ -3,13 +3,11 @@
 use serde_json::Value;
 
 use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
+use crate::api::SYSTEM_NAMESPACES;
 use crate::api::keeper::{Cursor, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot};
 use crate::api::request::{DeleteQuery, dry_run};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
-
-/// Namespaces that stay.
-const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 /// What becomes of the objects that an object owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +165,7 @@ async fn delete_as_read<K: Keeper>(
     options: &DeleteOptions,
 ) -> Result<Deleted> {
     let storage = &write.kind.storage;
-    let immortal = IMMORTAL_NAMESPACES.contains(&old.object.name());
+    let immortal = SYSTEM_NAMESPACES.contains(&old.object.name());
     if immortal && storage.group.is_empty() && storage.kind == "Namespace" {
         return Err(Status::forbidden(storage, old.object.name(), "this namespace may not be deleted"));
     }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
 use crate::api::keeper::Keeper;
-use crate::api::kind::Kind;
+use crate::api::kind::{Kind, Writable};
 use crate::api::request::FieldValidation;
 use crate::api::{convert, rules};
 use crate::object::schema;
@@ -39,6 +39,15 @@ pub(in crate::api) enum Part {
     Object,
     /// The status alone.
     Status,
+}
+
+impl Part {
+    /// Whether a field is judged when this part is written. Who writes the status does not answer for the rest, which
+    /// may have been accepted by another version of the rules.
+    fn is_about(self, field: &str) -> bool {
+        let rest = field.strip_prefix("status");
+        self == Self::Object || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
 }
 
 /// An object that is about to be stored, in the form in which it is kept.
@@ -130,7 +139,8 @@ pub(super) fn apply<K: Keeper>(
     let facts = Facts::of(write);
     let live = old.map(|old| &old.object);
     let schema = write.home.schema.as_deref();
-    let mut object = apply::apply(live, &applied, schema, &facts.manager(write), write.options.force)?;
+    let force = write.options.force || live.is_some_and(|live| is_unrecorded(write.home, live));
+    let mut object = apply::apply(live, &applied, schema, &facts.manager(write), force)?;
     if let Some(schema) = schema {
         schema::apply_defaults(schema, object.fields_mut());
     }
@@ -146,6 +156,13 @@ pub(super) fn apply<K: Keeper>(
     write.keeper.admit(write.home, live, &mut object)?;
     let changed = live != Some(&object);
     Ok(Draft { object, prefix: String::new(), warnings, changed })
+}
+
+/// Whether nobody knows who owns what of an object, because it came from elsewhere without the record: then nobody
+/// stands in the way either.
+fn is_unrecorded(kind: &Kind, live: &Object) -> bool {
+    let recorded = live.metadata().is_some_and(|metadata| metadata.contains_key("managedFields"));
+    kind.writable == Writable::Status && !recorded
 }
 
 /// A name that begins with a prefix: five characters without vowels, so that no words come out.
@@ -295,13 +312,13 @@ fn keep_given(object: &mut Object, old: &Object) {
 /// in which it was sent.
 fn check<K: Keeper>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
     if write.kind.resource.group == write.home.resource.group {
-        return check_as(write.home, old, object);
+        return check_as(write.home, write.part, old, object);
     }
     let old = old.map(|old| convert::served(write.kind, old.clone()));
-    check_as(write.kind, old.as_ref(), &convert::served(write.kind, object.clone()))
+    check_as(write.kind, write.part, old.as_ref(), &convert::served(write.kind, object.clone()))
 }
 
-fn check_as(kind: &Kind, old: Option<&Object>, object: &Object) -> Result<()> {
+fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> Result<()> {
     let resource = &kind.resource;
     let mut causes = match object.validate(resource) {
         Ok(()) => Vec::new(),
@@ -310,12 +327,14 @@ fn check_as(kind: &Kind, old: Option<&Object>, object: &Object) -> Result<()> {
     if let Some(schema) = kind.schema.as_deref() {
         causes.extend(schema::validate(schema, object.fields()));
     }
+    causes.retain(|cause| part.is_about(&cause.field));
     if causes.is_empty() {
         causes = match old {
             None => rules::check_create(resource, object),
             Some(old) => rules::check_update(resource, old, object),
         };
         causes.extend(old.and_then(|old| new_finalizers(old, object)));
+        causes.retain(|cause| part.is_about(&cause.field));
     }
     if causes.is_empty() {
         return Ok(());

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::names::Names;
 use super::{list, map, schema, text};
-use crate::api::{Kind, PrinterColumn};
+use crate::api::{Kind, PrinterColumn, Writable};
 use crate::object::{Object, Resource, Scope};
 
 /// What is known of a stored definition.
@@ -138,7 +138,7 @@ impl Definition {
             columns: list(version, "additionalPrinterColumns").map(column).collect(),
             selectable_fields,
             custom: true,
-            writable: true,
+            writable: Writable::Everything,
             warning: warning(version, &resource),
             ..Kind::bare(resource)
         })

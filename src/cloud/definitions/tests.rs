@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 
 use super::*;
+use crate::api::Writable;
 use crate::cloud::memory::{Memory, kind, object};
 
 fn definition(plural: &str, kind: &str) -> Value {
@@ -114,7 +115,7 @@ fn a_definition_makes_a_kind_of_every_version_that_is_served() {
     let versions: Vec<&str> = kinds.iter().map(|kind| &*kind.resource.version).collect();
     assert_eq!(versions, ["v1", "v1beta1"]);
     let [new, old] = &kinds[..] else { panic!("{kinds:?}") };
-    assert!(new.preferred && !old.preferred && new.custom && new.writable);
+    assert!(new.preferred && !old.preferred && new.custom && new.writable == Writable::Everything);
     assert!(new.status_subresource && !old.status_subresource);
     assert_eq!((&*new.singular, &*new.list_kind), ("widget", "WidgetList"));
     assert_eq!(new.selectable_fields, ["spec.color".into()]);

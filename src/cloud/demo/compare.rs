@@ -51,7 +51,8 @@ impl Side {
         Ok(side)
     }
 
-    /// What of the cloud's objects belongs on the node: not the Namespaces, which the cloud side makes itself.
+    /// What of a side's objects the demo has placed: neither the Namespaces, which the cloud side makes itself, nor what
+    /// node and agent tell of themselves.
     pub(super) fn placed(mut self) -> Self {
         let namespace = |object: &Value| {
             object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default().to_owned()

@@ -31,7 +31,8 @@ pub(super) async fn play(
     let reconnected = reconnect(&mut outcome, &restarted, stage, screen).await?;
     reconnect_after_changes(&mut outcome, &reconnected, stage, screen).await?;
     screen.progress(|| "   comparing both sides".into());
-    let (cloud, node) = (Side::fetch(&stage.cloud_api).await?.placed(), Side::fetch(&stage.node_api).await?);
+    let cloud = Side::fetch(&stage.cloud_api).await?.placed();
+    let node = Side::fetch(&stage.node_api).await?.placed();
     outcome.comparison = compare(&cloud, &node, NODE);
     Ok(outcome)
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::{Fleet, Inbox};
 use crate::agent::random;
 use crate::broker::DownlinkError;
@@ -29,6 +31,7 @@ impl Fleet {
             }
         }
         self.schedule(name);
+        self.watch_sync(name);
     }
 
     fn schedule(&mut self, name: &str) {
@@ -105,6 +108,7 @@ impl Fleet {
             CloudEffect::Record(batch) => {
                 let token = batch.token;
                 let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
+                self.begun(name);
                 tokio::spawn(async move {
                     let recorded = store.record(&node, record_batch(batch, agent)).await;
                     let _ = inbox.send(Inbox::Recorded(node, token, recorded)).await;
@@ -122,17 +126,34 @@ impl Fleet {
                     });
                 }
             }
-            CloudEffect::Notice(notice) => show(name, &notice),
+            CloudEffect::Renew(lease) => {
+                let now = self.now();
+                self.vitals.renewed(now, Timestamp::now(), name, &lease);
+            }
+            CloudEffect::Take { token, upload } => self.take(name, token, upload),
+            CloudEffect::Notice(notice) => {
+                if let CloudNotice::Welcomed { .. } = notice {
+                    let now = self.now();
+                    self.vitals.welcomed(now, name);
+                }
+                show(name, &notice);
+            }
         }
     }
 
     pub(super) fn answered(&mut self, answer: Inbox) {
         let now = self.now();
         match answer {
-            Inbox::NodeLoaded(name, Ok(records)) => self.loaded(&name, records),
+            Inbox::NodeLoaded(name, Ok(records)) => {
+                self.loaded(&name, records);
+                self.ended(&name);
+            }
             Inbox::NodeLoaded(name, Err(error)) => {
                 tracing::error!(node = name, %error, "the node's records cannot be read");
-                self.load(&name);
+                if self.nodes.contains_key(&name) {
+                    self.load(&name);
+                }
+                self.ended(&name);
             }
             Inbox::Bodies(name, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
@@ -161,8 +182,15 @@ impl Fleet {
                 if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
                     machine.recorded(now, token, recorded.is_ok(), random());
                 }
+                self.ended(&name);
                 self.touched.insert(name);
             }
+            Inbox::Taken(name, token, stored) => self.taken(&name, token, stored),
+            Inbox::LeasesWritten(written) => self.leases_written(&written),
+            Inbox::NodesChanged(changed) => self.nodes_changed(&changed),
+            Inbox::EventsExpired(expired) => self.events_expired(&expired),
+            Inbox::Removed(name, removed) => self.removed(&name, removed),
+            Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
             Inbox::Room(name) => {
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.awaiting_room = false;

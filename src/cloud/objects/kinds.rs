@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::api::Kind;
+use crate::api::{Kind, Writable};
 use crate::object::kinds::{KINDS, KnownKind};
 use crate::object::schema::{self, Schema};
 use crate::object::{Resource, objectsync};
@@ -114,7 +114,7 @@ fn is_served(known: &KnownKind) -> bool {
 }
 
 fn learnt(resource: Resource) -> Kind {
-    Kind { writable: true, ..Kind::bare(Arc::new(resource)) }
+    Kind { writable: Writable::Everything, ..Kind::bare(Arc::new(resource)) }
 }
 
 fn built_in(known: &KnownKind) -> Arc<Kind> {
@@ -127,8 +127,8 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
         singular: known.singular.to_owned(),
         short_names: texts(known.short),
         categories: texts(categories(known)),
-        status_subresource: has_status(known),
-        writable: !is_record,
+        status_subresource: known.has_status(),
+        writable: if is_record { Writable::Nothing } else { Writable::Everything },
         read_only_hint: is_record.then(|| RECORDS_HINT.into()),
         ..Kind::bare(resource)
     };
@@ -162,38 +162,6 @@ fn categories(known: &KnownKind) -> &'static [&'static str] {
     }
 }
 
-/// Whether the status is written under `/status` alone, as the API pages of the kinds say.
-fn has_status(known: &KnownKind) -> bool {
-    match known.group {
-        "" => matches!(
-            known.kind,
-            "Namespace"
-                | "Node"
-                | "PersistentVolume"
-                | "PersistentVolumeClaim"
-                | "Pod"
-                | "ReplicationController"
-                | "ResourceQuota"
-                | "Service"
-        ),
-        "apps" => known.kind != "ControllerRevision",
-        "networking.k8s.io" => matches!(known.kind, "Ingress" | "ServiceCIDR"),
-        "storage.k8s.io" => known.kind == "VolumeAttachment",
-        "admissionregistration.k8s.io" => known.kind == "ValidatingAdmissionPolicy",
-        "devices.kubeedge.io" => known.kind == "Device",
-        "rules.kubeedge.io" => known.kind == "Rule",
-        "batch"
-        | "autoscaling"
-        | "policy"
-        | "apiextensions.k8s.io"
-        | "apiregistration.k8s.io"
-        | "certificates.k8s.io"
-        | "apps.kubeedge.io"
-        | objectsync::GROUP => true,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +169,7 @@ mod tests {
 
     fn custom(kind: &str, version: &str) -> Arc<Kind> {
         let resource = Arc::new(guess(&format!("lab.io/{version}"), kind, true));
-        Arc::new(Kind { custom: true, writable: true, ..Kind::bare(resource) })
+        Arc::new(Kind { custom: true, writable: Writable::Everything, ..Kind::bare(resource) })
     }
 
     #[test]
@@ -212,7 +180,9 @@ mod tests {
             (pods.short_names.as_slice(), pods.categories.as_slice()),
             (&["po".into()][..], &["all".into()][..])
         );
-        assert!(pods.status_subresource && pods.writable && pods.storage == pods.resource);
+        assert!(
+            pods.status_subresource && pods.writable == Writable::Everything && pods.storage == pods.resource
+        );
         assert!(!kinds.get("", "v1", "configmaps").unwrap().status_subresource);
         let events = kinds.get("", "v1", "events").unwrap();
         assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
@@ -230,7 +200,11 @@ mod tests {
             guess("autoscaling/v1", "HorizontalPodAutoscaler", true),
         ]);
         let before = kinds.version();
-        assert!(kinds.get("lab.io", "v1", "widgets").is_some_and(|kind| kind.writable && !kind.custom));
+        assert!(
+            kinds
+                .get("lab.io", "v1", "widgets")
+                .is_some_and(|kind| kind.writable == Writable::Everything && !kind.custom)
+        );
         assert!(kinds.get("autoscaling", "v1", "horizontalpodautoscalers").is_none());
         kinds.set_custom(&[custom("Widget", "v2")]);
         assert!(kinds.get("lab.io", "v1", "widgets").is_none());

@@ -39,6 +39,8 @@ pub(super) struct Session<'a> {
     ping_every: Duration,
     /// The topic of each unacknowledged publish, by packet id.
     topics: [Option<Box<str>>; MAX_INFLIGHT as usize + 1],
+    /// The publish whose acknowledgement is timed: one at a time.
+    timed: Option<(u16, Instant)>,
     /// Goes out before the queue: greetings, then in the end the farewell.
     urgent: VecDeque<Publish>,
     /// Packets received and not yet handled, because nobody takes the event they make.
@@ -95,6 +97,7 @@ impl<'a> Session<'a> {
             max_packet: made.max_packet,
             ping_every: made.ping_every,
             topics: [const { None }; MAX_INFLIGHT as usize + 1],
+            timed: None,
             urgent: greetings.into(),
             waiting: made.early.into(),
             pending: Some(first),
@@ -239,6 +242,9 @@ impl<'a> Session<'a> {
         // An id that is not in use is an error of the state machine, which sees the packet next.
         let Some(topic) = self.topics.get_mut(puback.pkid as usize).and_then(Option::take) else { return };
         let counters = &self.task.shared.counters;
+        if let Some((_, since)) = self.timed.take_if(|(id, _)| *id == puback.pkid) {
+            counters.answered_after(since.elapsed());
+        }
         counters.unacknowledged.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         match reason::of_puback(puback) {
             Taken::Yes => {}
@@ -313,6 +319,7 @@ impl<'a> Session<'a> {
                 && let Some(slot) = self.topics.get_mut(id as usize)
             {
                 *slot = Some(publish.topic.as_str().into());
+                self.timed.get_or_insert_with(|| (id, Instant::now()));
             }
         }
         add(&self.task.shared.counters.unacknowledged, 1);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::objects::{ObjectRow, Stored, Tx, parse};
+use super::objects::{ObjectRow, RowExtra, Stored, Tx, parse};
 use super::steward::Before;
 use crate::object::objectsync::sync_name;
 use crate::object::time::rfc3339;
@@ -188,7 +188,8 @@ impl Tx<'_> {
             name: name.to_owned(),
             body: write_record(&record)?,
         };
-        self.insert(resource_id, "v1alpha1", &stored, Some(node), Some(&put.uid))?;
+        let extra = RowExtra { sync: Some((node, &put.uid)), ..RowExtra::default() };
+        self.insert(resource_id, "v1alpha1", &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
 

@@ -63,6 +63,17 @@ pub(super) struct ObjectRow {
     pub(super) stored: Stored,
 }
 
+/// What a new row has beside its object.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RowExtra<'a> {
+    /// The number of the row; the next free one if absent.
+    pub(super) id: Option<i64>,
+    /// Of a record: the node in its name, and the UID of the object that it is about.
+    pub(super) sync: Option<(&'a str, &'a str)>,
+    /// Of an Event: when it was changed last, Unix time in milliseconds.
+    pub(super) changed: Option<i64>,
+}
+
 /// The columns that [`ObjectRow::read`] expects.
 pub(super) const COLUMNS: &str = "id, resource_id, uid, version, namespace, name, body";
 
@@ -110,8 +121,14 @@ pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
 
 impl Tx<'_> {
     /// Stores a new object. The object has been validated.
-    pub(super) fn create(
+    pub(super) fn create(&mut self, resource: &Arc<Resource>, object: Object) -> Result<Stored, CloudError> {
+        self.create_at(None, resource, object)
+    }
+
+    /// The same in the row of a number.
+    pub(super) fn create_at(
         &mut self,
+        id: Option<i64>,
         resource: &Arc<Resource>,
         mut object: Object,
     ) -> Result<Stored, CloudError> {
@@ -138,8 +155,9 @@ impl Tx<'_> {
         let version = self.steward.next_version();
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
-        let (node, uid) = sync.unzip();
-        self.insert(resource_id, version_of(&object), &stored, node.as_deref(), uid.as_deref())?;
+        let sync = sync.as_ref().map(|(node, uid)| (node.as_str(), uid.as_str()));
+        let extra = RowExtra { id, sync, changed: self.changed(resource) };
+        self.insert(resource_id, version_of(&object), &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored.clone(), Before::Nothing)?;
         self.publish(ChangeKind::Added, &object, resource, &stored);
         Ok(stored)
@@ -199,7 +217,7 @@ impl Tx<'_> {
     }
 
     /// Writes the new content of a row.
-    fn change(
+    pub(super) fn change(
         &mut self,
         resource: &Arc<Resource>,
         row: ObjectRow,
@@ -211,6 +229,12 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
             .execute((row.id, version_of(&object), stored.version, &stored.body))?;
+        if let Some(changed) = self.changed(resource) {
+            // Apart, so that other kinds do not look at the index. The page is at hand.
+            self.conn
+                .prepare_cached("UPDATE objects SET changed = ?2 WHERE id = ?1")?
+                .execute((row.id, changed))?;
+        }
         let before = Before::Whole { version: row.stored.version, body: row.stored.body };
         self.enter(ChangeKind::Modified, row.resource_id, stored.clone(), before)?;
         self.publish(ChangeKind::Modified, &object, resource, &stored);
@@ -314,16 +338,17 @@ impl Tx<'_> {
         resource_id: i64,
         api_version: &str,
         stored: &Stored,
-        sync_node: Option<&str>,
-        sync_uid: Option<&str>,
+        extra: RowExtra<'_>,
     ) -> Result<(), CloudError> {
+        let (sync_node, sync_uid) = extra.sync.unzip();
         self.conn
             .prepare_cached(
                 "INSERT INTO objects
-                   (resource_id, api_version, namespace, name, uid, version, sync_node, sync_uid, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                   (id, resource_id, api_version, namespace, name, uid, version, sync_node, sync_uid, body, changed)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute((
+                extra.id,
                 resource_id,
                 api_version,
                 &stored.namespace,
@@ -333,8 +358,15 @@ impl Tx<'_> {
                 sync_node,
                 sync_uid,
                 &stored.body,
+                extra.changed,
             ))?;
         Ok(())
+    }
+
+    /// What the row of an object that is changed now is to say of when that was.
+    fn changed(&self, resource: &Resource) -> Option<i64> {
+        let is_event = resource.kind == "Event" && matches!(resource.group.as_str(), "" | "events.k8s.io");
+        is_event.then(|| self.now.as_millisecond())
     }
 
     pub(super) fn enter(
@@ -361,7 +393,7 @@ impl Tx<'_> {
 }
 
 /// The version part of an object's `apiVersion`.
-fn version_of(object: &Object) -> &str {
+pub(super) fn version_of(object: &Object) -> &str {
     crate::object::split_api_version(object.api_version()).1
 }
 

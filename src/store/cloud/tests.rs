@@ -7,7 +7,11 @@ use crate::sync::digest::Epoch;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
+mod expiry;
+mod fleet;
+mod leases;
 mod records;
+mod upload;
 
 /// A store in a directory of its own.
 pub(super) struct Fixture {
@@ -33,6 +37,51 @@ impl Fixture {
         let store = CloudStore::open(&self.path, &CloudOptions::default()).unwrap();
         Self { store, ..self }
     }
+
+    /// The store as it would be found after a crash at this moment, opened beside the one that goes on.
+    pub(super) fn after_crash(&self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cloud.db");
+        for part in ["", "-wal"] {
+            let from = crate::store::engine::with_suffix(&self.path, part);
+            std::fs::copy(from, crate::store::engine::with_suffix(&path, part)).unwrap();
+        }
+        Self { store: CloudStore::open(&path, &CloudOptions::default()).unwrap(), path, dir }
+    }
+}
+
+/// Everything that an observer is told: what happened to what, and the newest version after each commit.
+#[derive(Default)]
+pub(super) struct Told(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
+
+impl Told {
+    pub(super) fn changes(&self) -> Vec<(ChangeKind, String)> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl Observer for Told {
+    fn begin(&self, version: u64) {
+        self.0.lock().unwrap().1 = version;
+    }
+
+    fn attend(&self, _: u64) {}
+
+    fn wants(&self, _: &KindName) -> bool {
+        true
+    }
+
+    fn committed(&self, changes: Vec<WatchChange>, version: u64) {
+        let mut told = self.0.lock().unwrap();
+        told.0.extend(changes.into_iter().map(|change| (change.kind, change.name)));
+        told.1 = version;
+    }
+
+    fn closed(&self) {}
 }
 
 pub(super) fn kind(word: &str) -> Resource {

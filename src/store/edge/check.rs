@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::EdgeOptions;
 use super::journal::{self, Recent};
 use super::local;
+use super::outbox;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::State;
 use crate::store::StoreError;
@@ -27,6 +28,8 @@ pub struct CheckReport {
     pub removed: u64,
     /// Leases and Events of this node removed for the same reason.
     pub local_removed: u64,
+    /// Items of the outbox removed for the same reason.
+    pub outbox_removed: u64,
     /// Whether the store has a new epoch because of what was found.
     pub renewed: bool,
 }
@@ -62,6 +65,7 @@ struct Seen {
     rows: u64,
     damaged: Vec<i64>,
     local_damaged: Vec<i64>,
+    outbox_damaged: Vec<i64>,
     adds_up: bool,
     /// What is wrong with the structure of the file.
     structure: Option<String>,
@@ -148,7 +152,7 @@ impl Thread {
     }
 
     fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {
-        let Seen { epoch, rows, damaged, local_damaged, adds_up, structure } = seen;
+        let Seen { epoch, rows, damaged, local_damaged, outbox_damaged, adds_up, structure } = seen;
         if let Some(text) = structure {
             let error = StoreError::corrupt(text);
             let posted = error.clone();
@@ -159,11 +163,16 @@ impl Thread {
         if local_removed > 0 {
             self.post(move |conn, state| state.repair_local(conn, &local_damaged))?;
         }
+        let mut outbox_removed = 0;
+        if !outbox_damaged.is_empty() {
+            outbox_removed = self.post(move |conn, state| state.repair_outbox(conn, &outbox_damaged))?;
+        }
+        let report = CheckReport { rows, local_removed, outbox_removed, ..CheckReport::default() };
         if damaged.is_empty() && adds_up {
-            return Ok(CheckReport { rows, local_removed, ..CheckReport::default() });
+            return Ok(report);
         }
         let (removed, renewed) = self.post(move |conn, state| state.repair(conn, &damaged))?;
-        Ok(CheckReport { rows, removed, local_removed, renewed })
+        Ok(CheckReport { removed, renewed, ..report })
     }
 
     fn post<T: Send + 'static>(
@@ -199,10 +208,11 @@ fn scan(
     }
     let adds_up = (rows_seen, digest) == (totals.count, totals.digest);
     let local_damaged = local::damaged(&tx)?;
+    let Some(outbox_damaged) = outbox::damaged(&tx, &mut pause)? else { return Ok(None) };
     let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     let structure = (verdict != "ok").then_some(verdict);
     let epoch = totals.epoch;
-    Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, adds_up, structure }))
+    Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, outbox_damaged, adds_up, structure }))
 }
 
 /// A job for the writer: looks whether the file is damaged as another connection believes. If so it

@@ -69,10 +69,24 @@ pub struct LocalObject {
 pub enum LocalWrite {
     /// A new object.
     Create(LocalObject),
+    /// A new object, or a new content for the one of this name, whatever it is.
+    Put(LocalObject),
     /// A new content for the object of this name, if its version is still this one.
     Update(LocalObject, u64),
     /// The object of this name is to go, if its version is still this one. The body is ignored.
     Remove(LocalObject, u64),
+}
+
+impl LocalWrite {
+    /// The object that it is about.
+    #[must_use]
+    pub fn object(&self) -> &LocalObject {
+        match self {
+            Self::Create(object) | Self::Put(object) | Self::Update(object, _) | Self::Remove(object, _) => {
+                object
+            }
+        }
+    }
 }
 
 /// Why a write was not done.
@@ -344,8 +358,7 @@ impl Local {
         write: &LocalWrite,
         dropped: &mut u64,
     ) -> Result<LocalOutcome, StoreError> {
-        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) =
-            write;
+        let object = write.object();
         let found = match find(conn, object.kind, &object.namespace, &object.name)? {
             Some(Err(id)) => {
                 self.drop_damaged(conn, recorder, &[id])?;
@@ -356,6 +369,7 @@ impl Local {
         };
         match (write, found) {
             (LocalWrite::Create(_), Some(_)) => Ok(Err(LocalRefusal::Exists)),
+            (LocalWrite::Put(object), found) => self.put(conn, recorder, object, found, dropped),
             (LocalWrite::Create(object), None) => self.put(conn, recorder, object, None, dropped),
             (_, None) => Ok(Err(LocalRefusal::Missing)),
             (LocalWrite::Update(_, expected) | LocalWrite::Remove(_, expected), Some((_, held)))

@@ -15,7 +15,9 @@ use rusqlite::{Connection, Statement};
 use super::files;
 use super::journal::{self, Recent};
 use super::local;
+use super::notes;
 use super::observer::Versions;
+use super::outbox::{Numbering, Outbox};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
@@ -172,6 +174,8 @@ struct Copier<'a> {
     base: u64,
     /// The last version of a local object.
     local: u64,
+    /// Of the outbox.
+    numbering: Option<Numbering>,
 }
 
 /// Rows in one transaction of the fresh file.
@@ -199,6 +203,7 @@ impl<'a> Copier<'a> {
             incarnation: floor.incarnation.clone().or(incarnation),
             base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
             local: floor.versions.local,
+            numbering: floor.numbering.clone().or_else(|| source.and_then(Outbox::salvaged)),
         }
     }
 
@@ -207,6 +212,8 @@ impl<'a> Copier<'a> {
     fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
         self.fresh.execute_batch("BEGIN")?;
         self.local = self.local.max(local::salvage(source, self.fresh)?);
+        notes::salvage(source, self.fresh)?;
+        Outbox::salvage(source, self.fresh)?;
         let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
         let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };
         let downward = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id DESC");
@@ -289,6 +296,7 @@ impl<'a> Copier<'a> {
                 objects: floor.versions.objects.max(self.base.saturating_add(self.revision)),
                 local: self.local,
             },
+            numbering: self.numbering,
         };
         state::start(self.fresh, &floor)?;
         self.fresh.execute_batch("COMMIT")?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::EdgeStore;
 use super::local::{self, LocalKind, LocalObject, LocalOutcome, LocalWrite};
 use super::observer::{Observer, Versions};
+use super::outbox::Clocked;
 use crate::store::StoreError;
 
 impl EdgeStore {
@@ -43,15 +44,14 @@ impl EdgeStore {
         Ok(object)
     }
 
-    /// Writes an object that is made on this node, in the next commit.
+    /// Writes an object that is made on this node, in the next commit. An Event that is created or updated goes
+    /// into the outbox with it, as one of programs on the device; `at` says when that happened.
     ///
     /// # Errors
     /// The store's; a refusal is in the outcome.
-    pub async fn write_local(&self, write: LocalWrite) -> Result<LocalOutcome, StoreError> {
-        let (LocalWrite::Create(object) | LocalWrite::Update(object, _) | LocalWrite::Remove(object, _)) =
-            &write;
-        let bytes = object.body.len();
-        self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write)).await
+    pub async fn write_local(&self, write: LocalWrite, at: Clocked) -> Result<LocalOutcome, StoreError> {
+        let bytes = 2 * write.object().body.len();
+        self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write, at)).await
     }
 
     pub(super) fn report_local_damage(&self, damaged: Vec<i64>) {

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 use super::journal::Recent;
+use super::notes::Pending;
 use super::observer::{Observer, Versions};
+use super::outbox::OutboxShared;
 use super::{Facts, Health};
 use crate::sync::replica::Totals;
 
@@ -25,6 +27,9 @@ pub(super) struct Shared {
     pub(super) versions: Mutex<Versions>,
     /// Events that had to go before their time.
     pub(super) events_dropped: AtomicU64,
+    pub(super) outbox: OutboxShared,
+    /// Facts that wait to be written.
+    pub(super) notes: Pending,
 }
 
 impl Shared {

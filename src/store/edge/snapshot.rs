@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::local::{self, LocalKind, LocalObject, LocalRow};
 use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources};
-use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, read};
+use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
 use crate::object::Resource;
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, open_reader};
@@ -57,8 +57,9 @@ pub enum Scan {
 /// A row of a scan.
 #[derive(Clone, Debug)]
 pub enum ScanRow {
-    /// Of [`Scan::Objects`].
-    Object(Stored),
+    /// Of [`Scan::Objects`], with the content of what waits in the outbox under its key, if its status was written
+    /// here.
+    Object(Stored, Option<String>),
     /// Of [`Scan::Records`].
     Record(RecordRow),
     /// Of [`Scan::Local`].
@@ -198,9 +199,10 @@ impl EdgeSnapshot {
         visit: fn(&mut S, ScanRow) -> ControlFlow<()>,
     ) -> Result<S, StoreError> {
         let local = matches!(scan, Scan::Local { .. });
+        let settled = self.store.inner.shared.outbox.settled_status();
         let (state, damaged) = self
             .read(move |conn| {
-                let damaged = run(conn, &scan, &mut |row| visit(&mut state, row))?;
+                let damaged = run(conn, &scan, settled, &mut |row| visit(&mut state, row))?;
                 Ok((state, damaged))
             })
             .await?;
@@ -250,10 +252,12 @@ fn from(namespace: Option<&String>, after: Option<&ListCursor>) -> (String, Stri
     }
 }
 
-/// Runs a scan; the ids of rows that turned out damaged.
+/// Runs a scan; the ids of rows that turned out damaged. `settled` is the last status confirmed, if one waits behind
+/// it.
 fn run(
     conn: &Connection,
     scan: &Scan,
+    settled: Option<u64>,
     visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
 ) -> Result<Vec<i64>, StoreError> {
     let resources = Resources::load(conn)?;
@@ -268,7 +272,11 @@ fn run(
             while let Some(row) = rows.next()? {
                 match read::stored(row, &resources, base)? {
                     Ok(stored) => {
-                        if visit(ScanRow::Object(stored)).is_break() {
+                        let waiting = match settled {
+                            Some(settled) => outbox::waiting_status(conn, &stored.uid, settled)?,
+                            None => None,
+                        };
+                        if visit(ScanRow::Object(stored, waiting)).is_break() {
                             break;
                         }
                     }

@@ -1,6 +1,8 @@
 //! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
 //! about the health of the file. Runs in the writer's thread.
 
+mod upstream;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +15,10 @@ use tokio::sync::watch;
 
 use super::files::{self, Identity};
 use super::journal::{self, Recent, Written};
-use super::local::{Local, LocalOutcome, LocalWrite};
+use super::local::Local;
+use super::notes::{Occasion, Pending, Scribe};
 use super::observer::{Recorder, Versions};
+use super::outbox::{Numbering, Outbox, OutboxShared};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
 use super::salvage::{self, Salvaged};
 use super::shared::Shared;
@@ -27,6 +31,7 @@ use crate::store::writer::Steward;
 use crate::sync::change::Change;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::{self, Applied, Totals};
+use crate::sync::upload::Lanes;
 
 /// The mark of an edge database: "esyE".
 pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
@@ -66,6 +71,12 @@ pub(super) struct State {
     told: Versions,
     /// When Events that are too old were last looked for.
     expired: Instant,
+    /// Writes facts that change often.
+    scribe: Scribe,
+    /// Whether the transaction that runs has more in it than was asked for.
+    goes_along: bool,
+    /// When such a transaction failed last.
+    modest_since: Option<Instant>,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
 }
@@ -80,6 +91,7 @@ struct Stored {
     /// What is added to revisions to make versions.
     base: u64,
     local: Local,
+    outbox: Outbox,
 }
 
 impl State {
@@ -98,9 +110,14 @@ impl State {
         }
         let mut reset = None;
         let recent = Arc::new(Recent::default());
-        let (conn, stored) = match open_sound(path, &options.engine, &recent) {
+        let (conn, stored, settled) = match open_sound(path, &options.engine, &recent) {
             Ok(opened) => opened,
-            Err(error @ (StoreError::Corrupt(_) | StoreError::MigrationChanged { .. })) => {
+            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::MigrationChanged { .. }
+                | StoreError::Internal(_)),
+            ) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
                 let opened = open_sound(path, &options.engine, &recent)?;
@@ -109,6 +126,7 @@ impl State {
             }
             Err(error) => return Err(error),
         };
+        let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
         let shared = Shared {
             confirmed: AtomicU64::new(stored.written.confirmed),
             totals: watch::Sender::new(stored.totals),
@@ -118,6 +136,8 @@ impl State {
             observer: OnceLock::new(),
             versions: Mutex::new(stored.versions()),
             events_dropped: AtomicU64::new(0),
+            outbox,
+            notes: Pending::default(),
         };
         let told = stored.versions();
         let state = Self {
@@ -136,6 +156,9 @@ impl State {
             recorder: Recorder::default(),
             told,
             expired: Instant::now(),
+            scribe: Scribe::new(),
+            goes_along: false,
+            modest_since: None,
             _lock: lock,
         };
         Ok((conn, state))
@@ -185,23 +208,6 @@ impl State {
         journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
-    }
-
-    /// The job of [`super::EdgeStore::write_local`].
-    pub(super) fn write_local(
-        &mut self,
-        conn: &Connection,
-        write: &LocalWrite,
-    ) -> Result<LocalOutcome, StoreError> {
-        let mut dropped = 0;
-        let outcome = self.stored.local.write(conn, &mut self.recorder, write, &mut dropped)?;
-        self.shared.events_dropped.fetch_add(dropped, Ordering::Relaxed);
-        Ok(outcome)
-    }
-
-    /// Drops those of the local rows that are really damaged.
-    pub(super) fn repair_local(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(), StoreError> {
-        self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
     }
 
     /// The job of [`super::EdgeStore::set_incarnation`].
@@ -342,11 +348,15 @@ impl State {
             incarnation: self.stored.incarnation.clone(),
             resources: self.stored.resources.clone(),
             versions: self.told,
+            numbering: Some(self.stored.outbox.numbering()),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
-        let (fresh, stored) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
+        let (fresh, mut stored, settled) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
         salvage::let_go(std::mem::replace(conn, fresh));
+        stored.outbox.succeed(&self.stored.outbox);
+        self.shared.outbox.settle_all(settled);
         self.stored = stored;
+        self.shared.outbox.publish(&self.stored.outbox);
         self.stale = false;
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
@@ -380,7 +390,9 @@ impl State {
 
     /// Reads what mirrors the database anew, after a rollback.
     fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.stored = Stored::load(conn, &self.shared.recent)?;
+        let stored = Stored::load(conn, &self.shared.recent)?;
+        let outbox = std::mem::replace(&mut self.stored, stored).outbox;
+        self.stored.outbox = outbox;
         let local = std::mem::take(&mut self.stored.local);
         self.stored.local = local.at_least(self.told.local);
         self.shared.recent.cut(self.stored.totals.revision);
@@ -404,7 +416,8 @@ impl State {
     }
 
     fn flush_if_due(&mut self, conn: &Connection) -> Duration {
-        if self.shared.facts().confirmed <= self.stored.written.confirmed {
+        let nothing_confirmed = self.shared.facts().confirmed <= self.stored.written.confirmed;
+        if nothing_confirmed && !self.has_confirmed_uploads() {
             self.unwritten_since = None;
             return self.flush_after;
         }
@@ -412,7 +425,8 @@ impl State {
         if waited < self.flush_after {
             return self.flush_after - waited;
         }
-        if let Err(error) = self.flush(conn) {
+        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::Quiet));
+        if let Err(error) = done {
             // Nothing but a repeated report depends on it.
             tracing::warn!(%error, "what the cloud has confirmed cannot be written");
         }
@@ -434,7 +448,12 @@ impl Steward for State {
         Ok(())
     }
 
+    fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        self.go_along(conn)
+    }
+
     fn committed(&mut self, _conn: &Connection) {
+        self.went_along();
         match self.pending.take() {
             Some((cause, salvaged)) => self.lose(cause, salvaged),
             None => self.publish(),
@@ -444,6 +463,11 @@ impl Steward for State {
 
     fn rolled_back(&mut self, conn: &Connection) {
         self.pending = None;
+        // Of one job alone its own counts were undone with it.
+        if conn.is_autocommit() {
+            self.stored.outbox.revert();
+            self.scribe.rolled_back();
+        }
         if let Err(error) = self.reload(conn) {
             tracing::error!(%error, "the state cannot be read after a rollback");
             self.stale = true;
@@ -451,6 +475,7 @@ impl Steward for State {
     }
 
     fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
+        self.be_modest();
         match error {
             StoreError::Full(_) => self.note_writing(Writing::Full),
             StoreError::Corrupt(_) => {
@@ -469,7 +494,14 @@ impl Steward for State {
         if let Err(error) = self.expire_if_due(conn) {
             tracing::warn!(%error, "old Events cannot be dropped");
         }
-        self.flush_if_due(conn)
+        let patience = self.flush_if_due(conn);
+        if !self.stale
+            && self.scribe.is_due(&self.shared.notes, Occasion::Quiet)
+            && let Err(error) = self.flush_upstream(conn, Occasion::Quiet)
+        {
+            tracing::warn!(%error, "facts about the agent cannot be written");
+        }
+        patience
     }
 
     fn closing(&mut self, conn: &mut Connection) {
@@ -477,7 +509,7 @@ impl Steward for State {
             observer.closed();
         }
         // Only a journal that is up to date may do without the log: see `open_sound`.
-        let done = self.flush(conn).and_then(|()| {
+        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::End)).and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
             Ok(())
@@ -502,15 +534,18 @@ pub(super) struct Floor {
     pub(super) resources: Resources,
     /// The last versions.
     pub(super) versions: Versions,
+    /// Of the outbox, if it is known for sure.
+    pub(super) numbering: Option<Numbering>,
 }
 
 impl Stored {
+    /// Reads everything but the outbox, which takes as long as it has rows.
     fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
         let (totals, written) = journal::totals(conn, recent)?;
         let incarnation = journal::meta(conn, "incarnation")?;
         let resources = Resources::load(conn)?;
         let (base, local) = (journal::base(conn)?, Local::load(conn)?);
-        Ok(Self { totals, written, incarnation, resources, base, local })
+        Ok(Self { totals, written, incarnation, resources, base, local, outbox: Outbox::default() })
     }
 
     fn versions(&self) -> Versions {
@@ -518,7 +553,8 @@ impl Stored {
     }
 }
 
-/// Opens the database and reads its state; a new file gets its first epoch.
+/// Opens the database and reads its state, and what is known of the outbox to be confirmed; a new file gets its
+/// first epoch.
 ///
 /// A log that is not empty says that the file was not closed in order, so that the journal may lack
 /// changes. For that to hold no connection may tidy the log away on its own when it is closed.
@@ -526,7 +562,7 @@ fn open_sound(
     path: &Path,
     options: &EngineOptions,
     recent: &Recent,
-) -> Result<(Connection, Stored), StoreError> {
+) -> Result<(Connection, Stored, Lanes), StoreError> {
     recent.cut(0);
     let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
     let conn = open_writer(path, KIND, options)?;
@@ -544,8 +580,9 @@ fn open_sound(
         journal::choose_base(&conn, 0)?;
     }
     Local::prepare(&conn)?;
-    let stored = Stored::load(&conn, recent)?;
-    Ok((conn, stored))
+    let (outbox, settled) = Outbox::open(&conn)?;
+    let stored = Stored { outbox, ..Stored::load(&conn, recent)? };
+    Ok((conn, stored, settled))
 }
 
 fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
@@ -562,6 +599,7 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
     }
     renew(conn, floor.revision)?;
     journal::choose_base(conn, floor.versions.objects)?;
+    Outbox::start(conn, floor.numbering.as_ref())?;
     Local::start(conn, floor.versions.local)
 }
 

@@ -79,6 +79,8 @@ async fn jobs_that_arrive_during_a_commit_share_the_next_one() {
     }
     let stats = writer.stats();
     assert_eq!((stats.commits, stats.jobs, stats.rows), (2, 51, 50));
+    assert_eq!(stats.syncs, 1, "the job that blocks has written nothing");
+    assert_eq!(stats.commit_times.iter().sum::<u64>(), 2);
 }
 
 #[tokio::test]
@@ -192,4 +194,14 @@ async fn the_log_is_copied_once_it_reaches_its_limit() {
     }
     let stats = fixture.writer.stats();
     assert!((5..=20).contains(&stats.checkpoints), "{stats:?}");
+}
+
+#[test]
+fn a_commit_counts_in_the_first_bucket_that_is_wide_enough() {
+    let counters = Counters::default();
+    for micros in [0, 1000, 1001, 999_999, 1_000_000, 1_000_001, 90_000_000] {
+        counters.committed_in(Duration::from_micros(micros));
+    }
+    let times = counters.commit_times.map(AtomicU64::into_inner);
+    assert_eq!(times, [2, 1, 0, 0, 0, 0, 0, 0, 0, 2, 2]);
 }

@@ -54,6 +54,8 @@ impl CloudMachine {
             Up::Hello(hello) => self.hello(now, hello),
             Up::Report(report) => self.report(now, report),
             Up::Inventory(inventory) => self.inventory(now, inventory),
+            Up::Lease(lease) => self.lease(lease),
+            Up::Upload(upload) => self.upload(upload),
         }
     }
 
@@ -110,15 +112,19 @@ impl CloudMachine {
                     self.take_report(now, report);
                 }
             }
-            _ => self.refuse_session(report.session, "this session is not known here".into(), 0),
+            _ => self.refuse_unknown(report.session),
         }
+    }
+
+    pub(super) fn refuse_unknown(&mut self, session: String) {
+        self.refuse_session(session, "this session is not known here".into(), 0);
     }
 
     /// Asks the node to say Hello (again).
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
         self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
-        let request = HelloRequest { session, reason, retry_after_seconds };
+        let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
         self.frames.push_back(Down::HelloRequest(request));
     }
 
@@ -241,6 +247,7 @@ impl CloudMachine {
             confirmed: self.ledger.confirmed(),
             pending,
             held,
+            register: !self.registered,
         }));
         self.notice(CloudNotice::Welcomed { pending, held });
         self.flush_records();

@@ -177,7 +177,7 @@ impl CloudMachine {
 
     fn take_rejected(&mut self, now: Now, rejected: Rejected) {
         self.counters.rejected += 1;
-        let Rejected { uid, resource_version: version, reason, message } = rejected;
+        let Rejected { uid, resource_version: version, reason, message, .. } = rejected;
         if !self.desired.contains_key(&uid) {
             self.sender.done(&uid);
             return self.reconsider(now, &uid);

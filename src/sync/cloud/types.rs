@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::object::{Resource, ResourceVersion};
 use crate::sync::change::{ObjectRef, RejectReason, Uid};
 use crate::sync::digest::Epoch;
+use crate::sync::upload::{Lease, Upload};
 
 /// The limits and delays of the cloud side, for one node.
 #[derive(Clone, Debug)]
@@ -87,6 +88,16 @@ pub enum CloudEffect {
     /// A node knows more than the store ever said: the store was replaced by an older copy. The fleet is to
     /// begin a new incarnation.
     StoreWentBack,
+    /// The node lives: its Lease is to be renewed. It was sent within the session of now.
+    Renew(Lease),
+    /// Items of the node's outbox are to take effect, as [`crate::sync::upload::Taken`] says; answer with
+    /// [`super::CloudMachine::taken`]. One at a time.
+    Take {
+        /// Comes back with the answer.
+        token: u64,
+        /// The items.
+        upload: Upload,
+    },
     /// Something that an operator may want to know.
     Notice(CloudNotice),
 }
@@ -180,6 +191,14 @@ pub struct CloudCounters {
     pub repairs: u64,
     /// Frames ignored because they were of another session.
     pub foreign_session: u64,
+    /// Leases renewed.
+    pub leases: u64,
+    /// Frames of the node's outbox that were handed to the store; those that only ask are among them.
+    pub uploads: u64,
+    /// Items in them, those that come again counted again.
+    pub upload_items: u64,
+    /// Items that were refused.
+    pub uploads_refused: u64,
 }
 
 /// The versions that a store has given out, as far as they can be told from those of a lost timeline.

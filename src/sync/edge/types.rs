@@ -6,6 +6,7 @@ use crate::object::ResourceVersion;
 use crate::sync::change::{Change, ObjectRef, Rejected, Uid};
 use crate::sync::digest::BucketSet;
 use crate::sync::replica::{Applied, Totals};
+use crate::sync::upload::{Lane, Lanes, RefusedReason};
 
 /// The limits and delays of the edge.
 #[derive(Clone, Debug)]
@@ -28,6 +29,10 @@ pub struct EdgeConfig {
     pub report_attempts: u32,
     /// The number of frames that may wait for their commit; more are left to the link.
     pub max_applying: usize,
+    /// How often the Lease is renewed while the cloud answers; up to a tenth earlier, at random.
+    pub lease_interval: Duration,
+    /// How long the Lease is good without renewal.
+    pub lease_duration: Duration,
 }
 
 /// Work for the store. Each is answered by the method of the same name in past tense.
@@ -62,8 +67,52 @@ pub enum EdgeEffect {
     Confirm(u64),
     /// Remember the incarnation of the cloud.
     SetIncarnation(String),
+    /// Read items of the outbox; answer with [`EdgeMachine::outbox_read`].
+    ReadOutbox {
+        /// The lane.
+        lane: Lane,
+        /// The number before the first item wanted.
+        after: u64,
+        /// The largest number of items.
+        limit: usize,
+        /// About how many bytes of items; one item is given in any case.
+        bytes: usize,
+    },
+    /// Items of a lane up to this number are confirmed end to end: the outbox may forget them.
+    SettleOutbox {
+        /// The lane.
+        lane: Lane,
+        /// The last number confirmed.
+        upto: u64,
+    },
+    /// The numbers after `sent` were given before, in a life of this file that is lost: items that have them
+    /// are to be numbered anew, above `above`. Answer with [`EdgeMachine::outbox_changed`].
+    RenumberOutbox {
+        /// The lane.
+        lane: Lane,
+        /// Items with larger numbers have never been sent.
+        sent: u64,
+        /// Above this are the new numbers, and all that are given from then on, even if no item waits: afterwards the
+        /// largest number given is at least this.
+        above: u64,
+    },
+    /// The Lease is to be renewed: answer with [`EdgeMachine::renew`], which wants the time of the clock.
+    RenewLease,
     /// Something that an operator may want to know.
     Notice(EdgeNotice),
+}
+
+/// How the outbox stands: what the machine must know of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutboxMarks {
+    /// The random id of the outbox.
+    pub id: String,
+    /// The largest numbers that were given.
+    pub last: Lanes,
+    /// The last numbers that were confirmed.
+    pub confirmed: Lanes,
+    /// How many items wait.
+    pub rows: Lanes,
 }
 
 /// Something that an operator may want to know.
@@ -101,6 +150,22 @@ pub enum EdgeNotice {
     },
     /// An object was rejected.
     Rejected(Rejected),
+    /// The cloud knows nothing of the Node and wants to be told.
+    Register,
+    /// An operator has removed the node from the fleet.
+    Removed {
+        /// What the cloud says.
+        reason: String,
+    },
+    /// An item of the outbox was refused for good.
+    UploadRefused {
+        /// What the item said, as JSON text of a [`crate::sync::upload::Content`].
+        content: String,
+        /// Why.
+        reason: RefusedReason,
+        /// Why, for people.
+        message: String,
+    },
 }
 
 /// One entry of a page read from the store.
@@ -146,9 +211,10 @@ pub struct Commit {
 }
 
 /// What the status shows of the connection to the cloud.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EdgePhase {
     /// No link.
+    #[default]
     Down,
     /// The link is up, commits of the last connection are awaited.
     Settling,
@@ -171,4 +237,12 @@ pub struct EdgeCounters {
     pub foreign_session: u64,
     /// Times that reports were repeated because no Confirm came.
     pub repeated_reports: u64,
+    /// Items of the outbox that were sent, each attempt counted.
+    pub uploads_sent: u64,
+    /// Items of the outbox that were sent again.
+    pub uploads_resent: u64,
+    /// Items of the outbox that were refused.
+    pub uploads_refused: u64,
+    /// Leases sent.
+    pub leases: u64,
 }

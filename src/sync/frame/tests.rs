@@ -1,5 +1,6 @@
 use super::*;
 use crate::sync::change::RejectReason;
+use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
 
 const LIMIT: usize = 64 * 1024;
@@ -29,6 +30,7 @@ fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
         confirmed: 10_000,
         pending: 0,
         held: 0,
+        register: false,
     });
     let down = down.encode(1024).unwrap();
     assert!(up.len() + down.len() <= 330, "{} + {}", up.len(), down.len());
@@ -49,6 +51,7 @@ fn frames_survive_encoding_compressed_or_not() {
             resource_version: 3.into(),
             reason: RejectReason::TooLarge,
             message: "must be smaller".into(),
+            object: None,
         }],
         receiving: None,
     };
@@ -111,6 +114,76 @@ fn a_bad_object_does_not_spoil_its_frame() {
     assert_eq!((objects.changes.len(), objects.rejected.len()), (1, 1));
 }
 
+fn lease() -> Lease {
+    Lease {
+        session: "5f1c9a7e".into(),
+        seconds: 86_400,
+        acquired: 4_102_444_800_000_000,
+        renewed: 4_102_444_800_000_000,
+    }
+}
+
+#[test]
+fn a_lease_of_the_year_2100_is_at_most_150_bytes() {
+    let bytes = Up::Lease(lease()).encode(1024).unwrap();
+    assert!(bytes.len() <= 150, "{}", bytes.len());
+    let Ok(Up::Lease(back)) = Up::decode(&bytes, LIMIT) else { panic!("must be a lease") };
+    assert_eq!(back, lease());
+}
+
+fn upload() -> Up {
+    let content = r#"{"status":{"uid":"u","object":{"apiVersion":"apps/v1","kind":"Deployment","namespace":"n","name":"d"},"status":{"replicas":1.50}}}"#;
+    let item = |seq| UploadItem { seq, content: RawValue::from_string(content.into()).unwrap() };
+    Up::Upload(Upload {
+        session: "5f1c9a7e".into(),
+        outbox: "00112233445566778899aabbccddeeff".into(),
+        lane: Lane::Status,
+        confirmed: 7,
+        items: vec![item(8), item(10)],
+    })
+}
+
+#[test]
+fn items_of_an_upload_arrive_as_they_were_written() {
+    for above in [0, usize::MAX] {
+        let Ok(Up::Upload(back)) = Up::decode(&upload().encode(above).unwrap(), LIMIT) else {
+            panic!("must be an upload")
+        };
+        let Up::Upload(sent) = upload() else { unreachable!() };
+        assert_eq!((&back.session, &back.outbox, back.confirmed), (&sent.session, &sent.outbox, 7));
+        let texts = |upload: &Upload| -> Vec<(u64, String)> {
+            upload.items.iter().map(|item| (item.seq, item.content.get().to_owned())).collect()
+        };
+        assert_eq!(texts(&back), texts(&sent));
+    }
+}
+
+#[test]
+fn a_reason_of_a_later_version_is_read_as_another_one() {
+    let json = r#"{"type":"UploadConfirm","protocol":1,"session":"s","outbox":"o","last":{"status":3},
+        "refused":[{"seq":3,"reason":"TooBoring","message":"later"},{"seq":2,"reason":"Gone","message":""}]}"#;
+    let Ok(Received::UploadConfirm(confirm)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+        panic!("must be a confirm");
+    };
+    let reasons: Vec<_> = confirm.refused.iter().map(|refused| refused.reason).collect();
+    assert_eq!(reasons, [RefusedReason::Other, RefusedReason::Gone]);
+    assert_eq!(confirm.last, Lanes { status: 3, events: 0, bulk: 0 });
+}
+
+#[test]
+fn an_upload_of_an_unknown_lane_or_with_a_bad_number_is_refused() {
+    for (field, value) in
+        [("lane", "\"urgent\""), ("confirmed", "-1"), ("items", r#"[{"seq":1.5,"content":{}}]"#)]
+    {
+        let Up::Upload(upload) = upload() else { unreachable!() };
+        let mut json = serde_json::to_value(&upload).unwrap();
+        json["type"] = "Upload".into();
+        json["protocol"] = 1.into();
+        json[field] = serde_json::from_str(value).unwrap();
+        assert_eq!(Up::decode(json.to_string().as_bytes(), LIMIT).unwrap_err().label(), "json", "{field}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), zip: bool) {
@@ -121,14 +194,21 @@ proptest! {
 
     #[test]
     fn a_damaged_frame_does_not_panic(at in 0usize..300, byte: u8, cut in 0usize..300) {
-        let mut bytes = Up::Hello(hello()).encode(usize::MAX).unwrap();
-        let len = bytes.len();
-        bytes[at % len] = byte;
-        bytes.truncate(len - cut % len);
-        let _ = Up::decode(&bytes, LIMIT);
-        let mut zipped = zstd::bulk::compress(&bytes, 1).unwrap();
-        let len = zipped.len();
-        zipped[at % len] = byte;
-        let _ = Up::decode(&zipped, LIMIT);
+        let confirm = Down::UploadConfirm(UploadConfirm {
+            refused: vec![Refused { seq: 1, reason: RefusedReason::Gone, message: "gone".into() }],
+            ..UploadConfirm::default()
+        });
+        let up = [Up::Hello(hello()), Up::Lease(lease()), upload()].map(|frame| frame.encode(usize::MAX));
+        for bytes in up.into_iter().chain([confirm.encode(usize::MAX)]) {
+            let mut bytes = bytes.unwrap();
+            let len = bytes.len();
+            bytes[at % len] = byte;
+            bytes.truncate(len - cut % len);
+            let _ = (Up::decode(&bytes, LIMIT), Received::decode(&bytes, LIMIT, LIMIT));
+            let mut zipped = zstd::bulk::compress(&bytes, 1).unwrap();
+            let len = zipped.len();
+            zipped[at % len] = byte;
+            let _ = (Up::decode(&zipped, LIMIT), Received::decode(&zipped, LIMIT, LIMIT));
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! What the simulation puts in the place of the real parts: a transactional table for the edge's database
 //! and one for the cloud's, each with exactly one copy of what is committed. A crash loses everything else.
 
+mod outbox;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -11,6 +13,9 @@ use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
+
+use outbox::Effects;
+pub(super) use outbox::{Outbox, Thing};
 
 /// SplitMix64: small, seeded, good enough.
 #[derive(Clone)]
@@ -68,6 +73,7 @@ pub(super) struct EdgeDb {
     totals: Totals,
     pub(super) confirmed: u64,
     pub(super) incarnation: Option<String>,
+    pub(super) outbox: Outbox,
     /// Everything that was ever committed in this file: what may be reported.
     ever: HashSet<(Uid, ResourceVersion)>,
     /// Totals not yet saved, when the planted bug saves them apart from the rows.
@@ -129,6 +135,7 @@ impl EdgeDb {
             totals: Totals { epoch: Epoch(u128::from(epoch)), ..Totals::default() },
             confirmed: 0,
             incarnation: None,
+            outbox: Outbox::new(epoch),
             ever: HashSet::new(),
             unsaved: None,
         }
@@ -272,6 +279,7 @@ pub(super) struct CloudDb {
     pub(super) objects: BTreeMap<Uid, CloudObject>,
     pub(super) ledger: LedgerState,
     pub(super) incarnation: String,
+    pub(super) effects: Effects,
     last_version: u64,
     gaps: Vec<(ResourceVersion, ResourceVersion)>,
     uids: Random,
@@ -283,6 +291,7 @@ impl CloudDb {
             objects: BTreeMap::new(),
             ledger: LedgerState::default(),
             incarnation: format!("{:016x}", random.next()),
+            effects: Effects::default(),
             last_version: 100,
             gaps: Vec::new(),
             uids: Random(random.next()),

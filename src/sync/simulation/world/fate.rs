@@ -44,6 +44,7 @@ impl World {
             for _ in 0..self.random.below(4) {
                 self.change_something();
             }
+            self.post_something();
             self.strike();
             if self.link.is_none() && self.random.percent(70) {
                 let agent = usize::from(self.chaos.twins && self.random.percent(30));
@@ -86,11 +87,12 @@ impl World {
         if self.random.percent(chaos.lose_database) {
             self.stop_agent(0);
             self.agents[0].db = EdgeDb::new(self.random.next());
+            self.forget_uploads();
             self.say(|| "agent 0 lost its database".into());
         }
         if self.random.percent(chaos.lose_database) {
             self.stop_agent(0);
-            self.agents[0].db = self.agents[0].backup.clone();
+            self.roll_back();
             self.say(|| "agent 0 has an older copy of its database".into());
         }
         if self.random.percent(chaos.restore) {

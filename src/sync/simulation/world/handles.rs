@@ -63,6 +63,20 @@ impl World {
         self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
     }
 
+    /// Leases and frames of the outbox sent so far.
+    pub(in crate::sync::simulation) fn upstream(&self) -> (usize, usize) {
+        (self.upstream.leases, self.upstream.uploads)
+    }
+
+    /// What has taken effect, in order.
+    pub(in crate::sync::simulation) fn effects(&self) -> Vec<&str> {
+        self.cloud_db.effects.log.iter().map(|thing| thing.key.as_str()).collect()
+    }
+
+    pub(in crate::sync::simulation) fn dropped(&self) -> u64 {
+        self.agents[0].db.outbox.dropped()
+    }
+
     /// Objects and removals sent so far.
     pub(in crate::sync::simulation) fn sent(&self) -> (u64, u64) {
         let counters = self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default();
@@ -98,6 +112,7 @@ impl World {
 
     pub(in crate::sync::simulation) fn replace_edge_db(&mut self, db: EdgeDb) {
         self.agents[0].db = db;
+        self.agents[0].db.outbox.was_rolled_back();
     }
 
     pub(in crate::sync::simulation) fn cloud_db(&self) -> CloudDb {

@@ -1,0 +1,52 @@
+//! What an idle node costs on the line: bytes handed to TCP in both directions, with everything that belongs to them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::processes::Site;
+use crate::table::Table;
+
+/// How long idle nodes are watched; a day is this many times longer.
+const WATCHED: Duration = Duration::from_secs(180);
+/// How long they have to become idle.
+const SETTLE: Duration = Duration::from_secs(20);
+
+fn bytes(status: &Value) -> f64 {
+    let number = |field: &str| status["link"][field].as_f64().unwrap_or(0.0);
+    number("bytesIn") + number("bytesOut")
+}
+
+/// Two nodes at once: one renews its Lease every 10 s, the other every 60 s.
+pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    site.create(0..100)?;
+    let nodes = [("10s", "≤ 2 MB", 2e6), ("60s", "≤ 400 KB", 400e3)];
+    let mut agents = Vec::new();
+    for (number, (interval, ..)) in nodes.iter().enumerate() {
+        agents.push(
+            site.another_agent(number, &format!("[lease]\ninterval = \"{interval}\"\nduration = \"4m\"\n"))?,
+        );
+    }
+    std::thread::park_timeout(SETTLE);
+    let status = |number: usize| site.get_from(number, "/edgesync/v1/status");
+    let before = [bytes(&status(0)?), bytes(&status(1)?)];
+    let start = Instant::now();
+    std::thread::park_timeout(WATCHED);
+    for (number, (interval, budget, limit)) in nodes.iter().enumerate() {
+        let after = bytes(&status(number)?);
+        let day = (after - before[number]) / start.elapsed().as_secs_f64() * 86_400.0;
+        let what = format!("idle traffic a day (TCP payload, both ways), Lease every {interval}");
+        table.budget(&what, format!("{:.0} KB", day / 1e3), budget, day <= *limit);
+    }
+    let traffic = site.get_from(0, "/edgesync/v1/traffic")?;
+    let leases =
+        traffic["total"]["frames"].as_array().into_iter().flatten().find(|frame| frame["type"] == "Lease");
+    if let Some((bytes, messages)) =
+        leases.and_then(|frame| Some((frame["bytes"].as_f64()?, frame["messages"].as_f64()?)))
+    {
+        let size = bytes / messages;
+        table.budget("  a Lease, payload", format!("{size:.0} bytes"), "≤ 150 bytes", size <= 150.0);
+    }
+    Ok(())
+}

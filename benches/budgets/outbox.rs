@@ -1,0 +1,76 @@
+//! A day offline: 100,000 Events of programs on a node without a link, against the limits of its outbox, and what
+//! happens when the link is back.
+
+use std::time::Instant;
+
+use edgesync::api::{Address, Client};
+use serde_json::{Value, json};
+
+use crate::processes::{Site, memory_peak, until, written};
+use crate::table::Table;
+
+const EVENTS: usize = 100_000;
+const CLIENTS: usize = 32;
+const PATH: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+fn event(number: usize) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": format!("door-{number:06}"), "namespace": "default" },
+        "eventTime": "2026-11-21T10:00:00.000000Z",
+        "reason": "DoorOpened",
+        "action": "Watching",
+        "type": "Normal",
+        "note": format!("door {number} was opened while the line was dead; nobody knows by whom"),
+        "reportingController": "example.com/doors",
+        "reportingInstance": "doors-1",
+        "regarding": { "apiVersion": "v1", "kind": "ConfigMap", "name": "doors", "namespace": "default" },
+    })
+}
+
+async fn make(socket: std::path::PathBuf) -> anyhow::Result<()> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for lane in 0..CLIENTS {
+        let client = Client::new(Address::Unix(socket.clone()));
+        tasks.spawn(async move {
+            for number in (lane..EVENTS).step_by(CLIENTS) {
+                client.post::<Value>(PATH, &event(number)).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+pub(crate) fn day_offline(table: &mut Table) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    let agent = site.agent_on_the_line()?;
+    let before = written(&agent);
+    let start = Instant::now();
+    site.block_on(make(site.socket()))?;
+    let rate = EVENTS as f64 / start.elapsed().as_secs_f64();
+    table.figure("100,000 Events made offline by programs, each durable", format!("{rate:.0}/s"));
+    let bytes = (written(&agent) - before) as f64 / EVENTS as f64 / 1e3;
+    table.figure("  written to disk per Event", format!("{bytes:.1} KB"));
+    table.figure("  agent RSS, peak", format!("{:.1} MB", memory_peak(&agent) as f64 / 1e6));
+    let status = site.edge_get("/edgesync/v1/status")?;
+    let lane = &status["outbox"]["bulk"];
+    let (waiting, dropped) = (lane["waiting"].as_u64().unwrap_or(0), lane["dropped"].as_u64().unwrap_or(0));
+    table.figure("  waiting / dropped, with outbox.max_items = 10,000", format!("{waiting} / {dropped}"));
+    let database = status["store"]["databaseBytes"].as_f64().unwrap_or(0.0);
+    table.figure("  database", format!("{:.1} MB", database / 1e6));
+    let start = Instant::now();
+    site.line().up()?;
+    until("the outbox is empty", || {
+        let status = site.edge_get("/edgesync/v1/status").ok()?;
+        (status["outbox"]["bulk"]["waiting"] == 0).then_some(())
+    })?;
+    let rate = waiting as f64 / start.elapsed().as_secs_f64();
+    table.figure("  replay, each an object in the cloud, confirmed end to end", format!("{rate:.0}/s"));
+    drop(agent);
+    Ok(())
+}

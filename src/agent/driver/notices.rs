@@ -1,0 +1,119 @@
+//! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::agent::events::{Regarding, Why};
+use crate::sync::change::{RejectReason, Rejected};
+use crate::sync::edge::{EdgeNotice, EdgePhase};
+use crate::systemd;
+
+/// Rejected objects that the status remembers.
+const MAX_REJECTED: usize = 64;
+
+impl Driver {
+    pub(super) fn notice(&mut self, notice: EdgeNotice) {
+        match notice {
+            EdgeNotice::Welcomed { pending, held, round_trip } => {
+                self.removed = false;
+                tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
+                self.welcome_round_trip = Some(round_trip);
+                if let Some(since) = self.upstream.silent.take() {
+                    let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
+                    self.upstream.events.emit(Why::CloudReachable, Regarding::Node, note);
+                }
+            }
+            EdgeNotice::IncarnationChanged { from, to } => {
+                tracing::warn!(from, to, "the cloud's store is another one than before");
+                let note =
+                    format!("the cloud's store is another one than before: incarnation {to}, was {from}");
+                self.upstream.events.emit(Why::CloudIncarnationChanged, Regarding::Node, note);
+            }
+            EdgeNotice::Repairing => {
+                tracing::warn!("the cloud's records differ from what is held: sending the inventory");
+                let note =
+                    "what the cloud had on record differs from what is held; it is corrected".to_owned();
+                self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
+            }
+            EdgeNotice::CloudSilent { attempts } => {
+                tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
+                if self.upstream.silent.is_none() {
+                    self.upstream.silent = Some(Instant::now());
+                    let note = "the broker answers, the cloud side does not".to_owned();
+                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, note);
+                }
+            }
+            EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
+                tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");
+            }
+            EdgeNotice::Register => self.tell_of_node(true),
+            EdgeNotice::Removed { reason } => {
+                tracing::error!(reason, "this node was removed from the fleet");
+                if std::mem::replace(&mut self.removed, true) {
+                    return;
+                }
+                self.upstream.events.emit(Why::NodeRemoved, Regarding::Node, reason);
+            }
+            EdgeNotice::UploadRefused { content, reason, message } => {
+                self.upload_refused(&content, reason, &message);
+            }
+            EdgeNotice::Rejected(rejected) => {
+                let Rejected { uid, resource_version, reason, message, object } = rejected;
+                tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                self.rejections.add(reason);
+                match reason {
+                    RejectReason::TooLarge => self.limits.object_size += 1,
+                    RejectReason::StoreFull => self.limits.store_size += 1,
+                    _ => {}
+                }
+                if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
+                    self.rejected.pop_first();
+                }
+                let note = format!("{reason:?}: {message}");
+                let regarding = match object {
+                    Some(object) => Regarding::Object(*object, uid.clone()),
+                    None => Regarding::Node,
+                };
+                self.upstream.events.emit(Why::ObjectRejected, regarding, note);
+                let entry = json!({
+                    "uid": &*uid,
+                    "resourceVersion": resource_version,
+                    "reason": reason,
+                    "message": message,
+                });
+                self.rejected.insert(uid.to_string(), entry);
+            }
+        }
+    }
+
+    pub(super) fn tell_service_manager(&mut self) {
+        let in_sync = self.machine.in_sync();
+        match (in_sync, self.in_sync_since) {
+            (true, None) => {
+                self.in_sync_since = Some(Timestamp::now());
+                tracing::info!(objects = self.machine.totals().count, "in sync");
+            }
+            (false, Some(_)) => self.in_sync_since = None,
+            _ => {}
+        }
+        let held = self.machine.announced().1;
+        if held > 0 && self.held_back == 0 {
+            let note =
+                format!("the cloud holds back the removal of {held} objects until it is confirmed there");
+            self.upstream.events.emit(Why::DeletionsHeldBack, Regarding::Node, note);
+        }
+        self.held_back = held;
+        let line = match (self.link_state.connected, self.machine.phase()) {
+            _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
+            (false, _) => format!("offline, {} objects held", self.machine.totals().count),
+            (true, EdgePhase::Live) => "receiving".to_owned(),
+            (true, _) => "connected to the broker, waiting for the cloud".to_owned(),
+        };
+        if line != self.status_line {
+            systemd::status(&line);
+            self.status_line = line;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The numbers for the metrics, as far as the loop has them.
+
+use super::Driver;
+use crate::agent::metrics::{AgentNumbers, Transferred};
+use crate::agent::traffic::Direction;
+
+impl Driver {
+    /// The numbers of now, but for those of the store.
+    pub(super) fn numbers(&self) -> AgentNumbers {
+        let (machine, now) = (&self.machine, self.now());
+        let totals = machine.totals();
+        let (pending, held_back) = machine.announced();
+        AgentNumbers {
+            node: self.node.clone(),
+            connected: self.link_state.connected,
+            link: self.link.traffic(),
+            endings: self.link.endings(),
+            phase: machine.phase(),
+            welcome_round_trip: self.welcome_round_trip,
+            in_sync: machine.in_sync(),
+            lag: self.ages.oldest_change(now),
+            unconfirmed: totals.revision.saturating_sub(machine.confirmed_revision()),
+            pending,
+            held_back,
+            objects: totals.count,
+            rejected_now: self.rejected.len() as u64,
+            rejections: self.rejections,
+            sync: machine.counters(),
+            bad_frames: self.bad_frames.clone(),
+            frames: transferred(self.upstream.meter.frames()),
+            kinds: transferred(self.upstream.meter.kinds()),
+            traffic_today: self.upstream.meter.today(),
+            traffic_budget: self.upstream.budget(),
+            outbox: self.upstream.outbox.borrow().clone(),
+            events_emitted: self.upstream.events.emitted(),
+            events_suppressed: self.upstream.events.suppressed(),
+            outbox_ages: self.ages.oldest_items(now),
+            limits: self.limits,
+            ..AgentNumbers::default()
+        }
+    }
+}
+
+fn transferred<L: Into<String>>(rows: Vec<(Direction, L, u64, u64)>) -> Vec<Transferred> {
+    let row = |(direction, label, count, bytes): (Direction, L, u64, u64)| Transferred {
+        direction: direction.name(),
+        label: label.into(),
+        count,
+        bytes,
+    };
+    rows.into_iter().map(row).collect()
+}

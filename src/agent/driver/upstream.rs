@@ -1,0 +1,402 @@
+//! The upstream half of the loop: the Lease, the outbox, what the device tells of itself, Events and traffic.
+//! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`facts`]; here it is carried out.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{Driver, random};
+use crate::agent::clock::{Clock, ClockNews};
+use crate::agent::events::{EventLimits, Events, Regarding, Why};
+use crate::agent::facts;
+use crate::agent::traffic::{Budget, BudgetState, Meter};
+use crate::config::edge::Config;
+use crate::object::node::DISK_PRESSURE;
+use crate::object::{Condition, ConditionStatus};
+use crate::store::StoreError;
+use crate::store::edge::{EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing};
+use crate::sync::edge::{EdgeEffect, OutboxMarks};
+use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
+
+/// How often the device is looked at: disk, addresses, what is told of the Node.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often the traffic counts are handed to the store, which writes them when it suits.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long Events wait for the clock of the device to be set.
+const CLOCK_PATIENCE: Duration = Duration::from_secs(120);
+/// Under which key the store keeps the traffic counts.
+pub(in crate::agent) const TRAFFIC_NOTE: &str = "traffic";
+/// Under which key the store keeps what was told of the Node last, hashed.
+const NODE_NOTE: &str = "node";
+
+type Page = Result<Vec<UploadItem>, StoreError>;
+
+/// See the module.
+pub(in crate::agent) struct Upstream {
+    config: Config,
+    pub(super) events: Events,
+    clock: Clock,
+    pub(super) meter: Meter,
+    budget: Budget,
+    pub(super) outbox: watch::Receiver<OutboxState>,
+    /// The page of the outbox that is being read.
+    pub(super) page: Option<JoinHandle<Page>>,
+    /// When this run of the agent took the Lease.
+    acquired: i64,
+    /// What was told of the Node last, hashed.
+    told: Option<u64>,
+    pub(super) conditions: Vec<Condition>,
+    look_at: Instant,
+    keep_at: Instant,
+    started: Instant,
+    /// What was dropped when it was last looked at.
+    dropped: Lanes,
+    /// Frames that had to wait, and connections that were dropped because nothing was taken, when last looked at.
+    limits: (u64, u64),
+    /// Since when the broker answers and the cloud does not.
+    pub(super) silent: Option<Instant>,
+}
+
+impl Upstream {
+    /// `kept` is what the store keeps of an earlier run.
+    pub(in crate::agent) async fn new(
+        config: &Config,
+        store: &EdgeStore,
+        clock: Clock,
+        events: Events,
+    ) -> Self {
+        // What cannot be read begins anew.
+        let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
+        let told = store.note(NODE_NOTE).await.unwrap_or_default();
+        let now = Instant::now();
+        let meter = Meter::new(traffic.as_deref(), Timestamp::now());
+        Self {
+            config: config.clone(),
+            events,
+            clock,
+            budget: Budget::new(config.traffic.daily_budget, meter.today()),
+            meter,
+            outbox: store.outbox(),
+            page: None,
+            acquired: Timestamp::now().as_microsecond(),
+            told: told.and_then(|told| told.parse().ok()),
+            conditions: Vec::new(),
+            look_at: now,
+            keep_at: now + KEEP_EVERY,
+            started: now,
+            dropped: Lanes::default(),
+            limits: (0, 0),
+            silent: None,
+        }
+    }
+
+    /// What the status says of the traffic; `edgesync traffic` says more.
+    pub(super) fn show_traffic(&self) -> Value {
+        json!({
+            "bytesToday": self.meter.today(),
+            "dailyBudget": self.budget.limit(),
+            "budgetSpent": self.budget.is_spent(),
+        })
+    }
+
+    /// The daily budget, in bytes.
+    pub(super) fn budget(&self) -> Option<u64> {
+        self.budget.limit()
+    }
+
+    /// Whether Events can go: their times are right, or nobody knows when they will be.
+    fn times_are_settled(&self) -> bool {
+        self.clock.is_known() || self.started.elapsed() >= CLOCK_PATIENCE
+    }
+
+    /// The outbox as the machine is to see it: Events wait for the clock.
+    fn marks(&self) -> OutboxMarks {
+        let mut marks = self.outbox.borrow().marks.clone();
+        if !self.times_are_settled() {
+            (marks.rows.events, marks.rows.bulk) = (0, 0);
+        }
+        marks
+    }
+}
+
+impl Driver {
+    /// Tells the machine how the outbox and the budget stand at the start.
+    pub(super) fn begin_upstream(&mut self) {
+        self.machine.set_frugal(self.now(), self.upstream.budget.is_spent());
+        self.outbox_changed();
+    }
+
+    /// Hands over what is kept across restarts.
+    pub(super) fn end_upstream(&mut self) {
+        self.upstream.meter.link(&self.link.traffic(), Timestamp::now());
+        self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+    }
+
+    /// What is due: called about once a second.
+    pub(super) fn look_around(&mut self) {
+        let now = Instant::now();
+        self.look_at_clock();
+        let traffic = self.link.traffic();
+        self.upstream.meter.link(&traffic, Timestamp::now());
+        self.look_at_budget();
+        self.look_at_limits(traffic.stalled);
+        if now >= self.upstream.keep_at {
+            self.upstream.keep_at = now + KEEP_EVERY;
+            self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+        }
+        if now >= self.upstream.look_at {
+            self.upstream.look_at = now + LOOK_EVERY;
+            self.tell_of_node(false);
+        }
+    }
+
+    fn look_at_clock(&mut self) {
+        let settled = self.upstream.times_are_settled();
+        if let Some(ClockNews::Jumped { at, by, doubtful, became_known }) = self.upstream.clock.look() {
+            let seconds = by as f64 / 1000.0;
+            tracing::warn!(seconds, became_known, "the clock was set");
+            let more = if became_known { ", and can be right now: it could not before" } else { "" };
+            let note = format!("the clock was set by {seconds:+.1} s{more}");
+            self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
+            // Times of a clock that could be right stay as they are: whoever set it may be wrong.
+            if doubtful {
+                self.upstream.events.clock_set(at, by);
+            }
+        }
+        if settled != self.upstream.times_are_settled() {
+            self.outbox_changed();
+        }
+    }
+
+    fn look_at_limits(&mut self, stalled: u64) {
+        let hit = (self.limits.link_queue, stalled);
+        let before = std::mem::replace(&mut self.upstream.limits, hit);
+        let tell = |what: &str, now: u64, before: u64| {
+            if now > before {
+                let note = format!("{what}, {now} times since the agent started");
+                self.upstream.events.emit(Why::LimitHit, Regarding::Node, note);
+            }
+        };
+        tell("frames had to wait because the link's queue was full", hit.0, before.0);
+        tell("the connection was dropped because what was received was not taken in time", hit.1, before.1);
+    }
+
+    fn look_at_budget(&mut self) {
+        let used = self.upstream.meter.today();
+        let change = self.upstream.budget.update(used);
+        self.budget_changed(change);
+    }
+
+    fn budget_changed(&mut self, change: Option<BudgetState>) {
+        let Some(state) = change else { return };
+        let (used, limit) = (self.upstream.budget.used(), self.upstream.budget.limit().unwrap_or(0));
+        tracing::warn!(used, limit, ?state, "the daily budget of bytes");
+        self.machine.set_frugal(self.now(), state == BudgetState::Spent);
+        let (why, note) = match state {
+            BudgetState::Spent => {
+                let till = "only what matters is sent until 00:00 UTC";
+                (Why::TrafficBudgetSpent, format!("{used} bytes of {limit} for today are spent: {till}"))
+            }
+            BudgetState::Within => {
+                (Why::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
+            }
+        };
+        self.upstream.events.emit(why, Regarding::Node, note);
+        self.tell_of_node(false);
+    }
+
+    /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
+    /// told last, or if the cloud asks for it.
+    pub(super) fn tell_of_node(&mut self, asked: bool) {
+        let upstream = &mut self.upstream;
+        let health = self.store.health().borrow().clone();
+        let store = &upstream.config.store;
+        let bytes = std::fs::metadata(&store.path).map_or(0, |metadata| metadata.len());
+        let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
+        let disk = facts::disk_condition(&store.path, bytes, store.max_size, before(DISK_PRESSURE));
+        let budget = facts::traffic_condition(
+            upstream.budget.is_spent(),
+            upstream.budget.used(),
+            upstream.budget.limit(),
+        );
+        let mut conditions = vec![facts::store_condition(&health), disk, budget];
+        for condition in &mut conditions {
+            let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
+            condition.last_transition_time = match known {
+                Some(known) if known.status == condition.status => known.last_transition_time,
+                // Since when it was so at the start nobody knows: the cloud takes the time at which it hears of it.
+                None => None,
+                Some(_) => Some(Timestamp::now()),
+            };
+        }
+        tell_disk(&upstream.events, &upstream.conditions, &conditions);
+        upstream.conditions.clone_from(&conditions);
+        let report = facts::report(&upstream.config, conditions);
+        let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
+        let mut hasher = DefaultHasher::new();
+        text.get().hash(&mut hasher);
+        let hash = hasher.finish();
+        if !asked && upstream.told == Some(hash) {
+            return;
+        }
+        let Ok(content) = serde_json::to_string(&Content::Node(&text)) else { return };
+        upstream.told = Some(hash);
+        let at = upstream.clock.clocked();
+        let put = OutboxPut { lane: Lane::Status, key: "node".into(), at, content };
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            let postings = vec![Posting::Upload(put), Posting::Note(NODE_NOTE, hash.to_string())];
+            if let Err(error) = store.post(postings).await {
+                tracing::warn!(%error, "what the node tells of itself could not be kept");
+            }
+        });
+    }
+
+    pub(super) fn outbox_changed(&mut self) {
+        let marks = self.upstream.marks();
+        let now = self.now();
+        self.ages.outbox(now, &marks);
+        self.machine.outbox_changed(now, &marks);
+        let dropped = self.upstream.outbox.borrow_and_update().dropped;
+        let before = std::mem::replace(&mut self.upstream.dropped, dropped);
+        let lost = |lane| dropped.get(lane).saturating_sub(before.get(lane));
+        let all: u64 = Lane::ALL.into_iter().map(lost).sum();
+        if all > 0 {
+            let lanes: Vec<String> =
+                Lane::ALL.into_iter().map(|lane| format!("{} {}", dropped.get(lane), lane.name())).collect();
+            let note =
+                format!("no room in the outbox: {} were dropped since the agent started", lanes.join(", "));
+            self.upstream.events.emit(Why::OutboxOverflow, Regarding::Node, note);
+        }
+    }
+
+    pub(super) fn outbox_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
+        self.upstream.page = None;
+        let now = self.now();
+        match page {
+            Ok(Ok(items)) => self.machine.outbox_read(now, items),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the outbox cannot be read");
+                self.machine.outbox_failed(now);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a read of the outbox ended early");
+                self.machine.outbox_failed(now);
+            }
+        }
+    }
+
+    /// Carries out what the machine wants of the outbox and the Lease.
+    pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
+        let store = self.store.clone();
+        match *effect {
+            EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
+                self.upstream.page =
+                    Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));
+            }
+            EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
+            EdgeEffect::RenumberOutbox { lane, sent, above } => {
+                tracing::warn!(
+                    lane = lane.name(),
+                    sent,
+                    above,
+                    "the database is an older copy: its outbox is numbered anew"
+                );
+                tokio::spawn(async move {
+                    if let Err(error) = store.renumber_outbox(lane, sent, above).await {
+                        tracing::error!(%error, "the outbox could not be numbered anew");
+                    }
+                });
+            }
+            EdgeEffect::RenewLease => {
+                let renewed = Timestamp::now().as_microsecond();
+                self.machine.renew(self.now(), self.upstream.acquired, renewed, random());
+            }
+            _ => {}
+        }
+    }
+
+    /// An item of the outbox was refused by the cloud.
+    pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
+        tracing::warn!(?reason, message, content, "the cloud refused what was sent to it");
+        let Ok(Content::Status(status)) = serde_json::from_str::<Content<'_>>(content) else { return };
+        let note = format!("the cloud refused the status: {message}");
+        let regarding = Regarding::Object(status.object, status.uid);
+        self.upstream.events.emit(Why::StatusRefused, regarding, note);
+    }
+
+    pub(super) fn tell_reset(&self, reset: &Reset) {
+        let Reset { cause, kept, lost, .. } = reset;
+        let note = format!(
+            "{cause}: {kept} objects are kept, {lost} are known to be lost; the cloud sends what is missing"
+        );
+        self.upstream.events.emit(Why::StoreSalvaged, Regarding::Node, note);
+    }
+
+    pub(super) fn tell_health(&mut self, before: &Writing, health: &Health) {
+        let why = match (&health.writing, before) {
+            (Writing::Works, Writing::Works) => return,
+            (Writing::Works, _) => (Why::StoreRecovered, "the database takes changes again".to_owned()),
+            (Writing::Full, _) => (
+                Why::StoreFull,
+                "the database or its disk is full: nothing new is kept until there is room".to_owned(),
+            ),
+            (Writing::Fails { reason }, _) => {
+                (Why::StoreFailing, format!("the database cannot be written: {reason}"))
+            }
+        };
+        self.upstream.events.emit(why.0, Regarding::Node, why.1);
+        self.tell_of_node(false);
+    }
+
+    pub(super) fn reload_upstream(&mut self, config: &Config) {
+        let upstream = &mut self.upstream;
+        upstream.config = config.clone();
+        upstream.events.set_limits(event_limits(config));
+        let change = upstream.budget.set_limit(config.traffic.daily_budget);
+        self.store.set_outbox_limits(outbox_limits(config));
+        self.budget_changed(change);
+    }
+
+    /// The lanes of the outbox as JSON.
+    pub(super) fn show_upstream(&self) -> Value {
+        let state = self.upstream.outbox.borrow();
+        let lanes: serde_json::Map<String, Value> = Lane::ALL
+            .into_iter()
+            .map(|lane| {
+                let (waiting, bytes, dropped) =
+                    (state.marks.rows.get(lane), state.bytes.get(lane), state.dropped.get(lane));
+                (lane.name().to_owned(), json!({ "waiting": waiting, "bytes": bytes, "dropped": dropped }))
+            })
+            .collect();
+        json!(lanes)
+    }
+}
+
+/// Says that the disk has come under pressure, or out of it.
+fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
+    let find = |all: &[Condition]| all.iter().find(|condition| condition.condition == DISK_PRESSURE).cloned();
+    let Some(disk) = find(now) else { return };
+    let was = find(before).map_or(ConditionStatus::False, |condition| condition.status);
+    let why = match (was, disk.status) {
+        (ConditionStatus::False, ConditionStatus::True) => Why::DiskPressure,
+        (ConditionStatus::True, ConditionStatus::False) => Why::DiskPressureOver,
+        _ => return,
+    };
+    events.emit(why, Regarding::Node, disk.message);
+}
+
+/// The limits of Events as configured.
+pub(in crate::agent) fn event_limits(config: &Config) -> EventLimits {
+    EventLimits { burst: config.events.burst, refill: config.events.refill }
+}
+
+/// The limits of the outbox as configured.
+pub(in crate::agent) fn outbox_limits(config: &Config) -> OutboxLimits {
+    OutboxLimits { rows: config.outbox.max_items, bytes: config.outbox.max_size }
+}

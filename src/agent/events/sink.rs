@@ -1,0 +1,64 @@
+//! Where Events are written: the edge's store, or what stands for it in tests.
+
+use std::future::Future;
+
+use super::object::Record;
+use crate::store::StoreError;
+use crate::store::edge::{Clocked, EdgeStore, LocalKind, LocalObject, LocalWrite, OutboxPut, Posting};
+
+/// The key of the note about the run.
+const RUN: &str = "run";
+
+/// Something to be written with other things in one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// An Event.
+    Event(Record),
+    /// What is known of the run from now on.
+    Run(String),
+}
+
+/// A store of Events.
+pub(super) trait Sink: Send + Sync + 'static {
+    /// Writes all of it in one transaction, and answers after the commit.
+    fn post(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What was noted about the last run.
+    fn last_run(&self) -> impl Future<Output = Result<Option<String>, StoreError>> + Send;
+
+    /// Corrects the times of Events that wait and were made before the clock was set.
+    fn correct_times(
+        &self,
+        before: Clocked,
+        forward_ms: i64,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+impl Sink for EdgeStore {
+    async fn post(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
+        let mut postings = Vec::with_capacity(entries.len() * 2);
+        for entry in entries {
+            match entry {
+                Entry::Event(record) => postings.extend(postings_of(record)),
+                Entry::Run(text) => postings.push(Posting::Note(RUN, text)),
+            }
+        }
+        EdgeStore::post(self, postings).await
+    }
+
+    async fn last_run(&self) -> Result<Option<String>, StoreError> {
+        self.note(RUN).await
+    }
+
+    async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
+        EdgeStore::correct_times(self, before, forward_ms).await
+    }
+}
+
+/// The local object, in the place of an older state of it, and the item of the outbox.
+fn postings_of(record: Record) -> [Posting; 2] {
+    let Record { namespace, name, body, lane, key, at } = record;
+    let content = format!(r#"{{"event":{body}}}"#);
+    let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };
+    [Posting::Local(LocalWrite::Put(object)), Posting::Upload(OutboxPut { lane, key, at, content })]
+}

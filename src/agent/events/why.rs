@@ -1,0 +1,183 @@
+//! The reasons for Events. docs/events.md explains each of them; a test holds the table there against this one.
+
+/// Why an Event is made: the reasons that the agent has, with their type and action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::agent) enum Why {
+    /// The agent has started after it was stopped in order, or for the first time.
+    AgentStarted,
+    /// The agent has started after it ended without being told to.
+    AgentRestartedUncleanly,
+    /// The agent was told to stop.
+    AgentStopped,
+    /// A changed configuration was not taken.
+    ConfigurationRejected,
+    /// An object was rejected.
+    ObjectRejected,
+    /// The database was damaged or lost; what could be read is kept.
+    StoreSalvaged,
+    /// The database or its disk is full.
+    StoreFull,
+    /// The database cannot be written.
+    StoreFailing,
+    /// The database takes changes again.
+    StoreRecovered,
+    /// The disk of the database is almost full.
+    DiskPressure,
+    /// The disk of the database has room again.
+    DiskPressureOver,
+    /// The broker answers, the cloud does not.
+    CloudUnreachable,
+    /// The cloud answers again.
+    CloudReachable,
+    /// The cloud's store is another one than before.
+    CloudIncarnationChanged,
+    /// The cloud's records differ from what the node holds, and are corrected.
+    RecordsDiffered,
+    /// The cloud holds back removals that look like a loss of its store.
+    DeletionsHeldBack,
+    /// Another client has connected in this node's name.
+    SessionTakenOver,
+    /// The wall clock was set.
+    ClockJumped,
+    /// A limit of the configuration was hit.
+    LimitHit,
+    /// Items of the outbox were dropped.
+    OutboxOverflow,
+    /// The status of an object was refused by the cloud.
+    StatusRefused,
+    /// The budget of bytes for the day is spent.
+    TrafficBudgetSpent,
+    /// A new day has begun, with a new budget of bytes.
+    TrafficBudgetRenewed,
+    /// An operator has removed the node from the fleet.
+    NodeRemoved,
+}
+
+/// The field `type` of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum EventType {
+    /// Something to know.
+    Normal,
+    /// Something to look after.
+    Warning,
+}
+
+impl EventType {
+    /// As Events have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl Why {
+    /// All reasons, each at the place of its number.
+    pub(super) const ALL: [Self; 24] = [
+        Self::AgentStarted,
+        Self::AgentRestartedUncleanly,
+        Self::AgentStopped,
+        Self::ConfigurationRejected,
+        Self::ObjectRejected,
+        Self::StoreSalvaged,
+        Self::StoreFull,
+        Self::StoreFailing,
+        Self::StoreRecovered,
+        Self::DiskPressure,
+        Self::DiskPressureOver,
+        Self::CloudUnreachable,
+        Self::CloudReachable,
+        Self::CloudIncarnationChanged,
+        Self::RecordsDiffered,
+        Self::DeletionsHeldBack,
+        Self::SessionTakenOver,
+        Self::ClockJumped,
+        Self::LimitHit,
+        Self::OutboxOverflow,
+        Self::StatusRefused,
+        Self::TrafficBudgetSpent,
+        Self::TrafficBudgetRenewed,
+        Self::NodeRemoved,
+    ];
+
+    /// The field `reason`.
+    pub(in crate::agent) fn reason(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The field `action`: what the agent was doing, or has done.
+    pub(in crate::agent) fn action(self) -> &'static str {
+        self.words().1
+    }
+
+    /// The field `type`.
+    pub(in crate::agent) fn kind(self) -> EventType {
+        self.words().2
+    }
+
+    fn words(self) -> (&'static str, &'static str, EventType) {
+        use EventType::{Normal, Warning};
+        match self {
+            Self::AgentStarted => ("AgentStarted", "Start", Normal),
+            Self::AgentRestartedUncleanly => ("AgentRestartedUncleanly", "Start", Warning),
+            Self::AgentStopped => ("AgentStopped", "Stop", Normal),
+            Self::ConfigurationRejected => ("ConfigurationRejected", "Reload", Warning),
+            Self::ObjectRejected => ("ObjectRejected", "Apply", Warning),
+            Self::StoreSalvaged => ("StoreSalvaged", "Salvage", Warning),
+            Self::StoreFull => ("StoreFull", "Write", Warning),
+            Self::StoreFailing => ("StoreFailing", "Write", Warning),
+            Self::StoreRecovered => ("StoreRecovered", "Write", Normal),
+            Self::DiskPressure => ("DiskPressure", "CheckDisk", Warning),
+            Self::DiskPressureOver => ("DiskPressureOver", "CheckDisk", Normal),
+            Self::CloudUnreachable => ("CloudUnreachable", "Connect", Warning),
+            Self::CloudReachable => ("CloudReachable", "Connect", Normal),
+            Self::CloudIncarnationChanged => ("CloudIncarnationChanged", "Synchronize", Warning),
+            Self::RecordsDiffered => ("RecordsDiffered", "Synchronize", Warning),
+            Self::DeletionsHeldBack => ("DeletionsHeldBack", "Synchronize", Warning),
+            Self::SessionTakenOver => ("SessionTakenOver", "Connect", Warning),
+            Self::ClockJumped => ("ClockJumped", "CheckClock", Warning),
+            Self::LimitHit => ("LimitHit", "Limit", Warning),
+            Self::OutboxOverflow => ("OutboxOverflow", "Drop", Warning),
+            Self::StatusRefused => ("StatusRefused", "ReportStatus", Warning),
+            Self::TrafficBudgetSpent => ("TrafficBudgetSpent", "MeterTraffic", Warning),
+            Self::TrafficBudgetRenewed => ("TrafficBudgetRenewed", "MeterTraffic", Normal),
+            Self::NodeRemoved => ("NodeRemoved", "Register", Warning),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_own_camel_case_word_and_place() {
+        let is_camel = |word: &str| {
+            word.starts_with(|c: char| c.is_ascii_uppercase())
+                && word.chars().all(|c| c.is_ascii_alphanumeric())
+        };
+        for (place, why) in Why::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, place, "{why:?}");
+            assert_eq!(why.reason(), format!("{why:?}"));
+            assert!(is_camel(why.reason()) && is_camel(why.action()), "{why:?}");
+        }
+    }
+
+    #[test]
+    fn docs_explain_every_reason_with_its_type_and_action_and_no_other() {
+        let page = include_str!("../../../docs/events.md");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        let told = |cells: &Vec<&'static str>| [0, 1, 2].map(|cell| cells[cell].trim_matches('`'));
+        let told: Vec<_> = rows.iter().map(told).collect();
+        assert_eq!(told, Why::ALL.map(|why| [why.reason(), why.kind().name(), why.action()]));
+        for cells in rows {
+            assert_eq!(cells.len(), 6, "{cells:?}");
+            assert!(cells[4].len() > 20 && cells[5].len() > 3, "{cells:?}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The task that writes Events. It takes what was emitted, has [`Correlator`] decide, and writes what has gathered in
+//! one transaction each. While the store takes nothing, what is to be written waits, and is tried again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::correlate::{Correlator, LeftOut, Occurrence, Told, until};
+use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
+use super::pending::{Item, Pending};
+use super::sink::{Entry, Sink};
+use super::{LastRun, QUEUE, Shared, run};
+use crate::agent::VERSION;
+use crate::store::StoreError;
+
+/// The most Events in one transaction.
+pub(super) const MAX_BATCH: usize = 64;
+/// How long the store is left alone after it has failed: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_secs(60);
+
+/// What the task is asked to do beside writing what was emitted.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// The agent's run begins.
+    Begin(oneshot::Sender<LastRun>),
+    /// The agent's run ends.
+    End(oneshot::Sender<()>),
+    /// The clock was wrong and was set.
+    ClockSet(ClockSet),
+}
+
+/// When the store is tried again.
+#[derive(Debug, Default)]
+struct Retry {
+    at: Option<Instant>,
+    wait: Duration,
+}
+
+impl Retry {
+    fn failed(&mut self) {
+        self.wait = (self.wait * 2).clamp(RETRY_FIRST, RETRY_MOST);
+        self.at = Some(Instant::now() + self.wait);
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.at.is_some_and(|at| at > Instant::now())
+    }
+}
+
+/// The task's own.
+#[derive(Debug)]
+pub(super) struct Writer<S> {
+    sink: S,
+    shared: Arc<Shared>,
+    names: Names,
+    correlator: Correlator,
+    pending: Pending,
+    corrections: Corrections,
+    /// Corrections that the store has yet to take.
+    to_correct: VecDeque<ClockSet>,
+    retry: Retry,
+}
+
+impl<S: Sink> Writer<S> {
+    pub(super) fn new(sink: S, node: &str, shared: Arc<Shared>) -> Self {
+        let correlator = Correlator::new(shared.limits());
+        Self {
+            sink,
+            shared,
+            names: Names::new(node),
+            correlator,
+            pending: Pending::default(),
+            corrections: Corrections::default(),
+            to_correct: VecDeque::new(),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Works until all handles are dropped, and writes what is left then.
+    pub(super) async fn run(
+        mut self,
+        mut queue: mpsc::Receiver<Occurrence>,
+        mut commands: mpsc::Receiver<Command>,
+    ) {
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                command = commands.recv() => match command {
+                    // What was emitted before comes before.
+                    Some(command) => {
+                        self.drain(&mut queue);
+                        self.obey(command).await;
+                    }
+                    None => break,
+                },
+                Some(occurrence) = queue.recv() => self.occurred(occurrence),
+                () = sleep_until(wake), if wake.is_some() => {}
+            }
+            self.drain(&mut queue);
+            self.correlator.tick(self.shared.now().at.since_boot);
+            self.gather();
+            self.write().await;
+        }
+        self.drain(&mut queue);
+        self.finish().await;
+    }
+
+    /// When there is something to do although nothing comes.
+    fn wake(&self) -> Option<Instant> {
+        let now = self.shared.now().at.since_boot;
+        let due = self.correlator.deadline().map(|due| Instant::now() + until(now, due));
+        let retry = self.retry.at.filter(|_| self.has_work());
+        due.into_iter().chain(retry).min()
+    }
+
+    fn has_work(&self) -> bool {
+        !self.pending.is_empty() || !self.to_correct.is_empty()
+    }
+
+    fn drain(&mut self, queue: &mut mpsc::Receiver<Occurrence>) {
+        for _ in 0..QUEUE {
+            match queue.try_recv() {
+                Ok(occurrence) => self.occurred(occurrence),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn occurred(&mut self, occurrence: Occurrence) {
+        self.correlator.set_limits(self.shared.limits());
+        let counters = &self.shared.counters;
+        match self.correlator.occurred(occurrence, fresh_id) {
+            None => {}
+            Some(LeftOut::Source) => {
+                counters.source.fetch_add(1, Relaxed);
+            }
+            Some(LeftOut::Reason) => {
+                counters.reason.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        self.gather();
+        match command {
+            Command::Begin(answer) => {
+                let _ = answer.send(self.begin().await);
+            }
+            Command::End(answer) => {
+                let (told, note) = run::end(VERSION, self.shared.now(), fresh_id());
+                self.correlator.finish();
+                self.gather();
+                self.add(told, Some(note));
+                self.finish().await;
+                let _ = answer.send(());
+            }
+            Command::ClockSet(set) => {
+                self.corrections.add(set);
+                if self.to_correct.len() >= MAX_CORRECTIONS {
+                    self.to_correct.pop_front();
+                }
+                self.to_correct.push_back(set);
+            }
+        }
+    }
+
+    async fn begin(&mut self) -> LastRun {
+        let note = self.sink.last_run().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "how the last run ended cannot be read");
+            None
+        });
+        let (last, told, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
+        self.add(told, Some(note));
+        self.write().await;
+        last
+    }
+
+    /// Takes over what is decided.
+    fn gather(&mut self) {
+        for told in self.correlator.take() {
+            self.add(told, None);
+        }
+    }
+
+    fn add(&mut self, told: Told, run: Option<String>) {
+        let gone = self.pending.add(told, run);
+        self.shared.counters.unwritten.fetch_add(gone, Relaxed);
+    }
+
+    /// Writes all there is, and gives up what cannot be written at the first attempt.
+    async fn finish(&mut self) {
+        self.correlator.finish();
+        self.gather();
+        self.retry = Retry::default();
+        self.write().await;
+        if self.has_work() {
+            tracing::warn!(events = self.pending.len(), "Events could not be written before the end");
+        }
+    }
+
+    /// Writes what waits, unless the store has failed a moment ago.
+    async fn write(&mut self) {
+        if !self.has_work() || self.retry.is_waiting() {
+            return;
+        }
+        match self.try_write().await {
+            Ok(()) => self.retry = Retry::default(),
+            Err(error) => {
+                self.retry.failed();
+                tracing::debug!(%error, wait = ?self.retry.wait, "Events wait for the store");
+            }
+        }
+    }
+
+    async fn try_write(&mut self) -> Result<(), StoreError> {
+        // Before anything is written: what waits here is corrected when it is made an object, and must not be twice.
+        while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
+            match self.sink.correct_times(before, forward_ms).await {
+                Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
+                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
+            }
+            self.to_correct.pop_front();
+        }
+        let mut most = MAX_BATCH;
+        while !self.pending.is_empty() {
+            let count = self.pending.len().min(most);
+            match self.sink.post(self.entries(count)).await {
+                Ok(()) => self.pending.remove_first(count),
+                Err(error) if is_passing(&error) => return Err(error),
+                // One of them must be the reason: it must not keep back the others.
+                Err(_) if count > 1 => most = 1,
+                Err(error) => {
+                    tracing::warn!(%error, "an Event could not be written");
+                    self.pending.remove_first(1);
+                    self.shared.counters.unwritten.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self, count: usize) -> Vec<Entry> {
+        let mut entries = Vec::with_capacity(count + 1);
+        for Item { told, run } in self.pending.first(count) {
+            entries.push(Entry::Event(object::record(told, &self.names, &self.corrections)));
+            entries.extend(run.clone().map(Entry::Run));
+        }
+        entries
+    }
+}
+
+/// Whether the same can be written later.
+fn is_passing(error: &StoreError) -> bool {
+    error.ends_transaction() || matches!(error, StoreError::Closed | StoreError::Replaced)
+}
+
+fn fresh_id() -> u128 {
+    Uuid::new_v4().as_u128()
+}
+
+async fn sleep_until(wake: Option<Instant>) {
+    if let Some(wake) = wake {
+        tokio::time::sleep_until(wake).await;
+    }
+}

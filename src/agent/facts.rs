@@ -1,0 +1,231 @@
+//! What the device tells of itself: the Node's labels, `nodeInfo`, capacity and addresses, as far as the system says
+//! them, and the conditions that the node alone can know.
+//!
+//! Whatever is told is sent when it differs from what was told last. So nothing in it changes from one moment to the
+//! next: no amount of free memory, no counts in messages. What cannot be read is left out.
+
+use std::collections::BTreeMap;
+use std::env::consts::{ARCH, OS};
+use std::fs::File;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::edge::Config;
+use crate::object::{Condition, NodeReport, name};
+
+mod address;
+mod conditions;
+
+pub(super) use conditions::{disk_condition, store_condition, traffic_condition};
+
+/// Free space of a disk below which it is under pressure: the smaller of a tenth of it and this.
+pub(super) const LOW_DISK_BYTES: u64 = 256 << 20;
+
+/// The most that is read of a file, in bytes.
+const MAX_FILE: u64 = 64 << 10;
+/// The longest value that is told, in bytes.
+const MAX_VALUE: usize = 256;
+/// What `kubectl get nodes` shows as the version.
+const AGENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "-edgesync");
+
+/// Reads everything. Blocks for a moment: files under `/proc`, `/sys` and `/etc`.
+pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport {
+    let space = Space::of(&config.store.path);
+    let facts = Facts { root: Path::new("/"), source: address::source };
+    NodeReport {
+        labels: facts.labels(&config.node.name, &config.node.labels),
+        status: facts.status(&config.node.name, &config.link.broker.host, space),
+        conditions,
+    }
+}
+
+/// Where facts come from.
+struct Facts<'a> {
+    /// What stands for `/`.
+    root: &'a Path,
+    /// The address that this machine sends from, by the address that it sends to.
+    source: fn(IpAddr) -> Option<IpAddr>,
+}
+
+impl Facts<'_> {
+    /// What an operator has configured comes before what the machine says.
+    fn labels(&self, node: &str, configured: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut labels = configured.clone();
+        let mut add = |key: &str, value: String| {
+            labels.entry(key.to_owned()).or_insert(value);
+        };
+        add("kubernetes.io/arch", go_arch().to_owned());
+        add("kubernetes.io/os", OS.to_owned());
+        add("node-role.kubernetes.io/edge", String::new());
+        // Devices of one image often have one host name, so the name of the node comes first, as with a kubelet
+        // that was given one. It may be longer than a label.
+        let names = [Some(node.to_owned()), self.host_name()];
+        let fits = |name: &String| !name.is_empty() && name::check_label_value(name).is_ok();
+        if let Some(name) = names.into_iter().flatten().find(fits) {
+            add("kubernetes.io/hostname", name);
+        }
+        labels
+    }
+
+    fn status(&self, node: &str, broker: &str, disk: Option<Space>) -> Map<String, Value> {
+        let capacity = self.capacity(disk);
+        let mut addresses = vec![json!({
+            "type": "Hostname",
+            "address": self.host_name().unwrap_or_else(|| node.to_owned()),
+        })];
+        // One, because by the schema of Nodes the type tells addresses apart.
+        if let Some(address) = self.address(broker) {
+            addresses.push(json!({"type": "InternalIP", "address": address.to_string()}));
+        }
+        let mut status = Map::new();
+        status.insert("addresses".to_owned(), addresses.into());
+        status.insert("allocatable".to_owned(), capacity.clone().into());
+        status.insert("capacity".to_owned(), capacity.into());
+        status.insert("nodeInfo".to_owned(), self.node_info().into());
+        status
+    }
+
+    /// All fields that a Node must have here; those of what this node has not are empty.
+    fn node_info(&self) -> Map<String, Value> {
+        let first = |paths: &[&str]| paths.iter().find_map(|path| self.line(path)).unwrap_or_default();
+        let fields = [
+            ("architecture", go_arch().to_owned()),
+            ("bootID", first(&["proc/sys/kernel/random/boot_id"])),
+            ("containerRuntimeVersion", String::new()),
+            ("kernelVersion", first(&["proc/sys/kernel/osrelease"])),
+            ("kubeProxyVersion", String::new()),
+            ("kubeletVersion", AGENT_VERSION.to_owned()),
+            ("machineID", first(&["etc/machine-id", "var/lib/dbus/machine-id"])),
+            ("operatingSystem", OS.to_owned()),
+            ("osImage", self.os_image().unwrap_or_default()),
+            ("systemUUID", first(&["sys/class/dmi/id/product_uuid", "proc/device-tree/vm,uuid"])),
+        ];
+        fields.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
+    }
+
+    fn capacity(&self, disk: Option<Space>) -> Map<String, Value> {
+        let fields = [
+            ("cpu", self.processors().map(|count| count.to_string())),
+            ("ephemeral-storage", disk.map(|disk| format!("{}Ki", disk.total >> 10))),
+            ("memory", self.memory_kib().map(|kib| format!("{kib}Ki"))),
+            ("pods", Some("0".to_owned())),
+        ];
+        let known = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into())));
+        known.collect()
+    }
+
+    /// The address that others reach this machine by: the one it sends from towards the broker if that is given as
+    /// an address, towards the default route otherwise, or else one of an interface. Nothing is sent for it and no
+    /// name is looked up.
+    fn address(&self, broker: &str) -> Option<IpAddr> {
+        let towards = broker.parse().ok().into_iter().chain(address::ELSEWHERE);
+        let sources = towards.filter_map(self.source).map(|address| address.to_canonical());
+        let interfaces = || {
+            let v4 = address::in_fib_trie(&self.text("proc/net/fib_trie").unwrap_or_default());
+            let v6 = address::in_if_inet6(&self.text("proc/net/if_inet6").unwrap_or_default());
+            v4.or(v6)
+        };
+        sources.into_iter().find(address::is_usable).or_else(interfaces)
+    }
+
+    fn host_name(&self) -> Option<String> {
+        self.line("proc/sys/kernel/hostname").map(|name| name.to_lowercase())
+    }
+
+    fn os_image(&self) -> Option<String> {
+        let release = self.text("etc/os-release").or_else(|| self.text("usr/lib/os-release"))?;
+        let value = release.lines().find_map(|line| line.trim_start().strip_prefix("PRETTY_NAME="))?;
+        plain(&unquoted(value.trim()))
+    }
+
+    /// Processors that are switched on, as in `0-3,6`: what a container or a service may use is less.
+    fn processors(&self) -> Option<u64> {
+        let ranges = self.line("sys/devices/system/cpu/online")?;
+        let counts = ranges.split(',').map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+            last.checked_sub(first).map(|more| u64::from(more) + 1)
+        });
+        counts.sum::<Option<u64>>()
+    }
+
+    fn memory_kib(&self) -> Option<u64> {
+        let text = self.text("proc/meminfo")?;
+        let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        total.trim().strip_suffix("kB")?.trim_end().parse().ok()
+    }
+
+    /// The first line of a file.
+    fn line(&self, path: &str) -> Option<String> {
+        plain(self.text(path)?.lines().next()?)
+    }
+
+    /// The beginning of a file.
+    fn text(&self, path: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        File::open(self.root.join(path)).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// The room on a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Space {
+    total: u64,
+    /// For users other than root.
+    free: u64,
+}
+
+impl Space {
+    /// The file system of a file, or of the directory that it is to be in.
+    fn of(file: &Path) -> Option<Self> {
+        let directory = || file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let stat = rustix::fs::statvfs(file)
+            .or_else(|_| rustix::fs::statvfs(directory().unwrap_or_else(|| Path::new("."))))
+            .ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Some(Self { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+    }
+}
+
+/// The architecture by the name that Go has for it, as in the labels of all Nodes.
+fn go_arch() -> &'static str {
+    match ARCH {
+        "x86" => "386",
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "loongarch64" => "loong64",
+        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+        "powerpc64" => "ppc64",
+        other => other,
+    }
+}
+
+/// Text without control characters and without space around it, at most [`MAX_VALUE`] bytes; nothing if nothing is
+/// left.
+fn plain(text: &str) -> Option<String> {
+    let mut plain = text.chars().filter(|c| !c.is_control()).collect::<String>();
+    plain.truncate(plain.floor_char_boundary(MAX_VALUE));
+    let plain = plain.trim();
+    (!plain.is_empty()).then(|| plain.to_owned())
+}
+
+/// A value as a shell would read it: os-release(5).
+fn unquoted(value: &str) -> String {
+    let within = |quote| value.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
+    if let Some(literal) = within('\'') {
+        return literal.to_owned();
+    }
+    let mut out = String::new();
+    let mut chars = within('"').unwrap_or(value).chars();
+    while let Some(c) = chars.next() {
+        out.extend(if c == '\\' { chars.next() } else { Some(c) });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Which address this machine has, as the kernel says it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// Addresses that are nobody's (RFC 5737, RFC 3849): the way to them is the default route.
+pub(super) const ELSEWHERE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+
+/// Any port: none is reached.
+const PORT: u16 = 9;
+/// Flags of an address in `if_inet6` that keep others from relying on it: temporary, found on another machine too,
+/// deprecated, tentative.
+const UNRELIABLE: u8 = 0x01 | 0x08 | 0x20 | 0x40;
+
+/// The address that the kernel would send from. Connecting a datagram socket chooses the route and sends nothing.
+pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
+    let any = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((to, PORT)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Whether others can reach a machine by this address.
+#[allow(clippy::trivially_copy_pass_by_ref)] // As a filter.
+pub(super) fn is_usable(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+/// The lowest usable address of this machine in `/proc/net/fib_trie`: a leaf with its address is followed by what
+/// the address is.
+pub(super) fn in_fib_trie(text: &str) -> Option<IpAddr> {
+    let mut leaf = None;
+    let mut found = None::<IpAddr>;
+    for line in text.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse::<Ipv4Addr>().ok();
+        } else if line == "/32 host LOCAL" {
+            let address = leaf.map(IpAddr::V4).filter(is_usable);
+            found = address.into_iter().chain(found).min();
+        }
+    }
+    found
+}
+
+/// The lowest usable address in `/proc/net/if_inet6`: address, index, prefix, scope, flags, interface.
+pub(super) fn in_if_inet6(text: &str) -> Option<IpAddr> {
+    let address = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let address = u128::from_str_radix(fields.next()?, 16).ok()?;
+        let flags = u8::from_str_radix(fields.nth(3)?.get(..2)?, 16).ok()?;
+        (flags & UNRELIABLE == 0).then(|| IpAddr::from(Ipv6Addr::from_bits(address)))
+    };
+    text.lines().filter_map(address).filter(is_usable).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TRIE: &str = "\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+     +-- 10.1.7.0/24 2 0 2
+        |-- 10.1.7.0
+           /24 link UNICAST
+        |-- 10.1.7.42
+           /32 host LOCAL
+        |-- 10.1.7.255
+           /32 link BROADCAST
+     +-- 172.17.0.0/16 2 0 2
+        |-- 172.17.0.1
+           /32 host LOCAL
+     |-- 169.254.3.3
+        /32 host LOCAL
+Local:
+     |-- 10.1.7.42
+        /32 host LOCAL
+";
+
+    #[test]
+    fn the_address_of_an_interface_is_neither_loopback_nor_broadcast_nor_of_the_link_alone() {
+        assert_eq!(in_fib_trie(TRIE), Some([10, 1, 7, 42].into()));
+        assert_eq!(in_fib_trie("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
+        assert_eq!(in_fib_trie("/32 host LOCAL\n|-- x\n/32 host LOCAL"), None);
+    }
+
+    #[test]
+    fn addresses_that_come_and_go_are_not_told() {
+        let text = "\
+00000000000000000000000000000001 01 80 10 80       lo
+fe8000000000000002005efffe000001 02 40 20 80     eth0
+20010db8000000000000000000000003 02 40 00 01     eth0
+20010db8000000000000000000000004 02 40 00 a0     eth0
+20010db8000000000000000000000005 02 40 00 c0     eth0
+20010db8000000000000000000000007 02 40 00 00     eth0
+20010db8000000000000000000000006 02 40 00 80     eth0
+";
+        assert_eq!(in_if_inet6(text), Some("2001:db8::6".parse().unwrap()));
+        assert_eq!(in_if_inet6("20010db8 02\nzz 02 40 00 80 eth0\n"), None);
+    }
+
+    #[test]
+    fn the_way_to_this_machine_starts_at_this_machine() {
+        assert_eq!(source(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn only_what_others_can_reach_is_usable() {
+        for good in ["10.0.0.1", "192.168.1.2", "100.64.0.1", "2001:db8::1", "fd00::2"] {
+            assert!(is_usable(&good.parse().unwrap()), "{good}");
+        }
+        for bad in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "169.254.1.1",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "ff02::1",
+        ] {
+            assert!(!is_usable(&bad.parse().unwrap()), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_them_panic(text in "[|/ \\-0-9a-f.\n LOCALhost]{0,200}") {
+            in_fib_trie(&text);
+            in_if_inet6(&text);
+        }
+    }
+}

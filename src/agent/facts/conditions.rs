@@ -1,0 +1,270 @@
+//! The conditions that the node alone can know. Since when they hold is left to those who keep them.
+
+use std::path::Path;
+
+use super::{LOW_DISK_BYTES, Space};
+use crate::object::node::{DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
+use crate::object::{Condition, ConditionStatus};
+use crate::store::edge::{Health, Writing};
+
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 512;
+
+const DISK_ALMOST_FULL: &str = "DiskAlmostFull";
+const DATABASE_ALMOST_FULL: &str = "DatabaseAlmostFull";
+
+/// Whether the store takes changes.
+pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
+    let (status, reason, message) = match (&health.writing, &health.reset) {
+        (Writing::Full, _) => {
+            let message =
+                "there is no room for changes in the database or on its disk; what it holds is served";
+            (ConditionStatus::False, "StoreFull", message.to_owned())
+        }
+        (Writing::Fails { reason }, _) => {
+            let message = format!("the database cannot be written, what it holds is served: {reason}");
+            (ConditionStatus::False, "StoreFailing", message)
+        }
+        (Writing::Works, Some(reset)) => {
+            let message =
+                format!("the database takes changes; it has lost objects, which come again: {}", reset.cause);
+            (ConditionStatus::True, "StoreSalvaged", message)
+        }
+        (Writing::Works, None) => {
+            (ConditionStatus::True, "StoreWorks", "the database takes changes".to_owned())
+        }
+    };
+    condition(STORE_HEALTHY, status, reason, message)
+}
+
+/// Whether the disk of the database, or the database within its limit, is almost full: less than a tenth is left,
+/// and less than [`LOW_DISK_BYTES`]. `before` is the condition as it was: it goes away with a quarter more than that,
+/// so that it does not flap. `database_bytes` is what is in use, without pages that are free.
+pub(in crate::agent) fn disk_condition(
+    database: &Path,
+    database_bytes: u64,
+    max_bytes: u64,
+    before: Option<&Condition>,
+) -> Condition {
+    let within = Space { total: max_bytes, free: max_bytes.saturating_sub(database_bytes) };
+    room_condition(Space::of(database), within, before)
+}
+
+/// Whether the budget of bytes for the day is spent: `used` of `budget`. How much more than the budget was used is
+/// told in multiples of it: the message must not change with every message that is sent.
+pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
+    let Some(budget) = budget else {
+        let message = "there is no budget".to_owned();
+        return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "NoBudget", message);
+    };
+    let size = size(budget);
+    if !spent {
+        let message = format!("less than the budget of {size} for the day (UTC) is used");
+        return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "WithinBudget", message);
+    }
+    let mut message = format!("the budget of {size} for the day (UTC) is spent; only what matters is sent");
+    let times = used.checked_div(budget).unwrap_or_default();
+    if times > 1 {
+        message.push_str(&format!("; {times} times as much is used"));
+    }
+    condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
+}
+
+fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
+    let was = |reason| {
+        before.is_some_and(|before| before.status == ConditionStatus::True && before.reason == reason)
+    };
+    let (status, reason, message) = if disk.is_some_and(|disk| disk.is_low(was(DISK_ALMOST_FULL))) {
+        let least = size(disk.map_or(0, Space::least));
+        let message = format!("less than {least} are free on the disk of the database");
+        (ConditionStatus::True, DISK_ALMOST_FULL, message)
+    } else if within.is_low(was(DATABASE_ALMOST_FULL)) {
+        let (least, total) = (size(within.least()), size(within.total));
+        let message = format!("less than {least} are left to the database of the {total} it may have");
+        (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
+    } else if let Some(disk) = disk {
+        let (disk, left) = (size(disk.least()), size(within.least()));
+        let message = format!("at least {disk} are free on the disk of the database, and {left} left to it");
+        (ConditionStatus::False, "EnoughRoom", message)
+    } else {
+        let message = "the system does not say how much is free on the disk of the database".to_owned();
+        (ConditionStatus::Unknown, "RoomUnknown", message)
+    };
+    condition(DISK_PRESSURE, status, reason, message)
+}
+
+impl Space {
+    /// What should be free.
+    fn least(self) -> u64 {
+        (self.total / 10).min(LOW_DISK_BYTES)
+    }
+
+    /// Whether less is free than should be; if that was so before, whether a quarter more is not free either.
+    fn is_low(self, was: bool) -> bool {
+        let least = self.least();
+        self.free < if was { least + least / 4 } else { least }
+    }
+}
+
+fn condition(kind: &str, status: ConditionStatus, reason: &str, mut message: String) -> Condition {
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+    Condition {
+        condition: kind.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: None,
+    }
+}
+
+/// A size for people: at most one decimal, rounded down.
+fn size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let Some((shift, unit)) = UNITS.into_iter().find(|(shift, _)| bytes >> shift > 0) else {
+        return format!("{bytes} B");
+    };
+    let whole = bytes >> shift;
+    match ((bytes >> (shift - 10)) & 1023) * 10 / 1024 {
+        0 => format!("{whole} {unit}"),
+        tenths => format!("{whole}.{tenths} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::edge::Reset;
+    use crate::sync::digest::Epoch;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    const ROOM: Space = Space { total: GIB, free: GIB };
+
+    fn told(condition: &Condition) -> (ConditionStatus, &str) {
+        (condition.status, &condition.reason)
+    }
+
+    fn reset() -> Reset {
+        Reset {
+            number: 1,
+            cause: "page 7 is damaged".to_owned(),
+            epoch: Epoch(1),
+            kept: 3,
+            lost: 2,
+            set_aside: None,
+        }
+    }
+
+    #[test]
+    fn the_store_is_healthy_while_it_takes_changes() {
+        let health = |writing, reset| Health { writing, reset };
+        let works = store_condition(&health(Writing::Works, None));
+        assert_eq!(works.condition, "edgesync.io/StoreHealthy");
+        assert_eq!(told(&works), (ConditionStatus::True, "StoreWorks"));
+        let salvaged = store_condition(&health(Writing::Works, Some(reset())));
+        assert_eq!(told(&salvaged), (ConditionStatus::True, "StoreSalvaged"));
+        assert!(salvaged.message.ends_with("page 7 is damaged"), "{}", salvaged.message);
+        let full = store_condition(&health(Writing::Full, Some(reset())));
+        assert_eq!(told(&full), (ConditionStatus::False, "StoreFull"));
+        let reason = "ä".repeat(1_000);
+        let fails = store_condition(&health(Writing::Fails { reason }, None));
+        assert_eq!(told(&fails), (ConditionStatus::False, "StoreFailing"));
+        assert!((500..=512).contains(&fails.message.len()), "{}", fails.message.len());
+    }
+
+    #[test]
+    fn the_smaller_of_a_tenth_and_256_mib_must_be_free() {
+        let on = |total, free| room_condition(Some(Space { total, free }), ROOM, None);
+        assert_eq!(told(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(told(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(told(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
+        let low = on(64 * GIB, 256 * MIB - 1);
+        assert_eq!(told(&low), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
+        assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
+    }
+
+    #[test]
+    fn the_database_may_be_almost_full_on_an_empty_disk() {
+        let with = |free, before: Option<&Condition>| {
+            room_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
+        };
+        let low = with(10 * MIB - 1, None);
+        assert_eq!(told(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
+        assert_eq!(low.message, "less than 10 MiB are left to the database of the 100 MiB it may have");
+        assert_eq!(told(&with(12 * MIB, Some(&low))), (ConditionStatus::True, "DatabaseAlmostFull"));
+        assert_eq!(told(&with(12 * MIB + MIB / 2, Some(&low))), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(told(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
+    }
+
+    #[test]
+    fn a_disk_that_does_not_say_is_unknown_unless_the_database_is_full() {
+        let unknown = room_condition(None, ROOM, None);
+        assert_eq!(told(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
+        let full = room_condition(None, Space { total: GIB, free: 0 }, None);
+        assert_eq!(told(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
+    }
+
+    #[test]
+    fn the_disk_of_a_database_that_is_yet_to_be_made_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = directory.path().join("edgesync.db");
+        let space = Space::of(&database).unwrap();
+        assert!(space.total >= space.free && space.total > 0);
+        let full = disk_condition(&database, GIB, GIB, None);
+        assert!(full.status == ConditionStatus::True && full.condition == "edgesync.io/DiskPressure");
+        let nowhere = disk_condition(&directory.path().join("no/such/edgesync.db"), 0, GIB, None);
+        assert_eq!(told(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
+    }
+
+    #[test]
+    fn a_budget_is_said_to_be_spent_in_words_that_rarely_change() {
+        let none = traffic_condition(false, 5, None);
+        assert_eq!(told(&none), (ConditionStatus::False, "NoBudget"));
+        let within = traffic_condition(false, 5, Some(MIB));
+        assert_eq!(told(&within), (ConditionStatus::False, "WithinBudget"));
+        assert_eq!(within, traffic_condition(false, MIB - 1, Some(MIB)));
+        let spent = traffic_condition(true, MIB, Some(MIB));
+        assert_eq!(told(&spent), (ConditionStatus::True, "BudgetSpent"));
+        assert_eq!(spent, traffic_condition(true, 2 * MIB - 1, Some(MIB)));
+        let far = traffic_condition(true, 3 * MIB + 5, Some(MIB));
+        assert!(far.message.ends_with("; 3 times as much is used"), "{}", far.message);
+        assert_eq!(far.condition, "edgesync.io/TrafficBudgetSpent");
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let shown = [0, 1_023, 1_024, 1_536, 256 * MIB, 30 * GIB - 1, 5 << 40, u64::MAX].map(size);
+        let expected =
+            ["0 B", "1023 B", "1 KiB", "1.5 KiB", "256 MiB", "29.9 GiB", "5 TiB", "16777215.9 TiB"];
+        assert_eq!(shown, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn space_that_moves_by_less_than_a_quarter_changes_the_condition_at_most_once(
+            total in 1u64..1 << 45,
+            frees in prop::collection::vec(0u64..100, 1..50),
+        ) {
+            let least = Space { total, free: 0 }.least();
+            let (mut before, mut changes) = (None::<Condition>, 0);
+            for free in frees {
+                // From nine tenths of what should be free to eleven tenths.
+                let free = least / 10 * 9 + (u128::from(least / 5) * u128::from(free) / 100) as u64;
+                let now = room_condition(Some(Space { total, free }), ROOM, before.as_ref());
+                changes += u32::from(before.is_some_and(|before| before.status != now.status));
+                before = Some(now);
+            }
+            prop_assert!(changes <= 1, "{changes} changes");
+        }
+
+        #[test]
+        fn no_number_makes_it_panic(total: u64, free: u64, max: u64, used: u64, spent: bool) {
+            let within = Space { total: max, free: max.saturating_sub(used) };
+            let low = room_condition(Some(Space { total, free }), within, None);
+            room_condition(None, within, Some(&low));
+            traffic_condition(spent, used, Some(max));
+        }
+    }
+}

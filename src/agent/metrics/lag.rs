@@ -1,0 +1,161 @@
+//! For how long something has waited to be confirmed, of things that are numbered in their order. Pure.
+
+use std::collections::VecDeque;
+
+use crate::sync::edge::OutboxMarks;
+use crate::sync::timing::Now;
+use crate::sync::upload::Lane;
+
+/// The most moments that are told apart. With more, two are taken for the earlier one.
+const MAX_MARKS: usize = 32;
+
+/// Since when the oldest unconfirmed thing has waited. What waited before the start counts from the start.
+#[derive(Clone, Debug, Default)]
+pub(in crate::agent) struct Lag {
+    /// Everything up to a number was there at a time; both ascend.
+    marks: VecDeque<(u64, Now)>,
+    newest: u64,
+}
+
+impl Lag {
+    /// The newest number, and the last one that is confirmed, are these now.
+    pub(in crate::agent) fn observe(&mut self, now: Now, newest: u64, confirmed: u64) {
+        if newest < self.newest {
+            // The numbers have begun anew.
+            self.marks.clear();
+        }
+        self.newest = newest;
+        while self.marks.front().is_some_and(|(number, _)| *number <= confirmed) {
+            self.marks.pop_front();
+        }
+        let known = self.marks.back().map_or(confirmed, |(number, _)| *number);
+        if newest > known {
+            if self.marks.len() >= MAX_MARKS {
+                self.merge();
+            }
+            self.marks.push_back((newest, now));
+        }
+    }
+
+    /// How long the oldest has waited; zero if nothing waits.
+    pub(in crate::agent) fn age(&self, now: Now) -> Now {
+        self.marks.front().map_or(Now::ZERO, |(_, since)| now.saturating_sub(*since))
+    }
+
+    /// Halves the marks: each pair keeps the later number and the earlier time.
+    fn merge(&mut self) {
+        let merged = self.marks.make_contiguous().chunks(2).filter_map(|pair| {
+            let (number, _) = pair.last()?;
+            Some((*number, pair.first()?.1))
+        });
+        self.marks = merged.collect();
+    }
+}
+
+/// For how long changes and items of the outbox have waited for the cloud.
+#[derive(Clone, Debug, Default)]
+pub(in crate::agent) struct Ages {
+    changes: Lag,
+    lanes: [Lag; Lane::ALL.len()],
+}
+
+impl Ages {
+    /// The store's revision, and the last one that the cloud has confirmed, are these now.
+    pub(in crate::agent) fn changes(&mut self, now: Now, revision: u64, confirmed: u64) {
+        self.changes.observe(now, revision, confirmed);
+    }
+
+    /// The outbox stands like this now.
+    pub(in crate::agent) fn outbox(&mut self, now: Now, marks: &OutboxMarks) {
+        for (lag, lane) in self.lanes.iter_mut().zip(Lane::ALL) {
+            let last = marks.last.get(lane);
+            // An empty lane waits for nothing, whatever was dropped from it.
+            let confirmed = if marks.rows.get(lane) == 0 { last } else { marks.confirmed.get(lane) };
+            lag.observe(now, last, confirmed);
+        }
+    }
+
+    /// The age of the oldest change that is not confirmed.
+    pub(in crate::agent) fn oldest_change(&self, now: Now) -> Now {
+        self.changes.age(now)
+    }
+
+    /// The age of the oldest item of each lane.
+    pub(in crate::agent) fn oldest_items(&self, now: Now) -> [Now; Lane::ALL.len()] {
+        self.lanes.each_ref().map(|lag| lag.age(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::upload::Lanes;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn at(seconds: u64) -> Now {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_oldest_unconfirmed_number() {
+        let mut lag = Lag::default();
+        lag.observe(at(1), 5, 5);
+        assert_eq!(lag.age(at(9)), at(0), "all is confirmed");
+        lag.observe(at(10), 6, 5);
+        lag.observe(at(20), 8, 5);
+        assert_eq!(lag.age(at(30)), at(20));
+        lag.observe(at(31), 8, 6);
+        assert_eq!(lag.age(at(31)), at(11), "what came at 20 waits");
+        lag.observe(at(32), 8, 7);
+        assert_eq!(lag.age(at(32)), at(12), "a part of what came at 20 waits");
+        lag.observe(at(33), 8, 8);
+        assert_eq!(lag.age(at(40)), at(0));
+    }
+
+    #[test]
+    fn numbers_that_begin_anew_are_not_taken_for_old_ones() {
+        let mut lag = Lag::default();
+        lag.observe(at(1), 100, 10);
+        lag.observe(at(50), 3, 0);
+        assert_eq!(lag.age(at(60)), at(10));
+    }
+
+    #[test]
+    fn a_lane_whose_items_were_all_dropped_waits_for_nothing() {
+        let mut ages = Ages::default();
+        let lanes = |status, bulk| Lanes { status, events: 0, bulk };
+        let mut marks = OutboxMarks { last: lanes(2, 4), rows: lanes(2, 4), ..OutboxMarks::default() };
+        ages.outbox(at(1), &marks);
+        assert_eq!(ages.oldest_items(at(4)), [at(3), at(0), at(3)]);
+        marks.rows = lanes(2, 0);
+        ages.outbox(at(5), &marks);
+        assert_eq!(ages.oldest_items(at(6)), [at(5), at(0), at(0)]);
+    }
+
+    proptest! {
+        /// Against a list of when each number came.
+        #[test]
+        fn an_age_is_never_too_small_and_exact_while_few_moments_are_to_be_told_apart(
+            steps in prop::collection::vec((0_u64..3, 0_u64..4), 1..200),
+        ) {
+            let (mut lag, mut came) = (Lag::default(), Vec::<u64>::new());
+            let mut confirmed = 0;
+            for (second, (new, settled)) in steps.into_iter().enumerate() {
+                let second = second as u64;
+                came.extend((0..new).map(|_| second));
+                let newest = came.len() as u64;
+                confirmed = newest.min(confirmed + settled);
+                lag.observe(at(second), newest, confirmed);
+                let exact = came.get(confirmed as usize).map_or(0, |since| second - since);
+                let told = lag.age(at(second)).as_secs();
+                prop_assert!(told >= exact, "{told} < {exact}");
+                prop_assert!(exact > 0 || came.len() as u64 > confirmed || told == 0);
+                if came.len() <= MAX_MARKS {
+                    prop_assert_eq!(told, exact);
+                }
+                prop_assert!(lag.marks.len() <= MAX_MARKS);
+            }
+        }
+    }
+}

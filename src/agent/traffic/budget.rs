@@ -1,0 +1,121 @@
+//! The budget of bytes for a day: whether it is spent. Pure.
+
+/// Whether the budget of the day is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum BudgetState {
+    /// Something is left, or there is no limit.
+    Within,
+    /// Nothing is left until the day ends.
+    Spent,
+}
+
+/// A daily limit, and what of it is used.
+///
+/// A change is told once: a restart in the middle of a day that is spent begins as spent, and says nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::agent) struct Budget {
+    limit: Option<u64>,
+    used: u64,
+    state: BudgetState,
+}
+
+impl Budget {
+    /// Begins with what is used today: see [`super::Meter::today`].
+    pub(in crate::agent) fn new(limit: Option<u64>, used: u64) -> Self {
+        Self { limit, used, state: state(limit, used) }
+    }
+
+    /// So much is used today by now. The state, if it has changed.
+    pub(in crate::agent) fn update(&mut self, used: u64) -> Option<BudgetState> {
+        self.used = used;
+        self.look()
+    }
+
+    /// Another limit counts from now on, for this day too. The state, if it has changed.
+    pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>) -> Option<BudgetState> {
+        self.limit = limit;
+        self.look()
+    }
+
+    /// Whether nothing is left.
+    pub(in crate::agent) fn is_spent(&self) -> bool {
+        self.state == BudgetState::Spent
+    }
+
+    /// Bytes used today, as far as was told.
+    pub(in crate::agent) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The limit in bytes.
+    pub(in crate::agent) fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    fn look(&mut self) -> Option<BudgetState> {
+        let state = state(self.limit, self.used);
+        if state == self.state {
+            return None;
+        }
+        self.state = state;
+        Some(state)
+    }
+}
+
+fn state(limit: Option<u64>, used: u64) -> BudgetState {
+    if limit.is_some_and(|limit| used >= limit) { BudgetState::Spent } else { BudgetState::Within }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BudgetState::{Spent, Within};
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_budget_is_spent_once_and_there_again_the_next_day() {
+        let mut budget = Budget::new(Some(100), 0);
+        assert_eq!(budget.update(99), None);
+        assert!(!budget.is_spent());
+        assert_eq!(budget.update(100), Some(Spent));
+        assert_eq!(budget.update(200), None);
+        assert_eq!((budget.is_spent(), budget.used()), (true, 200));
+        assert_eq!(budget.update(0), Some(Within));
+        assert!(!budget.is_spent());
+    }
+
+    #[test]
+    fn a_start_within_a_day_that_is_spent_is_no_news() {
+        let mut budget = Budget::new(Some(100), 150);
+        assert!(budget.is_spent());
+        assert_eq!(budget.update(151), None);
+    }
+
+    #[test]
+    fn another_limit_counts_at_once() {
+        let mut budget = Budget::new(None, u64::MAX);
+        assert!(!budget.is_spent());
+        assert_eq!(budget.set_limit(Some(100)), Some(Spent));
+        assert_eq!(budget.set_limit(Some(101)), None);
+        assert_eq!(budget.set_limit(None), Some(Within));
+        assert_eq!(budget.limit(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_told_is_what_has_changed(
+            limit in prop::option::of(0u64..100),
+            used in prop::collection::vec(0u64..200, 0..50),
+        ) {
+            let mut budget = Budget::new(limit, 0);
+            let mut state = if budget.is_spent() { Spent } else { Within };
+            for used in used {
+                let told = budget.update(used);
+                let spent = limit.is_some_and(|limit| used >= limit);
+                prop_assert_eq!(budget.is_spent(), spent);
+                prop_assert_eq!(told, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));
+                state = told.unwrap_or(state);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What the store's feed says: objects go into the placement, Nodes are taken in and given up.
+
+use super::Fleet;
+use crate::cloud::node::{Node, desired};
+use crate::cloud::placement::{Delta, Want};
+use crate::object::Summary;
+use crate::store::cloud::{ChangeKind, FeedItem};
+
+impl Fleet {
+    pub(super) async fn changed(&mut self, item: FeedItem) {
+        match item {
+            FeedItem::Change(change) => match change.kind {
+                ChangeKind::Added | ChangeKind::Modified => {
+                    self.upsert(Summary::clone(&change.object));
+                }
+                ChangeKind::Deleted => self.remove(&change.object),
+            },
+            FeedItem::Missed { changes } => {
+                tracing::warn!(changes, "fell behind the store: comparing everything");
+                match self.store.follow().await {
+                    Ok((_, summaries, feed)) => {
+                        self.feed = feed;
+                        self.compare(summaries);
+                    }
+                    Err(error) => tracing::error!(%error, "the store cannot be read"),
+                }
+            }
+            // The store closes only when the process ends.
+            FeedItem::Closed => std::future::pending().await,
+        }
+    }
+
+    /// Makes nodes and objects be these, after changes were missed.
+    fn compare(&mut self, summaries: Vec<Summary>) {
+        let (nodes, objects): (Vec<_>, Vec<_>) = summaries.into_iter().partition(Summary::is_node);
+        let mut gone: Vec<String> = self.labels.keys().cloned().collect();
+        gone.retain(|name| !nodes.iter().any(|node| *node.name == **name));
+        for node in nodes {
+            self.upsert(node);
+        }
+        for name in gone {
+            self.node_deleted(&name);
+        }
+        let deltas = self.placement.resync(objects);
+        self.place(deltas);
+    }
+
+    pub(super) fn upsert(&mut self, summary: Summary) {
+        if !summary.is_node() {
+            let deltas = self.placement.upsert(summary);
+            return self.place(deltas);
+        }
+        self.labels.insert(summary.name.to_string(), summary.labels.clone());
+        if self.removals.has(&summary.name) {
+            return self.node_created(&summary.name);
+        }
+        let deltas = self.placement.set_node(&summary.name, summary.labels);
+        self.place(deltas);
+    }
+
+    fn remove(&mut self, summary: &Summary) {
+        if summary.is_node() {
+            self.node_deleted(&summary.name);
+        } else {
+            let deltas = self.placement.remove(&summary.uid);
+            self.place(deltas);
+        }
+    }
+
+    /// Whoever deletes the Node of a node removes the node.
+    fn node_deleted(&mut self, name: &str) {
+        self.labels.remove(name);
+        if self.nodes.contains_key(name) || self.registered.contains(name) {
+            tracing::warn!(node = name, "its Node was deleted: it is removed from the fleet");
+            self.dismiss(name, None);
+        } else if !self.removals.has(name) {
+            let deltas = self.placement.remove_node(name);
+            self.place(deltas);
+        }
+    }
+
+    pub(super) fn place(&mut self, deltas: Vec<Delta>) {
+        let now = self.now();
+        for Delta { node: name, object, want } in deltas {
+            let Some(machine) = self.nodes.get_mut(&*name).and_then(Node::machine) else { continue };
+            let wish = match want {
+                Want::Hold => Some(desired(&object)),
+                Want::Drop => None,
+            };
+            machine.desire(now, &object.uid, wish);
+            if !self.touched.contains(&*name) {
+                self.touched.insert(name.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Checks what a node sends from its outbox before it takes effect: whether it can be read, is valid, and is this
+//! node's to say. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::api::check_event;
+use crate::object::schema::{self, Schema};
+use crate::object::status::Cause;
+use crate::object::{MAX_DEPTH, NodeReport, Object, ObjectRef, Resource, Summary, kinds, too_deep};
+use crate::store::cloud::{Effect, UploadBatch, UploadEffect};
+use crate::sync::change::Uid;
+use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
+
+/// The longest report of a node, in bytes of JSON.
+const MAX_REPORT: usize = 64 << 10;
+/// The longest text of a refusal, in bytes.
+const MAX_MESSAGE: usize = 256;
+/// The most problems that a refusal names.
+const MAX_CAUSES: usize = 4;
+
+/// Where an object belongs, as seen from a node.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// On this node.
+    Here(Arc<Summary>),
+    /// On other nodes, or on none.
+    Elsewhere,
+    /// There is no such object, as far as is known.
+    Nowhere,
+}
+
+type Refusal = (RefusedReason, String);
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    (RefusedReason::Invalid, message.into())
+}
+
+/// The objects whose status an upload has, by UID. Only the lane of status has any.
+pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
+    if upload.lane != Lane::Status {
+        return HashMap::new();
+    }
+    let contents = upload.items.iter().filter_map(|item| serde_json::from_str(item.content.get()).ok());
+    let uids = contents.filter_map(|content| match content {
+        Content::Status(status) => Some(status.uid),
+        Content::Node(_) | Content::Event(_) => None,
+    });
+    uids.map(|uid| (uid.clone(), place(&uid))).collect()
+}
+
+/// What is to be stored for an upload of a node. `places` is what [`places`] has found; `schema` has the schemas of
+/// kinds, if there are any.
+pub(super) fn prepare(
+    node: &str,
+    upload: &Upload,
+    places: &HashMap<Uid, Place>,
+    schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> UploadBatch {
+    let items = upload.items.iter().map(|item| {
+        let effect = effect(item.content.get(), places, &schema);
+        UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
+    });
+    UploadBatch {
+        node: node.to_owned(),
+        outbox: upload.outbox.clone(),
+        lane: upload.lane,
+        confirmed: upload.confirmed,
+        items: items.collect(),
+    }
+}
+
+/// At most [`MAX_MESSAGE`] bytes of a text, cut between characters.
+pub(super) fn clip(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    text
+}
+
+fn effect(
+    content: &str,
+    places: &HashMap<Uid, Place>,
+    schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> Result<Effect, Refusal> {
+    if too_deep(content) {
+        return Err(invalid(format!("it must not nest deeper than {MAX_DEPTH} levels")));
+    }
+    match serde_json::from_str(content) {
+        Ok(Content::Node(report)) => node_report(report.get()),
+        Ok(Content::Status(status)) => object_status(&status, places, schema),
+        Ok(Content::Event(event)) => node_event(event.get()),
+        Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
+    }
+}
+
+fn node_report(json: &str) -> Result<Effect, Refusal> {
+    if json.len() > MAX_REPORT {
+        return Err(invalid(format!(
+            "the report of a node must be at most {MAX_REPORT} bytes, is {}",
+            json.len()
+        )));
+    }
+    let report: NodeReport = serde_json::from_str(json)
+        .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
+    report.check().map_err(|problems| invalid(problems.to_string()))?;
+    Ok(Effect::Node(Box::new(report)))
+}
+
+fn node_event(json: &str) -> Result<Effect, Refusal> {
+    let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
+    let event = check_event(event).map_err(|causes| invalid(told(&causes)))?;
+    Ok(Effect::Event(Box::new(event)))
+}
+
+fn object_status(
+    content: &StatusContent<'_>,
+    places: &HashMap<Uid, Place>,
+    schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> Result<Effect, Refusal> {
+    let StatusContent { uid, object, status } = content;
+    let resource = match places.get(uid) {
+        Some(Place::Here(summary)) => same_object(summary, object)?,
+        // Whether it is gone or another one has its name, the store tells.
+        Some(Place::Nowhere) => {
+            let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
+            if !Summary::is_placeable(&guessed) {
+                return Err(not_placed(object));
+            }
+            guessed
+        }
+        Some(Place::Elsewhere) => return Err(not_placed(object)),
+        None => return Err(invalid("the status of an object belongs into the lane of status")),
+    };
+    let mut status: Value = serde_json::from_str(status.get())
+        .map_err(|error| invalid(format!("the status cannot be read: {error}")))?;
+    if let Some(schema) = schema(&resource) {
+        check_status(&schema, &resource, &mut status)?;
+    }
+    Ok(Effect::Status {
+        resource,
+        namespace: object.namespace.to_string(),
+        name: object.name.to_string(),
+        uid: uid.clone(),
+        status,
+    })
+}
+
+fn not_placed(object: &ObjectRef) -> Refusal {
+    (RefusedReason::NotPlaced, format!("{} does not belong on this node", object.key()))
+}
+
+/// The kind of the object, if that is the one that the node speaks of.
+fn same_object(summary: &Summary, object: &ObjectRef) -> Result<Resource, Refusal> {
+    let key = summary.resource.key(&summary.namespace, &summary.name);
+    if key == object.key() {
+        return Ok(Resource::clone(&summary.resource));
+    }
+    Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
+}
+
+/// A status must be one that the kind can have, as in a request to change it.
+fn check_status(schema: &Schema, resource: &Resource, status: &mut Value) -> Result<(), Refusal> {
+    let Some(schema) = schema.field("status") else {
+        return Err(invalid(format!("objects of kind {} have no status", resource.kind)));
+    };
+    let Some(fields) = status.as_object_mut() else {
+        return Err(invalid("the status must be an object"));
+    };
+    let mut wrong = schema::wrong_types(schema, fields);
+    if wrong.is_empty() {
+        schema::prune(schema, fields);
+        wrong = schema::validate(schema, fields);
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(invalid(format!("status: {}", told(&wrong)))) }
+}
+
+fn told(causes: &[Cause]) -> String {
+    let cause = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
+    causes.iter().take(MAX_CAUSES).map(cause).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! The Node object: what a node says of itself, and conditions by the rules of the API conventions ("Typical status
+//! properties"): one of each type, `lastTransitionTime` moves only when the status does. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::name::{Problem, check_label_key, check_label_value};
+use super::owned::{FieldProblem, Object, Problems};
+use super::schema;
+use super::status::Cause;
+use super::time::rfc3339;
+
+/// What a node says of itself. It travels as one item of the outbox, whenever it differs from what was said last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Labels of the configuration and those that describe the machine.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The fields of `status` that the node knows, but for conditions: `nodeInfo`, `capacity`, `allocatable`,
+    /// `addresses`.
+    #[serde(default)]
+    pub status: Map<String, Value>,
+    /// The conditions that the node alone can know.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Its type, such as `Ready` or `edgesync.io/InSync`.
+    #[serde(rename = "type")]
+    pub condition: String,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// Why it came to be so: one word in CamelCase.
+    pub reason: String,
+    /// The same for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Since when the status is what it is; left out by those who leave it to [`set_condition`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// The node takes part in the fleet: its Lease is renewed.
+pub const READY: &str = "Ready";
+/// The node holds what it is to hold.
+pub const IN_SYNC: &str = "edgesync.io/InSync";
+/// The node's database takes changes.
+pub const STORE_HEALTHY: &str = "edgesync.io/StoreHealthy";
+/// The cloud side and the node talk to each other.
+pub const CLOUD_REACHABLE: &str = "edgesync.io/CloudReachable";
+/// The disk of the node's database is almost full.
+pub const DISK_PRESSURE: &str = "edgesync.io/DiskPressure";
+/// The node's budget of bytes for the day is spent.
+pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
+
+/// The annotation of a Node with the labels that came from the node itself, as `key=value` separated by commas. It is
+/// there, if only empty, once the node has reported: a Node that an operator has applied has none.
+pub const NODE_LABELS_ANNOTATION: &str = "edgesync.io/node-labels";
+
+/// The most labels that a node sets; further ones are ignored.
+pub const MAX_NODE_LABELS: usize = 64;
+/// The most conditions that a node sets; further ones are ignored.
+pub const MAX_NODE_CONDITIONS: usize = 32;
+/// The longest reason of a condition, in bytes.
+const MAX_REASON: usize = 1024;
+/// The longest message of a condition, in bytes.
+const MAX_MESSAGE: usize = 32 << 10;
+/// Labels that only operators set: what a node that was taken over could not give itself. As in Kubernetes.
+const RESTRICTED: &str = "node-restriction.kubernetes.io";
+/// What of the status is the node's to say, and goes when it no longer says it.
+const REPORTED_STATUS: [&str; 4] = ["addresses", "allocatable", "capacity", "nodeInfo"];
+/// Conditions that the cloud sets: a node cannot know them, or would not be believed.
+const CLOUD_CONDITIONS: [&str; 3] = [READY, IN_SYNC, CLOUD_REACHABLE];
+
+impl ConditionStatus {
+    /// As objects have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl NodeReport {
+    /// Checks what would make the Node one that clients cannot read. Labels are not looked at: those that a node may
+    /// not set are left out when the report is merged.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn check(&self) -> Result<(), Problems> {
+        let mut problems = Problems::default();
+        if let Some(schema) = schema::builtin("", "v1", "Node") {
+            let fields = Map::from_iter([("status".to_owned(), Value::Object(self.status.clone()))]);
+            // A device that cannot tell all of `nodeInfo` tells a part.
+            let causes = schema::validate(&schema, &fields).into_iter();
+            let wrong = causes.filter(|cause| cause.reason != "FieldValueRequired");
+            problems.0.extend(
+                wrong.map(|Cause { field, message, .. }| FieldProblem { field: show(field), message }),
+            );
+        }
+        for (number, condition) in self.conditions.iter().enumerate() {
+            let problem = check_condition(condition);
+            problems.0.extend(problem.err().map(|(field, message)| {
+                let field = format!("status.conditions[{number}].{field}");
+                FieldProblem { field, message }
+            }));
+        }
+        problems.0.truncate(MAX_PROBLEMS);
+        if problems.0.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// The most problems of a report that are listed.
+const MAX_PROBLEMS: usize = 16;
+
+/// Paths hold keys that the node chose: no more than 128 characters are shown.
+fn show(mut field: String) -> String {
+    if let Some((end, _)) = field.char_indices().nth(128) {
+        field.truncate(end);
+        field.push('…');
+    }
+    field
+}
+
+fn check_condition(condition: &Condition) -> Result<(), (&'static str, Problem)> {
+    check_label_key(&condition.condition).map_err(|problem| ("type", problem))?;
+    let reason = condition.reason.as_str();
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
+    let is_word = reason.len() <= MAX_REASON
+        && reason.starts_with(|c: char| c.is_ascii_alphabetic())
+        && reason.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && reason.bytes().all(inner);
+    if !is_word {
+        return Err(("reason", format!("must be one word in CamelCase of at most {MAX_REASON} letters")));
+    }
+    if condition.message.len() > MAX_MESSAGE {
+        return Err(("message", format!("must be at most {MAX_MESSAGE} bytes")));
+    }
+    Ok(())
+}
+
+/// A Node of which nothing is known but its name.
+#[must_use]
+pub fn new_node(name: &str) -> Object {
+    let text = |text: &str| Value::String(text.to_owned());
+    let metadata = Map::from_iter([("name".to_owned(), text(name))]);
+    Object::from(Map::from_iter([
+        ("apiVersion".to_owned(), text("v1")),
+        ("kind".to_owned(), text("Node")),
+        ("metadata".to_owned(), Value::Object(metadata)),
+        ("spec".to_owned(), Value::Object(Map::new())),
+        ("status".to_owned(), Value::Object(Map::new())),
+    ]))
+}
+
+/// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has
+/// set, even under a name that the node uses, and conditions and fields of the status that it does not mention.
+pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
+    merge_labels(node, &report.labels);
+    let mut status = take_map(node.fields_mut(), "status");
+    status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
+    let said = report.status.iter().filter(|(field, _)| *field != "conditions");
+    status.extend(said.map(|(field, value)| (field.clone(), value.clone())));
+    node.fields_mut().insert("status".to_owned(), Value::Object(status));
+    let own = report.conditions.iter().filter(|own| !CLOUD_CONDITIONS.contains(&own.condition.as_str()));
+    for condition in own.take(MAX_NODE_CONDITIONS) {
+        set_node_condition(node, condition, now);
+    }
+}
+
+/// Sets a condition of a Node; see [`set_condition`].
+pub fn set_node_condition(node: &mut Object, condition: &Condition, now: Timestamp) {
+    let mut status = take_map(node.fields_mut(), "status");
+    let mut conditions = match status.remove("conditions") {
+        Some(Value::Array(conditions)) => conditions,
+        _ => Vec::new(),
+    };
+    set_condition(&mut conditions, condition, now);
+    status.insert("conditions".to_owned(), Value::Array(conditions));
+    node.fields_mut().insert("status".to_owned(), Value::Object(status));
+}
+
+/// Sets a condition in a list that has one of each type. If its status stays, so does its `lastTransitionTime`;
+/// otherwise that becomes the time that the condition gives, but no time before the last transition nor after `now`.
+///
+/// There is no `lastHeartbeatTime`: it would be a write of the whole Node for every heartbeat, and say nothing that
+/// the Lease does not say. Fields that others have put into the condition stay.
+pub fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, now: Timestamp) {
+    let is_same = |item: &Value| text(item.as_object(), "type") == condition.condition;
+    let mut first = true;
+    conditions.retain(|item| !is_same(item) || std::mem::take(&mut first));
+    let Some(item) = conditions.iter_mut().find(|item| is_same(item)) else {
+        conditions.push(Value::Object(changed(Map::new(), condition, now)));
+        return;
+    };
+    if let Value::Object(fields) = item.take() {
+        *item = Value::Object(changed(fields, condition, now));
+    }
+}
+
+/// The fields of a condition after a change.
+fn changed(mut fields: Map<String, Value>, condition: &Condition, now: Timestamp) -> Map<String, Value> {
+    let before = text(Some(&fields), "lastTransitionTime");
+    if before.is_empty() || text(Some(&fields), "status") != condition.status.as_str() {
+        let earliest = before.parse::<Timestamp>().unwrap_or(Timestamp::MIN);
+        let time = condition.last_transition_time.unwrap_or(now).max(earliest).min(now);
+        fields.insert("lastTransitionTime".to_owned(), rfc3339(time).into());
+    }
+    fields.insert("type".to_owned(), condition.condition.as_str().into());
+    fields.insert("status".to_owned(), condition.status.as_str().into());
+    fields.insert("reason".to_owned(), condition.reason.as_str().into());
+    match condition.message.as_str() {
+        "" => drop(fields.remove("message")),
+        message => drop(fields.insert("message".to_owned(), message.into())),
+    }
+    fields
+}
+
+fn text<'a>(fields: Option<&'a Map<String, Value>>, field: &str) -> &'a str {
+    fields.and_then(|fields| fields.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Takes the map under a name out; an empty one if there is none.
+fn take_map(fields: &mut Map<String, Value>, name: &str) -> Map<String, Value> {
+    match fields.remove(name) {
+        Some(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Whether a node may set a label on its own Node.
+fn may_set(key: &str, value: &str) -> bool {
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+    let below = prefix.strip_suffix(RESTRICTED).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    !below && check_label_key(key).is_ok() && check_label_value(value).is_ok()
+}
+
+fn merge_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
+    let annotation = node.annotations().remove(NODE_LABELS_ANNOTATION).unwrap_or_default();
+    let before: BTreeMap<&str, &str> =
+        annotation.split(',').filter_map(|pair| pair.split_once('=')).collect();
+    let mut metadata = take_map(node.fields_mut(), "metadata");
+    let mut labels = take_map(&mut metadata, "labels");
+    let mut annotations = take_map(&mut metadata, "annotations");
+    // One that has another value now than the node gave it has been taken over by an operator.
+    labels.retain(|key, value| before.get(key.as_str()).copied() != value.as_str());
+    let mut own = String::new();
+    let allowed = reported.iter().filter(|(key, value)| may_set(key, value));
+    for (key, value) in allowed.take(MAX_NODE_LABELS) {
+        if !labels.contains_key(key) {
+            labels.insert(key.clone(), value.as_str().into());
+            own.push_str(if own.is_empty() { "" } else { "," });
+            own.push_str(&format!("{key}={value}"));
+        }
+    }
+    if !labels.is_empty() {
+        metadata.insert("labels".to_owned(), Value::Object(labels));
+    }
+    annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), own.into());
+    metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    node.fields_mut().insert("metadata".to_owned(), Value::Object(metadata));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Conditions by the rules of the API conventions, and reports of nodes over Nodes as operators leave them.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + seconds).unwrap()
+}
+
+fn condition(kind: &str, status: ConditionStatus, reason: &str) -> Condition {
+    Condition { condition: kind.to_owned(), status, reason: reason.to_owned(), ..Condition::default() }
+}
+
+fn report(value: Value) -> NodeReport {
+    serde_json::from_value(value).unwrap()
+}
+
+fn node(value: Value) -> Object {
+    serde_json::from_value(value).unwrap()
+}
+
+fn labels(node: &Object) -> Vec<String> {
+    node.labels().iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+#[test]
+fn the_transition_time_moves_only_when_the_status_does() {
+    let mut list = Vec::new();
+    set_condition(&mut list, &condition(READY, ConditionStatus::True, "Renewed"), at(0));
+    let first = json!({"type": "Ready", "status": "True", "reason": "Renewed",
+        "lastTransitionTime": rfc3339(at(0))});
+    assert_eq!(list, std::slice::from_ref(&first));
+    let other_words =
+        Condition { message: "since long".into(), ..condition(READY, ConditionStatus::True, "StillRenewed") };
+    set_condition(&mut list, &other_words, at(50));
+    assert_eq!(list[0]["lastTransitionTime"], first["lastTransitionTime"]);
+    assert_eq!((&list[0]["reason"], &list[0]["message"]), (&json!("StillRenewed"), &json!("since long")));
+    set_condition(&mut list, &condition(READY, ConditionStatus::Unknown, "LeaseExpired"), at(90));
+    assert_eq!(list[0]["lastTransitionTime"], rfc3339(at(90)));
+    assert_eq!((list[0]["status"].as_str(), list[0].get("message")), (Some("Unknown"), None));
+}
+
+#[test]
+fn a_time_that_comes_with_a_condition_is_within_what_can_be() {
+    let with_time =
+        |status, time| Condition { last_transition_time: Some(time), ..condition("X", status, "Because") };
+    for (given, expected) in [(at(30), at(30)), (at(-500), at(10)), (at(9_999), at(100))] {
+        let mut list = Vec::new();
+        set_condition(&mut list, &with_time(ConditionStatus::True, at(10)), at(20));
+        set_condition(&mut list, &with_time(ConditionStatus::False, given), at(100));
+        assert_eq!(list[0]["lastTransitionTime"], rfc3339(expected), "{given}");
+    }
+}
+
+#[test]
+fn a_list_keeps_its_order_has_one_of_each_type_and_keeps_the_fields_of_others() {
+    let mut list = vec![
+        json!({"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "lastHeartbeatTime": "2026-01-02T00:00:00Z"}),
+        json!({"type": "B", "status": "True"}),
+        json!({"type": "A", "status": "False"}),
+        json!("odd"),
+    ];
+    set_condition(&mut list, &condition("A", ConditionStatus::True, "R"), at(0));
+    assert_eq!(list.len(), 3);
+    assert_eq!(list[0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(list[0]["lastHeartbeatTime"], "2026-01-02T00:00:00Z");
+    set_condition(&mut list, &condition("B", ConditionStatus::True, "R"), at(0));
+    assert_eq!(list[1]["lastTransitionTime"], rfc3339(at(0)), "one without a time gets one");
+}
+
+#[test]
+fn a_report_makes_a_node_of_a_name() {
+    let mut made = new_node("edge-1");
+    let said = report(json!({"labels": {"kubernetes.io/os": "linux"},
+        "status": {"nodeInfo": {"architecture": "arm64"}, "capacity": {"cpu": "4"}},
+        "conditions": [{"type": STORE_HEALTHY, "status": "True", "reason": "Writable"}]}));
+    assert_eq!(said.check(), Ok(()));
+    merge_report(&mut made, &said, at(0));
+    assert_eq!((made.api_version(), made.kind(), made.name()), ("v1", "Node", "edge-1"));
+    assert_eq!(labels(&made), ["kubernetes.io/os=linux"]);
+    assert_eq!(made.fields()["status"]["nodeInfo"]["architecture"], "arm64");
+    assert_eq!(made.fields()["status"]["conditions"][0]["type"], STORE_HEALTHY);
+    assert_eq!(made.fields()["spec"], json!({}));
+    let before = made.clone();
+    merge_report(&mut made, &said, at(60));
+    assert_eq!(made, before, "the same report again changes nothing");
+}
+
+#[test]
+fn labels_follow_the_report_and_those_of_operators_stay() {
+    let mut node = node(json!({"metadata": {"name": "n", "labels": {"site": "hamburg", "rack": "7"}}}));
+    merge_report(&mut node, &report(json!({"labels": {"a": "1", "b": "2", "rack": "9"}})), at(0));
+    assert_eq!(labels(&node), ["a=1", "b=2", "rack=7", "site=hamburg"]);
+    assert_eq!(node.annotations()[NODE_LABELS_ANNOTATION], "a=1,b=2");
+    // An operator gives one of them another value.
+    node.set_metadata("labels", json!({"a": "1", "b": "mine", "rack": "7", "site": "hamburg"}));
+    merge_report(&mut node, &report(json!({"labels": {"b": "3", "c": ""}})), at(0));
+    assert_eq!(labels(&node), ["b=mine", "c=", "rack=7", "site=hamburg"]);
+    merge_report(&mut node, &NodeReport::default(), at(0));
+    assert_eq!(labels(&node), ["b=mine", "rack=7", "site=hamburg"]);
+    assert_eq!(node.annotations()[NODE_LABELS_ANNOTATION], "");
+}
+
+#[test]
+fn labels_that_a_node_may_not_set_are_left_out_and_the_others_are_set() {
+    let mut node = new_node("n");
+    let said = report(json!({"labels": {
+        "node-restriction.kubernetes.io/secrets": "yes",
+        "x.node-restriction.kubernetes.io/secrets": "yes",
+        "my-node-restriction.kubernetes.io/fine": "yes",
+        "not a key": "x", "key": "not a value!", "node-role.kubernetes.io/edge": ""}}));
+    merge_report(&mut node, &said, at(0));
+    assert_eq!(
+        labels(&node),
+        ["my-node-restriction.kubernetes.io/fine=yes", "node-role.kubernetes.io/edge="]
+    );
+    let many = (0..1000).map(|n| (format!("l{n}"), String::new())).collect();
+    merge_report(&mut node, &NodeReport { labels: many, ..NodeReport::default() }, at(0));
+    assert_eq!(node.labels().len(), MAX_NODE_LABELS);
+}
+
+#[test]
+fn the_status_is_replaced_where_the_node_speaks_of_it_and_kept_elsewhere() {
+    let mut node = node(json!({"metadata": {"name": "n"}, "status": {
+        "addresses": [{"type": "Hostname", "address": "old"}], "capacity": {"cpu": "1", "gpu": "1"},
+        "volumesInUse": ["v"], "conditions": [{"type": "Ready", "status": "True", "reason": "Renewed"}]}}));
+    let said = json!({"status": {"capacity": {"cpu": "2"}, "conditions": [{"type": "Ready", "status": "False"}]},
+        "conditions": [{"type": "Ready", "status": "False", "reason": "Lies"}]});
+    merge_report(&mut node, &report(said), at(0));
+    let expected = json!({"capacity": {"cpu": "2"}, "volumesInUse": ["v"],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Renewed"}]});
+    assert_eq!(node.fields()["status"], expected);
+}
+
+#[test]
+fn a_report_that_would_make_an_unreadable_node_is_told_from_one_that_is_incomplete() {
+    for (said, field) in [
+        (json!({"status": {"capacity": {"cpu": "many"}}}), "status.capacity"),
+        (json!({"status": {"nodeInfo": "arm"}}), "status.nodeInfo"),
+        (json!({"status": {"addresses": [{"type": 1, "address": "x"}]}}), "status.addresses[0].type"),
+        (
+            json!({"conditions": [{"type": "a b", "status": "True", "reason": "X"}]}),
+            "status.conditions[0].type",
+        ),
+        (
+            json!({"conditions": [{"type": "A", "status": "True", "reason": "two words"}]}),
+            "status.conditions[0].reason",
+        ),
+        (
+            json!({"conditions": [{"type": "A", "status": "True", "reason": ""}]}),
+            "status.conditions[0].reason",
+        ),
+    ] {
+        let problems = report(said.clone()).check().unwrap_err();
+        assert!(problems.0.iter().any(|problem| problem.field.starts_with(field)), "{said}: {problems}");
+    }
+    let partial = json!({"status": {"nodeInfo": {"kernelVersion": "6.1"}, "capacity": {"memory": "512Mi"}}});
+    assert_eq!(report(partial).check(), Ok(()));
+    let long = "k".repeat(5_000);
+    let text = report(json!({"status": {"capacity": {long: "bad"}}})).check().unwrap_err().to_string();
+    assert!(text.len() < 1_000, "{}", text.len());
+}
+
+#[test]
+fn a_status_of_a_later_version_is_read_as_unknown() {
+    let said = report(json!({"conditions": [{"type": "A", "status": "Maybe", "reason": "X"}]}));
+    assert_eq!(said.conditions[0].status, ConditionStatus::Unknown);
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_a_node_or_an_object_says_panics(
+        name in ".{0,20}", key in ".{0,30}", value in ".{0,30}", annotation in ".{0,40}", seconds in -10_000i64..10_000,
+    ) {
+        let mut odd = node(json!({"metadata": {"labels": {&key: &value}, "annotations": {NODE_LABELS_ANNOTATION: annotation}},
+            "status": [&value]}));
+        let said = report(json!({"labels": {&key: &name}, "status": {&key: &value},
+            "conditions": [{"type": key, "status": name, "reason": value}]}));
+        let _ = said.check();
+        merge_report(&mut odd, &said, at(seconds));
+        let after = odd.clone();
+        merge_report(&mut odd, &said, at(seconds));
+        prop_assert_eq!(odd, after);
+    }
+}

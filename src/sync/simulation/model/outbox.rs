@@ -1,0 +1,221 @@
+//! The outbox of the simulated node, and what the cloud's store keeps of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use serde_json::value::RawValue;
+
+use crate::sync::edge::OutboxMarks;
+use crate::sync::fault::{Fault, planted};
+use crate::sync::upload::{Content, Lane, Lanes, Refused, RefusedReason, Taken, Upload, UploadItem};
+
+/// So many items may wait: few enough that some are dropped.
+const MAX_ROWS: usize = 30;
+
+/// What an item is about, and how many were made before it in the whole run.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(in crate::sync::simulation) struct Thing {
+    pub(in crate::sync::simulation) key: String,
+    pub(in crate::sync::simulation) made: u64,
+}
+
+/// A table of the edge's database.
+#[derive(Clone)]
+pub(in crate::sync::simulation) struct Outbox {
+    id: String,
+    rows: BTreeMap<(Lane, u64), Thing>,
+    last: Lanes,
+    confirmed: Lanes,
+    /// What must take effect: not what a later item of its key has taken the place of, and not what was dropped.
+    owed: BTreeSet<u64>,
+    /// Whether the file is an older copy that has not compared its numbers with the cloud yet.
+    is_copy: bool,
+    dropped: u64,
+}
+
+impl Outbox {
+    pub(super) fn new(id: u64) -> Self {
+        Self {
+            id: format!("{id:016x}"),
+            rows: BTreeMap::new(),
+            last: Lanes::default(),
+            confirmed: Lanes::default(),
+            owed: BTreeSet::new(),
+            is_copy: false,
+            dropped: 0,
+        }
+    }
+
+    pub(in crate::sync::simulation) fn marks(&self) -> OutboxMarks {
+        let mut rows = Lanes::default();
+        for (lane, _) in self.rows.keys() {
+            rows.set(*lane, rows.get(*lane) + 1);
+        }
+        OutboxMarks { id: self.id.clone(), last: self.last, confirmed: self.confirmed, rows }
+    }
+
+    fn insert(&mut self, lane: Lane, thing: Thing) {
+        let seq = self.last.get(lane) + 1;
+        self.last.set(lane, seq);
+        self.rows.insert((lane, seq), thing);
+    }
+
+    /// An item takes the place of the one of its key, under a new number.
+    pub(in crate::sync::simulation) fn put(&mut self, lane: Lane, thing: Thing) {
+        let same = |(at, row): (&(Lane, u64), &Thing)| (at.0 == lane && row.key == thing.key).then_some(*at);
+        if let Some(old) = self.rows.iter().find_map(same).and_then(|at| self.rows.remove(&at)) {
+            self.owed.remove(&old.made);
+        }
+        self.owed.insert(thing.made);
+        self.insert(lane, thing);
+        while self.rows.len() > MAX_ROWS {
+            let Some(lane) = self.rows.keys().map(|(lane, _)| *lane).max() else { return };
+            let Some(oldest) = self.rows.keys().find(|at| at.0 == lane).copied() else { return };
+            if let Some(row) = self.rows.remove(&oldest) {
+                self.owed.remove(&row.made);
+                self.dropped += 1;
+            }
+        }
+    }
+
+    pub(in crate::sync::simulation) fn page(&self, lane: Lane, after: u64, limit: usize) -> Vec<UploadItem> {
+        let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
+        rows.map(|((_, seq), thing)| UploadItem { seq: *seq, content: content(thing) }).collect()
+    }
+
+    /// Forgets what is confirmed, and says what of it must have taken effect.
+    pub(in crate::sync::simulation) fn settle(&mut self, lane: Lane, upto: u64) -> Vec<Thing> {
+        self.confirmed.set(lane, self.confirmed.get(lane).max(upto));
+        let gone: Vec<_> = self.rows.range((lane, 0)..=(lane, upto)).map(|(at, _)| *at).collect();
+        let gone = gone.into_iter().filter_map(|at| self.rows.remove(&at));
+        gone.filter(|thing| self.owed.contains(&thing.made)).collect()
+    }
+
+    pub(in crate::sync::simulation) fn renumber(&mut self, lane: Lane, sent: u64, above: u64) {
+        let moved = self.rows.split_off(&(lane, sent + 1));
+        self.last.set(lane, self.last.get(lane).max(above));
+        for (at, thing) in moved {
+            if at.0 == lane {
+                self.insert(lane, thing);
+            } else {
+                self.rows.insert(at, thing);
+            }
+        }
+    }
+
+    /// The file is an older copy: what waits in it may have been sent, or overtaken, after it was made.
+    pub(in crate::sync::simulation) fn was_rolled_back(&mut self) {
+        self.owed.clear();
+        self.is_copy = true;
+    }
+
+    /// All that is in the file may have been sent by an earlier life. In a copy these numbers may be those of
+    /// other items: what was put into it counts as sent if the agent starts anew before it has met the cloud.
+    pub(in crate::sync::simulation) fn open(&mut self) {
+        if self.is_copy {
+            self.owed.clear();
+        }
+    }
+
+    /// The numbers were compared with the cloud's.
+    pub(in crate::sync::simulation) fn was_compared(&mut self) {
+        self.is_copy = false;
+    }
+
+    pub(in crate::sync::simulation) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(in crate::sync::simulation) fn waiting(&self) -> impl Iterator<Item = u64> {
+        self.rows.values().map(|thing| thing.made)
+    }
+
+    pub(in crate::sync::simulation) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(in crate::sync::simulation) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// What must have taken effect by now if nothing waits any more.
+    pub(in crate::sync::simulation) fn owed(&self) -> impl Iterator<Item = u64> {
+        self.owed.iter().copied()
+    }
+}
+
+fn content(thing: &Thing) -> Box<RawValue> {
+    let thing = serde_json::value::to_raw_value(thing).unwrap();
+    serde_json::value::to_raw_value(&Content::Event(&thing)).unwrap()
+}
+
+/// What the cloud's store keeps of the outbox of the node, and the effects of its items.
+#[derive(Clone, Default)]
+pub(in crate::sync::simulation) struct Effects {
+    taken: Taken,
+    /// Numbers not yet stored, when the planted bug stores them apart from the effects.
+    unsaved: Option<Taken>,
+    pub(in crate::sync::simulation) log: Vec<Thing>,
+    newest: BTreeMap<String, u64>,
+}
+
+impl Effects {
+    /// One transaction: the effects and the numbers. Every seventh item is refused, which is an effect as well.
+    pub(in crate::sync::simulation) fn take(
+        &mut self,
+        upload: &Upload,
+    ) -> Result<(Taken, Vec<Refused>), String> {
+        let mut taken = self.unsaved.clone().unwrap_or_else(|| self.taken.clone());
+        let mut refused = Vec::new();
+        taken.begin(&upload.outbox, upload.lane, upload.confirmed);
+        for item in &upload.items {
+            if !taken.accept(upload.lane, item.seq) {
+                continue;
+            }
+            let Ok(Content::Event(thing)) = serde_json::from_str(item.content.get()) else {
+                return Err(format!("unreadable: {item:?}"));
+            };
+            let thing: Thing = serde_json::from_str(thing.get()).map_err(|error| error.to_string())?;
+            if thing.made.is_multiple_of(7) {
+                let (reason, message) = (RefusedReason::Gone, "gone".to_owned());
+                refused.push(Refused { seq: item.seq, reason, message });
+            }
+            self.log.push(thing);
+        }
+        if planted(Fault::NumberApartFromEffect) {
+            self.unsaved = Some(taken.clone());
+        } else {
+            self.taken = taken.clone();
+        }
+        Ok((taken, refused))
+    }
+
+    /// Effects from `start` on take place once, and for each key in the order in which they were made.
+    pub(in crate::sync::simulation) fn check(
+        &mut self,
+        start: usize,
+        excused: &HashSet<u64>,
+    ) -> Result<(), String> {
+        for thing in self.log[start..].iter().filter(|thing| !excused.contains(&thing.made)) {
+            let before = self.newest.insert(thing.key.clone(), thing.made);
+            if before.is_some_and(|before| before >= thing.made) {
+                return Err(format!("outbox: {thing:?} took effect after {before:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The outbox that the numbers are of.
+    pub(in crate::sync::simulation) fn outbox(&self) -> &str {
+        &self.taken.outbox
+    }
+
+    pub(in crate::sync::simulation) fn save_numbers(&mut self) {
+        if let Some(taken) = self.unsaved.take() {
+            self.taken = taken;
+        }
+    }
+
+    pub(in crate::sync::simulation) fn crash(&mut self) {
+        self.unsaved = None;
+    }
+}

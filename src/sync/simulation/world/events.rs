@@ -1,0 +1,202 @@
+//! What is going to happen, and what happens then.
+
+use crate::sync::change::{Change, RejectReason, Uid};
+use crate::sync::cloud::RecordBatch;
+use crate::sync::edge::{Commit, EdgeEffect};
+use crate::sync::frame::{Received, Up};
+use crate::sync::timing::Now;
+use crate::sync::upload::{Lane, Refused, Taken, Upload};
+use std::time::Duration;
+
+use super::{Agent, LIMIT, MAX_OBJECT, World};
+
+pub(super) enum Event {
+    ToCloud {
+        bytes: Vec<u8>,
+    },
+    ToEdge {
+        bytes: Vec<u8>,
+    },
+    Commit {
+        agent: usize,
+        life: u64,
+        token: u64,
+        changes: Vec<Change>,
+    },
+    Applied {
+        agent: usize,
+        life: u64,
+        token: u64,
+        result: Result<Commit, (RejectReason, String)>,
+    },
+    SaveTotals {
+        agent: usize,
+        life: u64,
+    },
+    Read {
+        agent: usize,
+        life: u64,
+        effect: EdgeEffect,
+    },
+    /// The agent learns how its outbox stands.
+    Marks {
+        agent: usize,
+        life: u64,
+    },
+    /// What is confirmed of the outbox is forgotten, a while after it was noted.
+    Settle {
+        agent: usize,
+        life: u64,
+        lane: Lane,
+        upto: u64,
+    },
+    Loaded {
+        life: u64,
+        uids: Vec<Uid>,
+    },
+    Record {
+        life: u64,
+        batch: RecordBatch,
+    },
+    Recorded {
+        life: u64,
+        token: u64,
+    },
+    Take {
+        life: u64,
+        token: u64,
+        upload: Upload,
+    },
+    Taken {
+        life: u64,
+        token: u64,
+        result: (Taken, Vec<Refused>),
+    },
+    SaveNumbers {
+        life: u64,
+    },
+    Desire {
+        life: u64,
+        uid: Uid,
+    },
+    Wake,
+}
+
+pub(super) struct Scheduled(pub(super) Now, pub(super) u64, pub(super) Event);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.1 == other.1
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+impl World {
+    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
+        let (now, random) = (self.now, self.random.next());
+        match event {
+            Event::ToCloud { bytes } => {
+                // A broker hands old messages on even if their connection is gone.
+                if let Some(cloud) = &mut self.cloud {
+                    cloud.received(now, Up::decode(&bytes, LIMIT).map_err(|e| e.to_string())?);
+                }
+            }
+            Event::ToEdge { bytes } => {
+                let Some(agent) = self.link else { return Ok(()) };
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    let frame = Received::decode(&bytes, LIMIT, MAX_OBJECT).map_err(|e| e.to_string())?;
+                    machine.received(now, frame, random);
+                }
+            }
+            Event::Commit { agent, life, token, changes } if self.agents[agent].life == life => {
+                // Now and then the store is full: nothing is committed then.
+                let result = if self.random.percent(self.chaos.crash / 2) {
+                    Err((RejectReason::StoreFull, "no room".to_owned()))
+                } else {
+                    Ok(self.agents[agent].db.apply(&changes)?)
+                };
+                let delay = Duration::from_millis(self.random.below(5) + 1);
+                let at = self.agents[agent].last_answer.max(now + delay);
+                self.agents[agent].last_answer = at;
+                self.at(at, Event::Applied { agent, life, token, result });
+                self.after(40, Event::SaveTotals { agent, life });
+            }
+            Event::SaveTotals { agent, life } if self.agents[agent].life == life => {
+                self.agents[agent].db.save_totals();
+            }
+            Event::Applied { agent, life, token, result } if self.agents[agent].life == life => {
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    machine.applied(now, token, result, random);
+                }
+            }
+            Event::Read { agent, life, effect } if self.agents[agent].life == life => {
+                let Agent { db, machine: Some(machine), .. } = &mut self.agents[agent] else {
+                    return Ok(());
+                };
+                match effect {
+                    EdgeEffect::ReadChanges { after, limit } => {
+                        machine.changes_read(now, db.changes(after, limit));
+                    }
+                    EdgeEffect::ReadBuckets => machine.buckets_read(&db.buckets()),
+                    EdgeEffect::ReadInventory { buckets, cursor, limit } => {
+                        machine.inventory_read(now, db.inventory(buckets, cursor, limit));
+                    }
+                    effect => self.read_outbox(agent, &effect),
+                }
+            }
+            Event::Loaded { life, uids } if self.cloud_life == life => {
+                let bodies = self.cloud_db.load(&uids);
+                if let Some(cloud) = &mut self.cloud {
+                    cloud.loaded(now, bodies);
+                }
+            }
+            Event::Record { life, batch } if self.cloud_life == life => {
+                let stored = !self.random.percent(self.chaos.crash / 2);
+                if stored {
+                    self.cloud_db.record(&batch);
+                    self.after(5, Event::Recorded { life, token: batch.token });
+                } else if let Some(cloud) = &mut self.cloud {
+                    cloud.recorded(now, batch.token, false, random);
+                }
+            }
+            Event::Recorded { life, token } if self.cloud_life == life => {
+                if let Some(cloud) = &mut self.cloud {
+                    cloud.recorded(now, token, true, random);
+                }
+            }
+            Event::Desire { life, uid } if self.cloud_life == life => {
+                let desired = self.cloud_db.desired(&uid);
+                if let Some(cloud) = &mut self.cloud {
+                    cloud.desire(now, &uid, desired);
+                }
+            }
+            Event::Wake => {
+                self.next_wake = None;
+                for agent in &mut self.agents {
+                    if let Some(machine) = &mut agent.machine
+                        && machine.deadline().is_some_and(|at| at <= now)
+                    {
+                        machine.tick(now, random);
+                    }
+                }
+                if let Some(cloud) = &mut self.cloud
+                    && cloud.deadline().is_some_and(|at| at <= now)
+                {
+                    cloud.tick(now);
+                }
+            }
+            other => self.handle_upstream(other)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! What a node sends up beside its reports: the Lease, and items of its outbox.
+//!
+//! An outbox has three lanes. Within a lane items are numbered, sent in that order, one frame at a time, and
+//! confirmed up to a number: the cloud keeps for each node the last number whose effect is stored, in the
+//! transaction of the effect. So an item takes effect once however often it is sent, and the order within a lane,
+//! and with it for each key, is kept. [`Taken::accept`] is that rule; both the cloud's store and the simulation
+//! run it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::change::{ObjectRef, Uid};
+
+/// The largest number of an item: every JSON reader is exact up to here.
+pub const MAX_SEQ: u64 = 1 << 53;
+/// The longest id of an outbox, in bytes.
+const MAX_OUTBOX_ID: usize = 64;
+
+/// What is sent before what: status before Events before everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lane {
+    /// The Node, the status of objects, what was dropped.
+    Status,
+    /// Events of the agent.
+    Events,
+    /// Events of programs on the device.
+    Bulk,
+}
+
+impl Lane {
+    /// All lanes, the most important one first.
+    pub const ALL: [Self; 3] = [Self::Status, Self::Events, Self::Bulk];
+
+    /// The name, as in frames and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Events => "events",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    /// The place in [`Lane::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A number for each lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lanes {
+    /// Of [`Lane::Status`].
+    #[serde(default)]
+    pub status: u64,
+    /// Of [`Lane::Events`].
+    #[serde(default)]
+    pub events: u64,
+    /// Of [`Lane::Bulk`].
+    #[serde(default)]
+    pub bulk: u64,
+}
+
+impl Lanes {
+    /// The number of a lane.
+    #[must_use]
+    pub fn get(&self, lane: Lane) -> u64 {
+        match lane {
+            Lane::Status => self.status,
+            Lane::Events => self.events,
+            Lane::Bulk => self.bulk,
+        }
+    }
+
+    /// Sets the number of a lane.
+    pub fn set(&mut self, lane: Lane, number: u64) {
+        match lane {
+            Lane::Status => self.status = number,
+            Lane::Events => self.events = number,
+            Lane::Bulk => self.bulk = number,
+        }
+    }
+}
+
+/// How far the outbox of a node has taken effect: what the cloud keeps of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The outbox that the numbers are of; empty if none has sent anything yet.
+    pub outbox: String,
+    /// The last numbers that have taken effect, or were refused.
+    pub last: Lanes,
+}
+
+impl Taken {
+    /// Whether an item is to take effect now; notes that it has. To be asked once for each item of an
+    /// [`Upload`], in its order, after [`Taken::begin`].
+    pub fn accept(&mut self, lane: Lane, seq: u64) -> bool {
+        let is_new = seq > self.last.get(lane);
+        if is_new {
+            self.last.set(lane, seq);
+        }
+        is_new
+    }
+
+    /// Begins a frame: of another outbox than before the numbers mean nothing; and what the node knows to be
+    /// confirmed was confirmed, even if this store is an older copy that has forgotten it.
+    pub fn begin(&mut self, outbox: &str, lane: Lane, confirmed: u64) {
+        if self.outbox != outbox {
+            *self = Self { outbox: outbox.to_owned(), last: Lanes::default() };
+        }
+        self.last.set(lane, self.last.get(lane).max(confirmed));
+    }
+}
+
+/// The node lives: renews its Lease `kube-node-lease/<node>`. At most 150 bytes as a frame for a session id of 8
+/// letters. Never queued and never repeated: only the latest matters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The session.
+    pub session: String,
+    /// How long the Lease is good without renewal, in seconds.
+    pub seconds: u32,
+    /// When this run of the agent acquired it: Unix time in microseconds, by the node's clock.
+    pub acquired: i64,
+    /// When it was renewed: Unix time in microseconds, by the node's clock.
+    pub renewed: i64,
+}
+
+/// Items of one lane, in order. Without items it asks where the lanes stand.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Upload {
+    /// The session.
+    pub session: String,
+    /// The outbox: random, made with it. Numbers of another one mean nothing.
+    pub outbox: String,
+    /// The lane.
+    pub lane: Lane,
+    /// The last number of the lane that the cloud has confirmed.
+    pub confirmed: u64,
+    /// The items that follow, by number; numbers may be left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<UploadItem>,
+}
+
+impl Upload {
+    /// Whether the numbers and the id are such that they can be kept.
+    pub(super) fn is_sane(&self) -> bool {
+        let is_number = |seq: u64| seq <= MAX_SEQ;
+        (1..=MAX_OUTBOX_ID).contains(&self.outbox.len())
+            && is_number(self.confirmed)
+            && self.items.iter().all(|item| is_number(item.seq))
+    }
+}
+
+/// An item of the outbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UploadItem {
+    /// Its number in the lane, from one.
+    pub seq: u64,
+    /// A [`Content`] as JSON text.
+    pub content: Box<RawValue>,
+}
+
+/// What an item says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Content<'a> {
+    /// What the node says of itself: a [`crate::object::NodeReport`].
+    #[serde(borrow)]
+    Node(&'a RawValue),
+    /// The status of an object that the node holds.
+    #[serde(borrow)]
+    Status(StatusContent<'a>),
+    /// An `events.k8s.io/v1` Event that was made on the node.
+    #[serde(borrow)]
+    Event(&'a RawValue),
+}
+
+/// The status of an object that the node holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusContent<'a> {
+    /// The UID of the object that it is about: of no other one.
+    pub uid: Uid,
+    /// Which object that is.
+    pub object: ObjectRef,
+    /// The value of the field `status`.
+    #[serde(borrow)]
+    pub status: &'a RawValue,
+}
+
+/// The effect of everything up to these numbers is stored, or it was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadConfirm {
+    /// The session.
+    pub session: String,
+    /// The outbox that the numbers are of.
+    pub outbox: String,
+    /// The last numbers.
+    pub last: Lanes,
+    /// Items of the frame that this answers that have no effect and never will.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+/// An item that has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Its number.
+    pub seq: u64,
+    /// Why, for programs.
+    pub reason: RefusedReason,
+    /// Why, for people; at most 256 bytes.
+    pub message: String,
+}
+
+/// Why an item has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusedReason {
+    /// It cannot be read, or is not valid.
+    Invalid,
+    /// The object is gone.
+    Gone,
+    /// Another object has taken the name.
+    Recreated,
+    /// The object does not belong on this node.
+    NotPlaced,
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn last(taken: &Taken) -> [u64; 3] {
+        Lane::ALL.map(|lane| taken.last.get(lane))
+    }
+
+    #[test]
+    fn an_item_takes_effect_once_and_numbers_may_be_left_out() {
+        let mut taken = Taken::default();
+        taken.begin("a", Lane::Events, 0);
+        let accepted = [1, 2, 5, 5, 3, 6].map(|seq| taken.accept(Lane::Events, seq));
+        assert_eq!(accepted, [true, true, true, false, false, true]);
+        assert!(taken.accept(Lane::Status, 1), "each lane counts for itself");
+        assert_eq!(last(&taken), [1, 6, 0]);
+    }
+
+    #[test]
+    fn numbers_of_another_outbox_mean_nothing() {
+        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 7, events: 8, bulk: 9 } };
+        taken.begin("b", Lane::Events, 3);
+        assert_eq!((taken.outbox.as_str(), last(&taken)), ("b", [0, 3, 0]));
+        taken.begin("b", Lane::Status, 1);
+        assert_eq!(last(&taken), [1, 3, 0]);
+    }
+
+    #[test]
+    fn what_the_node_knows_to_be_confirmed_is_so_even_if_the_store_is_an_older_copy() {
+        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
+        taken.begin("a", Lane::Status, 5);
+        taken.begin("a", Lane::Events, 5);
+        assert_eq!(last(&taken), [5, 8, 0]);
+        assert!(!taken.accept(Lane::Status, 5) && taken.accept(Lane::Status, 6));
+    }
+
+    #[test]
+    fn an_upload_is_sane_within_the_limits_only() {
+        let upload = |outbox: &str, confirmed, seq| Upload {
+            session: String::new(),
+            outbox: outbox.into(),
+            lane: Lane::Bulk,
+            confirmed,
+            items: vec![UploadItem { seq, content: RawValue::from_string("1".into()).unwrap() }],
+        };
+        assert!(upload(&"x".repeat(MAX_OUTBOX_ID), MAX_SEQ, MAX_SEQ).is_sane());
+        assert!(!upload(&"x".repeat(MAX_OUTBOX_ID + 1), 0, 1).is_sane());
+        assert!(!upload("", 0, 1).is_sane());
+        assert!(!upload("x", MAX_SEQ + 1, 1).is_sane());
+        assert!(!upload("x", 0, MAX_SEQ + 1).is_sane());
+    }
+
+    #[test]
+    fn content_survives_as_it_is_written() {
+        let texts = [
+            r#"{"node":{"labels":{"a":"b"},"status":{"capacity":{"memory":"1Gi"}}}}"#,
+            r#"{"status":{"uid":"u","object":{"apiVersion":"v1","kind":"Pod","namespace":"n","name":"p"},"status":{"phase":"Running","n":1.0}}}"#,
+            r#"{"event":{"metadata":{"name":"e"},"note":"a \"quoted\" word"}}"#,
+        ];
+        for text in texts {
+            let content: Content<'_> = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&content).unwrap(), text);
+        }
+        let Ok(Content::Status(status)) = serde_json::from_str(texts[1]) else { panic!("must be a status") };
+        assert_eq!((&*status.uid, status.status.get()), ("u", r#"{"phase":"Running","n":1.0}"#));
+        assert!(serde_json::from_str::<Content<'_>>(r#"{"secret":{}}"#).is_err());
+    }
+
+    #[test]
+    fn the_names_of_lanes_are_those_in_frames() {
+        for (at, lane) in Lane::ALL.into_iter().enumerate() {
+            assert_eq!(serde_json::to_value(lane).unwrap(), lane.name());
+            assert_eq!(lane.index(), at);
+        }
+    }
+
+    proptest! {
+        /// However often and in whatever pieces the items are sent, each takes effect once and in order.
+        #[test]
+        fn repeated_and_overlapping_frames_have_each_effect_once(
+            frames in prop::collection::vec((0u64..20, 1u64..10), 1..30),
+        ) {
+            let (mut taken, mut effects, mut sent) = (Taken::default(), Vec::new(), 0);
+            for (start, length) in frames {
+                // A node goes on at most after what it has sent.
+                let start = start.min(sent);
+                taken.begin("a", Lane::Bulk, 0);
+                effects.extend((start + 1..=start + length).filter(|seq| taken.accept(Lane::Bulk, *seq)));
+                sent = sent.max(start + length);
+            }
+            prop_assert_eq!(effects, (1..=sent).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn no_text_makes_the_content_panic(text in ".{0,200}") {
+            let _ = serde_json::from_str::<Content<'_>>(&text);
+        }
+    }
+}
