@@ -70,6 +70,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
     };
     let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
+    // Before anything is served: whoever kills the agent from now on ends a run.
+    events.begin_run().await;
     let kinds = Arc::new(KnownKinds::default());
     kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
@@ -84,7 +86,6 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         version = VERSION,
         "the agent runs"
     );
-    events.begin_run().await;
     systemd::ready("looking for the cloud");
     let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream);
     driver.run(&mut service, &mut signals, heard, asked).await;

@@ -216,6 +216,8 @@ impl Driver {
                 result = front(&mut self.applying) => self.applied(result),
                 page = finished(&mut self.reading) => self.page_read(page),
                 page = finished(&mut self.upstream.page) => self.outbox_read(page),
+                result = finished(&mut self.upstream.renumbering) => self.renumbered(result),
+                stats = finished(&mut self.upstream.sizing) => self.sized(&stats),
                 Ok(()) = self.upstream.outbox.changed() => self.outbox_changed(),
                 _ = self.link.ready(), if self.waiting.is_some() => {}
                 Ok(()) = health.changed() => {
@@ -279,6 +281,8 @@ impl Driver {
                 let limit = self.link.max_payload(&self.topics.up(&self.node));
                 tracing::info!(broker = self.broker, limit, "connected");
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
+                self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.look_soon();
                 self.machine.connected(self.now(), limit, random());
             }
             LinkEvent::Disconnected { cause, retry_in } => {
@@ -306,6 +310,7 @@ impl Driver {
             LinkEvent::Message { topic, payload, .. } => match self.topics.parse(&topic) {
                 Some(Topic::Cloud) => {
                     tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
+                    self.upstream.meter.frame(Direction::Down, "Presence", payload.len());
                     self.cloud_seen(&payload);
                 }
                 Some(Topic::Down(node)) if node == self.node => {

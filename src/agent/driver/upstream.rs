@@ -2,6 +2,7 @@
 //! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`facts`]; here it is carried out.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,7 +20,9 @@ use crate::config::edge::Config;
 use crate::object::node::DISK_PRESSURE;
 use crate::object::{Condition, ConditionStatus};
 use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing};
+use crate::store::edge::{
+    EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
+};
 use crate::sync::edge::{EdgeEffect, OutboxMarks};
 use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
 
@@ -44,12 +47,20 @@ pub(in crate::agent) struct Upstream {
     pub(super) meter: Meter,
     budget: Budget,
     pub(super) outbox: watch::Receiver<OutboxState>,
+    /// How the outbox stood before anything was put into it in this run.
+    opened: OutboxMarks,
     /// The page of the outbox that is being read.
     pub(super) page: Option<JoinHandle<Page>>,
+    /// The outbox is being numbered anew.
+    pub(super) renumbering: Option<JoinHandle<Result<(), StoreError>>>,
+    /// The store is asked how large it is.
+    pub(super) sizing: Option<JoinHandle<Result<EdgeStats, StoreError>>>,
+    /// Bytes of the database that are in use.
+    used_bytes: u64,
     /// When this run of the agent took the Lease.
     acquired: i64,
-    /// What was told of the Node last, hashed.
-    told: Option<u64>,
+    /// What was told of the Node last, hashed; none if that could not be kept.
+    told: Arc<Mutex<Option<u64>>>,
     pub(super) conditions: Vec<Condition>,
     look_at: Instant,
     keep_at: Instant,
@@ -82,9 +93,13 @@ impl Upstream {
             budget: Budget::new(config.traffic.daily_budget, meter.today()),
             meter,
             outbox: store.outbox(),
+            opened: store.outbox().borrow().marks.clone(),
             page: None,
+            renumbering: None,
+            sizing: None,
+            used_bytes: 0,
             acquired: Timestamp::now().as_microsecond(),
-            told: told.and_then(|told| told.parse().ok()),
+            told: Arc::new(Mutex::new(told.and_then(|told| told.parse().ok()))),
             conditions: Vec::new(),
             look_at: now,
             keep_at: now + KEEP_EVERY,
@@ -127,7 +142,9 @@ impl Upstream {
 impl Driver {
     /// Tells the machine how the outbox and the budget stand at the start.
     pub(super) fn begin_upstream(&mut self) {
-        self.machine.set_frugal(self.now(), self.upstream.budget.is_spent());
+        let now = self.now();
+        self.machine.set_frugal(now, self.upstream.budget.is_spent());
+        self.machine.outbox_changed(now, &self.upstream.opened);
         self.outbox_changed();
     }
 
@@ -151,8 +168,23 @@ impl Driver {
         }
         if now >= self.upstream.look_at {
             self.upstream.look_at = now + LOOK_EVERY;
-            self.tell_of_node(false);
+            let store = self.store.clone();
+            self.upstream.sizing = Some(tokio::spawn(async move { store.stats().await }));
         }
+    }
+
+    /// The size of the store is known: the rest of the device is looked at too.
+    pub(super) fn sized(&mut self, stats: &Result<Result<EdgeStats, StoreError>, tokio::task::JoinError>) {
+        self.upstream.sizing = None;
+        if let Ok(Ok(stats)) = stats {
+            self.upstream.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
+        }
+        self.tell_of_node(false);
+    }
+
+    /// A link is there, perhaps over another address: the device is looked at soon.
+    pub(super) fn look_soon(&mut self) {
+        self.upstream.look_at = Instant::now();
     }
 
     fn look_at_clock(&mut self) {
@@ -211,14 +243,14 @@ impl Driver {
     }
 
     /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
-    /// told last, or if the cloud asks for it.
+    /// told last, or if the cloud asks for it. Without a link nothing is told: addresses come and go with it.
     pub(super) fn tell_of_node(&mut self, asked: bool) {
         let upstream = &mut self.upstream;
         let health = self.store.health().borrow().clone();
         let store = &upstream.config.store;
-        let bytes = std::fs::metadata(&store.path).map_or(0, |metadata| metadata.len());
         let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
-        let disk = facts::disk_condition(&store.path, bytes, store.max_size, before(DISK_PRESSURE));
+        let disk =
+            facts::disk_condition(&store.path, upstream.used_bytes, store.max_size, before(DISK_PRESSURE));
         let budget = facts::traffic_condition(
             upstream.budget.is_spent(),
             upstream.budget.used(),
@@ -236,23 +268,28 @@ impl Driver {
         }
         tell_disk(&upstream.events, &upstream.conditions, &conditions);
         upstream.conditions.clone_from(&conditions);
+        if !self.link_state.connected && !asked {
+            return;
+        }
         let report = facts::report(&upstream.config, conditions);
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);
         let hash = hasher.finish();
-        if !asked && upstream.told == Some(hash) {
+        if !asked && *lock(&upstream.told) == Some(hash) {
             return;
         }
         let Ok(content) = serde_json::to_string(&Content::Node(&text)) else { return };
-        upstream.told = Some(hash);
+        *lock(&upstream.told) = Some(hash);
         let at = upstream.clock.clocked();
         let put = OutboxPut { lane: Lane::Status, key: "node".into(), at, content };
-        let store = self.store.clone();
+        let (store, told) = (self.store.clone(), Arc::clone(&upstream.told));
         tokio::spawn(async move {
             let postings = vec![Posting::Upload(put), Posting::Note(NODE_NOTE, hash.to_string())];
             if let Err(error) = store.post(postings).await {
                 tracing::warn!(%error, "what the node tells of itself could not be kept");
+                // It is tried again with the next look.
+                *lock(&told) = None;
             }
         });
     }
@@ -291,6 +328,17 @@ impl Driver {
         }
     }
 
+    pub(super) fn renumbered(&mut self, result: Result<Result<(), StoreError>, tokio::task::JoinError>) {
+        self.upstream.renumbering = None;
+        let error = match result {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(error, "the outbox could not be numbered anew");
+        self.machine.outbox_failed(self.now());
+    }
+
     /// Carries out what the machine wants of the outbox and the Lease.
     pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
         let store = self.store.clone();
@@ -307,11 +355,8 @@ impl Driver {
                     above,
                     "the database is an older copy: its outbox is numbered anew"
                 );
-                tokio::spawn(async move {
-                    if let Err(error) = store.renumber_outbox(lane, sent, above).await {
-                        tracing::error!(%error, "the outbox could not be numbered anew");
-                    }
-                });
+                self.upstream.renumbering =
+                    Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
             }
             EdgeEffect::RenewLease => {
                 let renewed = Timestamp::now().as_microsecond();
@@ -323,7 +368,8 @@ impl Driver {
 
     /// An item of the outbox was refused by the cloud.
     pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
-        tracing::warn!(?reason, message, content, "the cloud refused what was sent to it");
+        // What it says is its own affair: it may be long, or nobody else's business.
+        tracing::warn!(?reason, message, "the cloud refused what was sent to it");
         let Ok(Content::Status(status)) = serde_json::from_str::<Content<'_>>(content) else { return };
         let note = format!("the cloud refused the status: {message}");
         let regarding = Regarding::Object(status.object, status.uid);
@@ -376,6 +422,10 @@ impl Driver {
             .collect();
         json!(lanes)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says that the disk has come under pressure, or out of it.
