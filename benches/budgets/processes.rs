@@ -181,23 +181,26 @@ impl Site {
         self.runtime.block_on(future)
     }
 
-    /// Another node of this installation, with more configuration.
+    /// Another node of this installation, with more configuration, in a directory of its own.
     pub(crate) fn another_agent(&self, number: usize, more: &str) -> anyhow::Result<Process> {
         let name = format!("edge-other-{number}");
+        let directory = self.path(&name);
+        std::fs::create_dir(&directory)?;
         let text = std::fs::read_to_string(self.path("edge.toml"))?;
-        let text = text.replace("edge-1", &name).replace("edge.db", &format!("{name}.db"));
-        let text = text.replace("edge.sock", &format!("{name}.sock")).replace(",edgesync::agent=debug", "");
-        // Its tokens are beside its database.
-        let text = text
-            .replace("[api]", &format!("[api]\nkubeconfig = {:?}", self.path(&format!("{name}.kubeconfig"))));
-        let config = self.path(&format!("{name}.toml"));
+        let own = |text: String, file: &str| {
+            let file = |path: &Path| path.join(file).display().to_string();
+            text.replace(&file(self.directory.path()), &file(&directory))
+        };
+        let text = own(own(text.replace("edge-1", &name), "edge.db"), "edge.sock");
+        let text = text.replace(",edgesync::agent=debug", "");
+        let config = directory.join("edge.toml");
         std::fs::write(&config, text + more)?;
-        spawn("edgesync", &config, &self.path(&format!("{name}.log")))
+        spawn("edgesync", &config, &directory.join("edge.log"))
     }
 
     /// Asks another node.
     pub(crate) fn get_from(&self, number: usize, path: &str) -> anyhow::Result<Value> {
-        let socket = self.path(&format!("edge-other-{number}.sock"));
+        let socket = self.path(&format!("edge-other-{number}")).join("edge.sock");
         Ok(self.runtime.block_on(Client::new(Address::Unix(socket)).get(path))?)
     }
 
