@@ -209,9 +209,11 @@ async fn session(
             counted = true;
             in_sync.fetch_add(1, Ordering::Relaxed);
         }
+        let mut next = [0];
         let (first, body) = tokio::select! {
-            ready = stream.readable() => {
-                ready?;
+            // Waits for a byte that is really there, and can be given up.
+            byte = stream.peek(&mut next) => {
+                byte?;
                 read_packet(&mut stream).await?
             }
             () = told_to_go(&mut go) => return Ok(()),
