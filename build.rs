@@ -1,5 +1,5 @@
-//! Leaves the unwind tables out of a program that never unwinds: a tenth of the agent for devices, on flash and in
-//! memory. See docs/decisions/0008-program-for-devices.md.
+//! Leaves the unwind tables out of a program that never unwinds: a tenth of the agent for devices. See
+//! docs/decisions/0008-program-for-devices.md.
 
 use std::env;
 use std::path::{Path, PathBuf};
