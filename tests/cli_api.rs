@@ -11,7 +11,7 @@ use api_support::{Running, config_map};
 use edgesync::api::{Address, Client, Kind, Limits, Writable};
 use edgesync::cli::apply::{self, Summary};
 use edgesync::cli::get::{self, Query};
-use edgesync::cli::output::Output;
+use edgesync::cli::output::{Output, key_values};
 use edgesync::cli::records::{self, RecordColumn};
 use edgesync::cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
 use edgesync::object::{ObjectRef, kinds, yaml};
@@ -289,7 +289,8 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
     records::syncs(&client, Some("edge-1"), Output::Table, now, &mut terminal).await.unwrap();
     let columns = [RecordColumn::value("method", "/method"), RecordColumn::value("path", "/path")];
     records::table(&client, "/edgesync/v1/x", &columns, Output::Table, now, &mut terminal).await.unwrap();
-    records::sheet(&client, "/edgesync/v1/status", Output::Table, &mut terminal).await.unwrap();
+    let path = "/edgesync/v1/status";
+    records::answer(&client, path, Output::Table, key_values, &mut terminal).await.unwrap();
     let out = printed.out();
     let lines: Vec<String> =
         out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use edgesync::store::edge::{
     Clocked, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut,
-    OutboxState, Posting, TIME_CORRECTED,
+    OutboxState, Posting, TIME_CORRECTED, event_key,
 };
 use edgesync::sync::upload::{Lane, Lanes};
 use store_support::*;
@@ -293,7 +293,12 @@ async fn what_is_posted_together_is_kept_together() {
     let postings = || {
         vec![
             Posting::Local(LocalWrite::Create(local(LocalKind::Lease, "a", "1"))),
-            Posting::Event { lane: Events, at: Clocked::default(), object: event.clone() },
+            Posting::Event {
+                lane: Events,
+                key: event_key(&event.namespace, &event.name),
+                at: Clocked::default(),
+                object: event.clone(),
+            },
             upload(Status, "node", "1"),
             Posting::Note("run", "clean".into()),
         ]
@@ -399,7 +404,8 @@ async fn times_of_events_that_were_made_before_the_clock_was_set_are_corrected()
         store.write_local(LocalWrite::Create(event(number)), clocked(number)).await.unwrap().unwrap();
     }
     let object = event(999);
-    store.post(vec![Posting::Event { lane: Events, at: clocked(5), object }]).await.unwrap();
+    let key = event_key(&object.namespace, &object.name);
+    store.post(vec![Posting::Event { lane: Events, key, at: clocked(5), object }]).await.unwrap();
     let other_boot = Clocked { boot: 6, since_boot: 0 };
     store.write_local(LocalWrite::Create(event(500)), other_boot).await.unwrap().unwrap();
     put(&store, Status, "node", "1970-01-01T00:00:10.000000Z").await;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, SocketArgs};
+use super::output::key_values;
 use super::program::Threads;
 use super::{Peer, get, program, records, traffic};
 use crate::agent;
@@ -39,11 +40,11 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             program::check_config::<Config>(&config.path, check.quiet)
         }
         EdgeCommand::Status { output, socket } => program::ask(async |terminal| {
-            records::sheet(&client(socket), STATUS_PATH, output.output, terminal).await?;
+            records::answer(&client(socket), STATUS_PATH, output.output, key_values, terminal).await?;
             Ok(0)
         }),
         EdgeCommand::Traffic { output, socket } => program::ask(async |terminal| {
-            traffic::show(&client(socket), TRAFFIC_PATH, output.output, terminal).await?;
+            records::answer(&client(socket), TRAFFIC_PATH, output.output, traffic::tables, terminal).await?;
             Ok(0)
         }),
         EdgeCommand::Get { get, socket } => program::ask(async |terminal| {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::get::{Pages, View};
-use super::output::{Output, Table, age, cell, key_values, render};
+use super::output::{Output, Table, age, cell, render};
 use super::{CliError, Terminal};
 use crate::api::Client;
 use crate::object::objectsync::split_sync_name;
@@ -114,20 +114,21 @@ pub async fn table(
     Ok(())
 }
 
-/// Shows one object that `path` answers with: as a sheet of keys and values, or as YAML or JSON.
+/// Shows one object that `path` answers with: as the text that `show` makes of it, or as YAML or JSON.
 ///
 /// # Errors
 /// The request fails.
-pub async fn sheet(
+pub async fn answer(
     client: &Client,
     path: &str,
     output: Output,
+    show: fn(&Value) -> String,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
     let answer: Value = client.get(path).await?;
     let text = match output {
         Output::Yaml | Output::Json => render(&answer, output)?,
-        Output::Table | Output::Wide | Output::Name => key_values(&answer),
+        Output::Table | Output::Wide | Output::Name => show(&answer),
     };
     terminal.out.write_all(text.as_bytes())?;
     Ok(())

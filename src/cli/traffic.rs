@@ -2,28 +2,7 @@
 
 use serde_json::Value;
 
-use super::output::{NONE, Output, Table, cell, render, size};
-use super::{CliError, Terminal};
-use crate::api::Client;
-
-/// Shows what `path` answers with: tables of frames, of kinds, and of all bytes; or YAML or JSON.
-///
-/// # Errors
-/// The request fails.
-pub async fn show(
-    client: &Client,
-    path: &str,
-    output: Output,
-    terminal: &mut Terminal<'_>,
-) -> Result<(), CliError> {
-    let answer: Value = client.get(path).await?;
-    let text = match output {
-        Output::Yaml | Output::Json => render(&answer, output)?,
-        Output::Table | Output::Wide | Output::Name => tables(&answer),
-    };
-    terminal.out.write_all(text.as_bytes())?;
-    Ok(())
-}
+use super::output::{NONE, Table, cell, size};
 
 /// The counts as tables. What an agent of another version leaves out is shown as missing.
 #[must_use]

@@ -94,14 +94,14 @@ pub fn with_managed_fields(json: &str, fields: &str) -> String {
 /// added behind the others where it is missing. Text that is no JSON object is returned as it is.
 #[must_use]
 pub fn with_status(json: &str, status: &str) -> String {
-    let splice = Members::of(json, 0).map(|members| match members.clone().last_named("status") {
-        Some(value) => (value, status.to_owned()),
-        None => match members.clone().last() {
-            Some((_, last)) => (last.end..last.end, format!(",\"status\":{status}")),
-            None => (members.at..members.at, format!("\"status\":{status}")),
-        },
+    if let Some(text) = with_field(json, "status", status) {
+        return text;
+    }
+    let added = Members::of(json, 0).map(|members| match members.clone().last() {
+        Some((_, last)) => (last.end..last.end, format!(",\"status\":{status}")),
+        None => (members.at..members.at, format!("\"status\":{status}")),
     });
-    spliced(json, splice)
+    spliced(json, added)
 }
 
 /// The JSON text of a member of a JSON object, or of a member of a member, and so on.

@@ -25,6 +25,17 @@ pub fn rfc3339_micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
+/// A difference of times in seconds, with its sign: `+3600s`, `-0.500s`.
+#[must_use]
+pub fn signed_seconds(milliseconds: i64) -> String {
+    let sign = if milliseconds < 0 { '-' } else { '+' };
+    let (seconds, rest) = (milliseconds.unsigned_abs() / 1000, milliseconds.unsigned_abs() % 1000);
+    match rest {
+        0 => format!("{sign}{seconds}s"),
+        _ => format!("{sign}{seconds}.{rest:03}s"),
+    }
+}
+
 /// How long ago a time was that is given as text: unknown if there is none.
 #[must_use]
 pub fn since(now: Timestamp, text: &str) -> String {
@@ -69,6 +80,15 @@ pub fn duration(seconds: i64) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn differences_are_told_in_seconds() {
+        assert_eq!(
+            [-1_500, -1, 0, 60_000, 1_020].map(signed_seconds),
+            ["-1.500s", "-0.001s", "+0s", "+60s", "+1.020s"]
+        );
+        assert!(signed_seconds(i64::MIN).starts_with('-'));
+    }
 
     #[test]
     fn durations_have_one_or_two_units_as_in_kubectl() {

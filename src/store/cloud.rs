@@ -294,15 +294,6 @@ impl CloudStore {
         self.readers.run(nodes::nodes).await
     }
 
-    /// Forgets a node and all its records. Tells whether there was anything to forget.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn delete_node(&self, node: &str) -> Result<bool, CloudError> {
-        let node = node.to_owned();
-        self.write(256, move |tx| tx.delete_node(&node)).await
-    }
-
     /// The last version that was given and committed.
     #[must_use]
     pub fn version(&self) -> u64 {

@@ -12,8 +12,8 @@ use super::correlate::{Stamp, Told};
 use super::why::Why;
 use crate::object::ObjectRef;
 use crate::object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
-use crate::object::time::rfc3339;
-use crate::store::edge::Clocked;
+use crate::object::time::{rfc3339, rfc3339_micros, signed_seconds};
+use crate::store::edge::{Clocked, TIME_CORRECTED, event_key};
 use crate::sync::upload::Lane;
 
 /// The longest note, in bytes.
@@ -29,8 +29,6 @@ pub(super) const CONTROLLER: &str = "edgesync.io/agent";
 pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
 /// The annotation with the number of occurrences that are left out.
 pub(super) const LEFT_OUT: &str = "edgesync.io/left-out";
-/// The annotation that says by how much times were corrected.
-pub(super) const TIME_CORRECTED: &str = "edgesync.io/time-corrected";
 /// The key of the Event that items of the outbox were dropped: at most one waits.
 const OVERFLOW_KEY: &str = "event/outbox-overflow";
 /// The most corrections of the clock that are known.
@@ -185,7 +183,7 @@ pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> R
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": metadata,
-        "eventTime": micro_time(first),
+        "eventTime": rfc3339_micros(first),
         "reportingController": CONTROLLER,
         "reportingInstance": names.instance,
         "action": told.why.action(),
@@ -197,11 +195,11 @@ pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> R
     if told.count > 1 {
         let count = i32::try_from(told.count).unwrap_or(i32::MAX);
         let (last, _) = corrections.corrected(told.last);
-        event["series"] = json!({ "count": count, "lastObservedTime": micro_time(last) });
+        event["series"] = json!({ "count": count, "lastObservedTime": rfc3339_micros(last) });
     }
     let (lane, key) = match told.why {
         Why::OutboxOverflow => (Lane::Status, OVERFLOW_KEY.to_owned()),
-        _ => (Lane::Events, format!("event/{namespace}/{name}")),
+        _ => (Lane::Events, event_key(namespace, &name)),
     };
     let (body, namespace) = (event.to_string(), namespace.to_owned());
     Record { namespace, name, body, lane, key, at: told.first.at }
@@ -216,19 +214,9 @@ fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
         annotations.insert(LEFT_OUT.to_owned(), told.left_out.to_string().into());
     }
     if forward_ms != 0 {
-        annotations.insert(TIME_CORRECTED.to_owned(), seconds(forward_ms).into());
+        annotations.insert(TIME_CORRECTED.to_owned(), signed_seconds(forward_ms).into());
     }
     annotations
-}
-
-/// A difference of times, as in `+3600.500s`.
-fn seconds(milliseconds: i64) -> String {
-    let sign = if milliseconds < 0 { '-' } else { '+' };
-    let (seconds, rest) = (milliseconds.unsigned_abs() / 1000, milliseconds.unsigned_abs() % 1000);
-    match rest {
-        0 => format!("{sign}{seconds}s"),
-        _ => format!("{sign}{seconds}.{rest:03}s"),
-    }
 }
 
 /// The ObjectReference, and the namespace of the Event.
@@ -251,11 +239,6 @@ fn reference<'a>(regarding: &'a Regarding, node: &'a str) -> (Value, &'a str) {
     }
     about["namespace"] = Value::from(&*object.namespace);
     (about, &object.namespace)
-}
-
-/// A MicroTime: with six digits after the second, as Kubernetes writes it.
-pub(super) fn micro_time(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::correlate::{Occurrence, Stamp, Told, WINDOW};
-use super::object::micro_time;
 use super::why::Why;
 use super::{LastRun, Regarding};
-use crate::object::time::rfc3339;
+use crate::object::time::{rfc3339, rfc3339_micros};
 use crate::store::edge::Clocked;
 
 const RUNNING: &str = "running";
@@ -90,7 +89,7 @@ pub(super) fn begin(note: Option<&str>, version: &str, now: Stamp, id: u128) -> 
         Last::Running { since, boot, event } => {
             let told = unclean(since, boot, event, version, now, id);
             let Told { id, count, first, note, .. } = &told;
-            let (first_wall, first_boot) = (micro_time(first.wall), first.at.since_boot);
+            let (first_wall, first_boot) = (rfc3339_micros(first.wall), first.at.since_boot);
             let kept = now.at.since_boot;
             let note = format!("{running} {id:032x} {count} {first_wall} {first_boot} {kept} {note}");
             (LastRun::Unclean, told, note)

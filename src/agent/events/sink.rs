@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::object::Record;
 use crate::store::StoreError;
-use crate::store::edge::{Clocked, EdgeStore, LocalKind, LocalObject, LocalWrite, OutboxPut, Posting};
+use crate::store::edge::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
 
 /// The key of the note about the run.
 const RUN: &str = "run";
@@ -36,14 +36,11 @@ pub(super) trait Sink: Send + Sync + 'static {
 
 impl Sink for EdgeStore {
     async fn post(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
-        let mut postings = Vec::with_capacity(entries.len() * 2);
-        for entry in entries {
-            match entry {
-                Entry::Event(record) => postings.extend(postings_of(record)),
-                Entry::Run(text) => postings.push(Posting::Note(RUN, text)),
-            }
-        }
-        EdgeStore::post(self, postings).await
+        let posting = |entry| match entry {
+            Entry::Event(record) => posting_of(record),
+            Entry::Run(text) => Posting::Note(RUN, text),
+        };
+        EdgeStore::post(self, entries.into_iter().map(posting).collect()).await
     }
 
     async fn last_run(&self) -> Result<Option<String>, StoreError> {
@@ -55,10 +52,9 @@ impl Sink for EdgeStore {
     }
 }
 
-/// The local object, in the place of an older state of it, and the item of the outbox.
-fn postings_of(record: Record) -> [Posting; 2] {
+/// The object, in the place of an older state of it, and the item of the outbox.
+fn posting_of(record: Record) -> Posting {
     let Record { namespace, name, body, lane, key, at } = record;
-    let content = format!(r#"{{"event":{body}}}"#);
     let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };
-    [Posting::Local(LocalWrite::Put(object)), Posting::Upload(OutboxPut { lane, key, at, content })]
+    Posting::Event { lane, key, at, object }
 }

@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::object::{Record, TIME_CORRECTED};
+use super::object::Record;
 use super::sink::Entry;
 use super::*;
 use crate::store::StoreError;
+use crate::store::edge::TIME_CORRECTED;
 use crate::sync::upload::Lane;
 
 const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_secs(60) };

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::wire::{Decoded, Parts};
+use crate::object::time::{rfc3339, rfc3339_micros};
 
 /// The year 0, before which RFC 3339 has no times, in seconds.
 const FIRST_SECOND: i64 = -62_167_219_200;
@@ -27,8 +28,7 @@ pub(super) fn time(bytes: &[u8], micro: bool) -> Decoded<Option<Value>> {
         return Err(OUT_OF_RANGE);
     }
     let time = Timestamp::new(seconds, nanos.ok_or(OUT_OF_RANGE)?).map_err(|_| OUT_OF_RANGE)?;
-    let format = if micro { "%Y-%m-%dT%H:%M:%S.%6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
-    Ok(Some(time.strftime(format).to_string().into()))
+    Ok(Some(if micro { rfc3339_micros(time) } else { rfc3339(time) }.into()))
 }
 
 /// A quantity, which is a text in a message.

@@ -28,6 +28,12 @@ pub use times::TIME_CORRECTED;
 /// How keys of Events begin; namespace, a slash and the name follow.
 pub(super) const EVENT_PREFIX: &str = "event/";
 
+/// The key of an Event.
+#[must_use]
+pub fn event_key(namespace: &str, name: &str) -> String {
+    format!("{EVENT_PREFIX}{namespace}/{name}")
+}
+
 /// The key of the status of an object.
 #[must_use]
 pub fn status_key(uid: &str) -> String {
@@ -96,6 +102,8 @@ pub enum Posting {
     Event {
         /// The lane.
         lane: Lane,
+        /// The key of the item: [`event_key`], or one that other Events share with it.
+        key: String,
         /// When it happened.
         at: Clocked,
         /// The Event.
@@ -121,8 +129,7 @@ pub struct OutboxState {
 
 impl OutboxPut {
     /// An Event that is kept on the node, for the cloud.
-    pub(super) fn event(lane: Lane, at: Clocked, event: &LocalObject) -> Self {
-        let key = format!("{EVENT_PREFIX}{}/{}", event.namespace, event.name);
+    pub(super) fn event(lane: Lane, key: String, at: Clocked, event: &LocalObject) -> Self {
         let body = without_managed_fields(event.body.clone());
         Self { lane, key, at, content: format!(r#"{{"event":{body}}}"#) }
     }

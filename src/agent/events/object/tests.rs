@@ -123,12 +123,6 @@ fn what_cannot_be_the_name_of_an_object_stands_for_the_node() {
 }
 
 #[test]
-fn differences_are_told_in_seconds() {
-    assert_eq!([-1_500, -1, 0, 60_000, 1_020].map(seconds), ["-1.500s", "-0.001s", "+0s", "+60s", "+1.020s"]);
-    assert!(seconds(i64::MIN).starts_with('-'));
-}
-
-#[test]
 fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
     let hour = 3_600_000;
     let right = |second: i64| {

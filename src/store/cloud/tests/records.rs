@@ -140,8 +140,8 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     assert_eq!(state.agent_version.as_deref(), Some("0.1.0"));
     assert!(jiff::Timestamp::now().duration_since(state.last_seen).as_secs() < 60);
     assert_eq!(store.nodes().await.unwrap(), [state]);
-    assert!(store.delete_node("a").await.unwrap());
-    assert!(!store.delete_node("a").await.unwrap());
+    assert!(store.remove_node("a").await.unwrap());
+    assert!(!store.remove_node("a").await.unwrap());
     assert_eq!((store.load_node("a").await.unwrap(), syncs(store, OBJECT_SYNC).await.len()), (None, 0));
 }
 

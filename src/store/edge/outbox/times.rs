@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
-use crate::object::time::rfc3339;
+use crate::object::time::{rfc3339, rfc3339_micros, signed_seconds};
 
 /// The annotation that says by how much the times of an Event were corrected, in seconds: `+86400s`.
 pub const TIME_CORRECTED: &str = "edgesync.io/time-corrected";
@@ -49,7 +49,7 @@ fn later(text: &str, forward_ms: i64, now: Timestamp) -> Option<String> {
         return None;
     }
     Some(match text.contains('.') {
-        true => time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
+        true => rfc3339_micros(time),
         false => rfc3339(time),
     })
 }
@@ -61,13 +61,7 @@ fn annotate(event: &mut Map<String, Value>, forward_ms: i64) {
     let Some(annotations) = annotations.as_object_mut() else { return };
     let before = annotations.get(TIME_CORRECTED).and_then(Value::as_str).and_then(milliseconds);
     let total = before.unwrap_or(0).saturating_add(forward_ms);
-    let sign = if total < 0 { '-' } else { '+' };
-    let (seconds, milliseconds) = (total.unsigned_abs() / 1000, total.unsigned_abs() % 1000);
-    let text = match milliseconds {
-        0 => format!("{sign}{seconds}s"),
-        _ => format!("{sign}{seconds}.{milliseconds:03}s"),
-    };
-    annotations.insert(TIME_CORRECTED.to_owned(), Value::String(text));
+    annotations.insert(TIME_CORRECTED.to_owned(), Value::String(signed_seconds(total)));
 }
 
 fn milliseconds(text: &str) -> Option<i64> {

@@ -23,7 +23,9 @@ impl State {
         write: &LocalWrite,
         at: Clocked,
     ) -> Result<LocalOutcome, StoreError> {
-        self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, at))))
+        let object = write.object();
+        let key = outbox::event_key(&object.namespace, &object.name);
+        self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
     }
 
     /// The job of [`crate::store::edge::EdgeStore::post`].
@@ -43,9 +45,9 @@ impl State {
             }
             Posting::Note(key, text) => return Scribe::post(conn, &self.shared.notes, key, text),
             Posting::Local(write) => self.write_and_upload(conn, write, None)?,
-            Posting::Event { lane, at, object } => {
+            Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
-                self.write_and_upload(conn, &write, Some((*lane, *at)))?
+                self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))?
             }
         };
         if let Err(refusal) = outcome {
@@ -59,16 +61,16 @@ impl State {
         &mut self,
         conn: &Connection,
         write: &LocalWrite,
-        upload: Option<(Lane, Clocked)>,
+        upload: Option<(Lane, String, Clocked)>,
     ) -> Result<LocalOutcome, StoreError> {
         let mut dropped = 0;
         let outcome = self.stored.local.write(conn, &mut self.recorder, write, &mut dropped)?;
         self.shared.events_dropped.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);
         let stays = matches!(write, LocalWrite::Remove(..)) || outcome.is_err();
         let object = write.object();
-        if let (Some((lane, at)), LocalKind::Event, false) = (upload, object.kind, stays) {
+        if let (Some((lane, key, at)), LocalKind::Event, false) = (upload, object.kind, stays) {
             let rules = self.shared.outbox.rules();
-            self.stored.outbox.put(conn, rules, &OutboxPut::event(lane, at, object))?;
+            self.stored.outbox.put(conn, rules, &OutboxPut::event(lane, key, at, object))?;
         }
         Ok(outcome)
     }
