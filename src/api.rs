@@ -23,6 +23,7 @@ mod documents;
 mod duplicates;
 #[cfg(feature = "cloud")]
 mod events;
+pub mod exchange;
 mod extension;
 mod health;
 mod keeper;

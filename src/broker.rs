@@ -36,6 +36,9 @@ use crate::link::topic::Topics;
 pub struct BrokerOptions {
     /// The topics it serves.
     pub topics: Topics,
+    /// TLS with client certificates; none for plain TCP, on loopback only. With it the certificate's node is the node,
+    /// whatever the client says, and a user name or client id that names another one is refused.
+    pub tls: Option<crate::tls::Server>,
     /// Connections at a time, those that have not yet said who they are included.
     pub max_connections: usize,
     /// The largest packet in either direction, in bytes, 1,024 or more; a client may ask for less.
@@ -64,6 +67,7 @@ impl Default for BrokerOptions {
     fn default() -> Self {
         Self {
             topics: Topics::default(),
+            tls: None,
             max_connections: 20_000,
             max_packet: 1 << 20,
             queue: 256,

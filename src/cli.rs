@@ -10,16 +10,20 @@ mod args;
 #[cfg(feature = "cloud")]
 pub mod args_cloud;
 pub mod args_edge;
+mod check;
 #[cfg(feature = "cloud")]
 pub mod cloud;
 mod columns;
 pub mod edge;
 pub mod get;
+mod join;
+mod maintenance;
 mod manifest;
 pub mod output;
 mod program;
 pub mod records;
 mod resolve;
+mod seal;
 pub mod service;
 pub mod traffic;
 

@@ -84,6 +84,8 @@ pub struct LinkOptions {
     pub username: Option<String>,
     /// The password, if the broker asks for one.
     pub password: Option<String>,
+    /// TLS; none for plain TCP. Follows a new identity by itself.
+    pub tls: Option<crate::tls::Client>,
     /// A dead peer is noticed within this time, at least 2 s. The client is heard of by the broker at least
     /// every half of it. While a packet arrives every byte counts as a sign of life, so it may take longer.
     pub keepalive: Duration,
@@ -121,6 +123,7 @@ impl LinkOptions {
             client_id: client_id.to_owned(),
             username: None,
             password: None,
+            tls: None,
             keepalive: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(10),
             max_packet: 1 << 20,

@@ -102,6 +102,7 @@ fn endpoint_options(config: &Config, topics: &Topics) -> BrokerOptions {
     let link = &config.link;
     BrokerOptions {
         topics: topics.clone(),
+        tls: None,
         max_connections: config.broker.max_connections,
         max_packet: packet_limit(link.max_frame),
         queue_bytes: config.broker.queue,

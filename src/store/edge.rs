@@ -68,6 +68,8 @@ pub struct EdgeOptions {
     pub check_pause: Duration,
     /// What may wait in the outbox.
     pub outbox: OutboxLimits,
+    /// What is sealed and where the keys are; nothing is if absent.
+    pub seal: Option<crate::store::seal::SealOptions>,
 }
 
 impl Default for EdgeOptions {
@@ -80,6 +82,7 @@ impl Default for EdgeOptions {
             check_every: Duration::from_secs(6 * 3600),
             check_pause: Duration::from_millis(5),
             outbox: OutboxLimits::default(),
+            seal: None,
         }
     }
 }
