@@ -20,6 +20,8 @@ mod join;
 mod maintenance;
 mod manifest;
 pub mod output;
+#[cfg(feature = "cloud")]
+mod pairing;
 mod program;
 pub mod records;
 mod resolve;

@@ -29,7 +29,7 @@ use std::path::Path;
 
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
-pub use host::JoinUrl;
+pub use host::{JoinUrl, host_name};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 #[cfg(feature = "cloud")]

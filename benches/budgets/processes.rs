@@ -109,7 +109,7 @@ impl Site {
             path("cloud.toml"),
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+                 backoff_min = \"50ms\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
             ),
@@ -261,7 +261,7 @@ impl FleetSite {
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n\
+                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
                  objects = {{ kinds = [\"ConfigMap\"] }}\n",
                 directory.path().display()

@@ -32,6 +32,7 @@ use crate::systemd::{self, Request, Signals};
 use super::apply::apply;
 use super::edge_config;
 use super::events::{Regarding, Why};
+use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
 use super::metrics::{Ages, LimitsHit, Rejections};
 use super::presence::{CloudPresence, Presence};
@@ -103,6 +104,8 @@ pub(super) struct Driver {
     /// Whether the cloud has said that this node was removed from the fleet.
     removed: bool,
     upstream: Upstream,
+    /// Key and certificates, once the node has joined.
+    identity: Option<Membership>,
     look_at: Instant,
     status_line: String,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
@@ -124,6 +127,7 @@ impl Driver {
         link: LinkHandle,
         topics: Topics,
         upstream: Upstream,
+        identity: Option<Membership>,
     ) -> Self {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
@@ -160,6 +164,7 @@ impl Driver {
             held_back: 0,
             removed: false,
             upstream,
+            identity,
             look_at: Instant::now(),
             status_line: String::new(),
             release_at: None,
@@ -225,6 +230,7 @@ impl Driver {
                     self.health_changed(&health);
                 }
                 Some(question) = asked.recv() => self.answer(question).await,
+                Some(news) = identity_news(&mut self.identity) => self.tell_identity(news),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
@@ -283,6 +289,9 @@ impl Driver {
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.look_soon();
+                if let Some(identity) = &self.identity {
+                    identity.connected();
+                }
                 self.machine.connected(self.now(), limit, random());
             }
             LinkEvent::Disconnected { cause, retry_in } => {
@@ -454,6 +463,9 @@ impl Driver {
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.machine.set_config(edge_config(config));
         self.reload_upstream(config);
+        if let Some(identity) = &self.identity {
+            identity.reread();
+        }
         systemd::ready(&self.status_line);
     }
 
@@ -609,6 +621,14 @@ async fn front(
 ) -> Result<Applied, tokio::task::JoinError> {
     match applying.front_mut() {
         Some((_, task)) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What becomes of the certificate; pending for ever without one.
+async fn identity_news(identity: &mut Option<Membership>) -> Option<IdentityNews> {
+    match identity {
+        Some(identity) => identity.news.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::host::host_name;
 use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
 use super::{JoinUrl, Link, Log, Review, Settings};
@@ -405,10 +406,4 @@ fn parse_name(text: &str) -> Result<String, String> {
         name::check_subdomain(text)?;
     }
     Ok(text.to_owned())
-}
-
-/// The host name in lower case, as node names are; empty if the system gives none.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_lowercase()
 }

@@ -66,6 +66,13 @@ pub(super) fn join(host: &str, port: u16) -> String {
     }
 }
 
+/// The host name in lower case, as node names are; empty if the system gives none.
+#[must_use]
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -162,6 +162,15 @@ fn parse_duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Durati
     within(Duration::from_millis(millis), range, |value| show_duration(*value))
 }
 
+/// Reads a duration as the configuration has it.
+///
+/// # Errors
+/// Says what it must be.
+#[cfg(feature = "cloud")]
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text, &(Duration::ZERO..=Duration::MAX)).map_err(|refusal| refusal.message)
+}
+
 fn parse_size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Refusal> {
     let bytes = with_unit(text, &SIZE_UNITS).ok_or_else(|| Raw::Variable(text).expected(SIZE))?;
     within(bytes, range, |value| show_size(*value))
