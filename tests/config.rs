@@ -391,7 +391,10 @@ mod cloud_side {
         let shown = errors("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
         assert!(shown.contains("toml:3:7: broker.tls = \"off\" lets everybody in"), "{shown}");
         assert!(shown.contains("use \"auto\", which demands a certificate there"), "{shown}");
-        assert!(errors("[api]\nlisten = \"[::]:1\"\ntls = \"off\"\n").contains("api.tls = \"off\" lets everybody in"));
+        assert!(
+            errors("[api]\nlisten = \"[::]:1\"\ntls = \"off\"\n")
+                .contains("api.tls = \"off\" lets everybody in")
+        );
         let at = |text: &str| load::<Config>(text, &[]).unwrap().config;
         for (text, demanded) in [
             ("", true),
@@ -408,8 +411,12 @@ mod cloud_side {
     #[test]
     fn names_of_the_services_are_hosts() {
         let shown = errors("[pairing]\nnames = [\"cloud.example\", \"https://x\"]\n");
-        assert!(shown.contains("\"https://x\" is neither a host name in lower case nor an IP address"), "{shown}");
-        let loaded = load::<Config>("", &[("EDGESYNC_CLOUD_PAIRING_NAMES", "cloud.example,192.0.2.1")]).unwrap();
+        assert!(
+            shown.contains("\"https://x\" is neither a host name in lower case nor an IP address"),
+            "{shown}"
+        );
+        let loaded =
+            load::<Config>("", &[("EDGESYNC_CLOUD_PAIRING_NAMES", "cloud.example,192.0.2.1")]).unwrap();
         assert_eq!(loaded.config.pairing.names, ["cloud.example", "192.0.2.1"]);
         assert_eq!(loaded.config.pairing.directory.to_str(), Some("/var/lib/edgesync-cloud/pki"));
     }

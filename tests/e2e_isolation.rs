@@ -158,7 +158,10 @@ async fn hears_only_its_own(scene: &Scene, events: &mut Receiver<LinkEvent>, fil
     scene.unharmed(&format!("listening {}", filter.len())).await;
     while let Ok(event) = events.try_recv() {
         if let LinkEvent::Message { topic, .. } = event {
-            assert!(topic.starts_with("edgesync/v1/nodes/edge-a/") || topic == "edgesync/v1/cloud", "{filter}: {topic}");
+            assert!(
+                topic.starts_with("edgesync/v1/nodes/edge-a/") || topic == "edgesync/v1/cloud",
+                "{filter}: {topic}"
+            );
         }
     }
 }
@@ -166,11 +169,15 @@ async fn hears_only_its_own(scene: &Scene, events: &mut Receiver<LinkEvent>, fil
 /// With A's certificate and B's name in the client id or as the user: it is refused, or it is A all the same.
 async fn a_forged_name_is_nobody_else(scene: &Scene) {
     for (client_id, username) in [("edge-b", None), ("edge-a", Some("edge-b")), ("edge-b", Some("edge-b"))] {
-        let (link, mut events) = scene.call(client_id, username, Some(&scene.own), &[topic("edge-a", "down")]);
+        let (link, mut events) =
+            scene.call(client_id, username, Some(&scene.own), &[topic("edge-a", "down")]);
         if let LinkEvent::Connected { .. } = next(&mut events).await {
             link.try_publish(&topic("edge-b", "up"), b"{}".to_vec(), false).unwrap();
             let refused = next(&mut events).await;
-            assert!(matches!(refused, LinkEvent::NotTaken { .. } | LinkEvent::Disconnected { .. }), "{refused:?}");
+            assert!(
+                matches!(refused, LinkEvent::NotTaken { .. } | LinkEvent::Disconnected { .. }),
+                "{refused:?}"
+            );
         }
     }
     scene.unharmed("a forged name").await;
@@ -184,8 +191,14 @@ async fn who_is_no_node_is_not_let_in(scene: &Scene) {
         let cause = refusal(&mut events).await;
         assert!(matches!(cause, Cause::Tls { .. }), "{identity:?}: {cause:?}");
     }
-    let plain =
-        Caller { broker: scene.broker, client_id: "edge-b", username: None, trust: None, identity: None, listens: &[] };
+    let plain = Caller {
+        broker: scene.broker,
+        client_id: "edge-b",
+        username: None,
+        trust: None,
+        identity: None,
+        listens: &[],
+    };
     let (_link, mut events) = plain.call();
     refusal(&mut events).await;
     scene.unharmed("who is no node").await;

@@ -31,10 +31,14 @@ async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
     in_sync(&agent).await;
     same_on_both_sides(&fleet.cloud, &agent).await;
     let status = agent.status().await;
-    assert_eq!((&status["identity"]["subject"], &status["identity"]["validity"]), (&"edge-1".into(), &"good".into()));
+    assert_eq!(
+        (&status["identity"]["subject"], &status["identity"]["validity"]),
+        (&"edge-1".into(), &"good".into())
+    );
     let node: Value = fleet.cloud.client().get("/api/v1/nodes/edge-1").await.unwrap();
     let conditions = node["status"]["conditions"].as_array().unwrap();
-    let valid = conditions.iter().find(|condition| condition["type"] == "edgesync.io/CertificateValid").unwrap();
+    let valid =
+        conditions.iter().find(|condition| condition["type"] == "edgesync.io/CertificateValid").unwrap();
     assert_eq!(valid["status"], "True", "{valid}");
 
     // Again: nothing changes, and the token was not used twice.
@@ -70,7 +74,11 @@ async fn every_refusal_says_what_to_do() {
     let token = fleet.token(&[]).await;
     let list: Value =
         serde_json::from_slice(&fleet.command(&["token", "list", "-o", "json"]).await.stdout).unwrap();
-    let usable = list["items"].as_array().unwrap().iter().find(|token| token["state"] == "usable" && token["node"].is_null());
+    let usable = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|token| token["state"] == "usable" && token["node"].is_null());
     let id = usable.unwrap()["id"].as_str().unwrap().to_owned();
     assert!(fleet.command(&["token", "revoke", &id]).await.status.success());
     refused(&second, &token, "revoked").await;
@@ -104,12 +112,17 @@ async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
     assert_eq!(agent.counts("/link/connections").await, 1, "the connection was not interrupted");
     let renewed = stored(&agent);
     assert_ne!(renewed.identity.certificate().serial(), joined.certificate().serial());
-    assert_eq!(renewed.previous.unwrap().certificate(), joined.certificate(), "kept until the new one has worked");
+    assert_eq!(
+        renewed.previous.unwrap().certificate(),
+        joined.certificate(),
+        "kept until the new one has worked"
+    );
     // The next connection is made with the new one, and then the old one goes.
     fleet.cloud.apply([config_map("default", "a", "1")]).await;
     agent.crash_as_configured().await;
     in_sync(&agent).await;
-    eventually("the old one is removed", PATIENCE, async || stored(&agent).previous.is_none().then_some(())).await;
+    eventually("the old one is removed", PATIENCE, async || stored(&agent).previous.is_none().then_some(()))
+        .await;
     same_on_both_sides(&fleet.cloud, &agent).await;
 }
 

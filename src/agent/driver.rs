@@ -42,6 +42,8 @@ pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 
 /// How long nothing must have been applied before memory is given back.
 const QUIET: Duration = Duration::from_secs(2);
+/// How long after the start its memory is given back, unless a burst comes before.
+const SETTLED: Duration = Duration::from_secs(10);
 /// How often the loop looks at clock, traffic and device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end waits for the outbox to empty.
@@ -167,7 +169,8 @@ impl Driver {
             identity,
             look_at: Instant::now(),
             status_line: String::new(),
-            release_at: None,
+            // What the start took is given back, too.
+            release_at: Some(Instant::now() + SETTLED),
         }
     }
 
@@ -253,6 +256,7 @@ impl Driver {
                 // A store that cannot be read or written says so in its health.
                 let _ = store.release_memory().await;
                 crate::memory::release();
+                crate::memory::let_go_of_code();
             });
         }
         let traffic = self.link.traffic();

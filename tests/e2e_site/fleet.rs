@@ -122,23 +122,25 @@ impl Caller<'_> {
         options.tls = self.trust.map(|trust| Tls::new(trust, self.identity, Clock::system([])).unwrap());
         options.subscriptions = self.listens.to_vec();
         let short = Duration::from_millis(20);
-        options.retry = RetryOptions { first: short, most: short, taken_over: short, ..RetryOptions::default() };
+        options.retry =
+            RetryOptions { first: short, most: short, taken_over: short, ..RetryOptions::default() };
         Link::spawn(options)
     }
 }
 
 /// Waits until a node is in sync over its own connection.
 pub(crate) async fn in_sync(agent: &Agent) {
-    eventually(&format!("{} is in sync", agent.node), PATIENCE, async || agent.is_in_sync().await.then_some(()))
-        .await;
+    eventually(&format!("{} is in sync", agent.node), PATIENCE, async || {
+        agent.is_in_sync().await.then_some(())
+    })
+    .await;
 }
 
 /// A mosquitto that is configured by the cloud side.
 pub(crate) async fn mosquitto_files(fleet: &Fleet, directory: &Path, broker: SocketAddr) {
     let (name, port) = (broker.ip().to_string(), broker.port().to_string());
     let directory = directory.to_str().unwrap();
-    let words =
-        ["broker-config", "mosquitto", "--output", directory, "--name", &name, "--port", &port];
+    let words = ["broker-config", "mosquitto", "--output", directory, "--name", &name, "--port", &port];
     let output = fleet.command(&words).await;
     assert!(output.status.success(), "{}", said(&output));
 }
