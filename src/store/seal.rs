@@ -7,11 +7,17 @@
 //!
 //! Data keys are in a file beside the database, mode 0600: as they are, or wrapped with a key from a systemd credential
 //! ([`KeySource`]). Rotation makes a new data key, seals every row anew, and then forgets the old one.
+//! `docs/decisions/0011-sealed-bodies.md` has the reasons.
 
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::engine::with_suffix;
 use crate::object::Resource;
 
+mod file;
 pub mod keyring;
 
 pub use keyring::Keyring;
@@ -42,7 +48,9 @@ impl SealOptions {
     /// Whether bodies of a kind are sealed.
     #[must_use]
     pub fn covers(&self, resource: &Resource) -> bool {
-        todo!()
+        let Resource { group, kind, plural, .. } = resource;
+        let secret = group.is_empty() && (kind == "Secret" || plural == "secrets");
+        secret || self.kinds.iter().any(|word| word.split_once('.').unwrap_or((word, "")) == (plural, group))
     }
 }
 
@@ -94,7 +102,90 @@ pub enum SealError {
     NoRandomness,
 }
 
+impl SealError {
+    pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
 /// The files' modes and directories are as [`crate::store`] makes databases: for their owner only.
 pub(super) fn write_private(path: &Path, content: &[u8]) -> Result<(), SealError> {
-    todo!("write beside, fsync, rename, fsync the directory")
+    let beside = with_suffix(path, ".new");
+    replace(path, &beside, content).map_err(|source| {
+        // What cannot be removed is replaced by the next attempt.
+        let _ = fs::remove_file(&beside);
+        SealError::Io { what: "write", path: path.to_owned(), source }
+    })
+}
+
+fn replace(path: &Path, beside: &Path, content: &[u8]) -> std::io::Result<()> {
+    // One that a crash has left may have another mode.
+    match fs::remove_file(beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(beside)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(beside, path)?;
+    sync_directory(path)
+}
+
+/// Makes names in the directory of a file durable.
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::object::Scope;
+
+    fn resource(group: &str, kind: &str, plural: &str) -> Resource {
+        Resource {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            scope: Scope::Namespaced,
+        }
+    }
+
+    #[test]
+    fn secrets_are_always_covered_and_others_by_name_and_group() {
+        let options = |kinds: &[&str]| SealOptions {
+            kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
+            keys: KeySource::default(),
+        };
+        assert!(options(&[]).covers(&resource("", "Secret", "secrets")));
+        assert!(!options(&["secrets"]).covers(&resource("example.com", "Secret", "secrets")));
+        let widgets = options(&["widgets.shop.example.com", "configmaps"]);
+        assert!(widgets.covers(&resource("shop.example.com", "Widget", "widgets")));
+        assert!(widgets.covers(&resource("", "ConfigMap", "configmaps")));
+        for (group, plural) in [("", "widgets"), ("example.com", "widgets"), ("shop.example.com", "configmaps")] {
+            assert!(!widgets.covers(&resource(group, "X", plural)), "{plural}.{group}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let left_over = with_suffix(&path, ".new");
+        fs::write(&left_over, "left by a crash").unwrap();
+        fs::set_permissions(&left_over, fs::Permissions::from_mode(0o644)).unwrap();
+        for content in ["one", "two"] {
+            write_private(&path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let nowhere = dir.path().join("no").join("key");
+        let error = write_private(&nowhere, b"x").unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("no/key"), "{error}");
+    }
 }

@@ -19,8 +19,9 @@ use super::local::Local;
 use super::notes::{Occasion, Pending, Scribe};
 use super::observer::{Recorder, Versions};
 use super::outbox::{Numbering, Outbox, OutboxShared};
-use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
+use super::rows::{Resources, Tables};
 use super::salvage::{self, Salvaged};
+use super::seals::{self, Seals};
 use super::shared::Shared;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
@@ -77,6 +78,7 @@ pub(super) struct State {
     goes_along: bool,
     /// When such a transaction failed last.
     modest_since: Option<Instant>,
+    seals: Seals,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
 }
@@ -108,9 +110,10 @@ impl State {
         for left_over in [files::fresh_path(path), files::mended_path(path)] {
             files::remove(&left_over)?;
         }
+        let seals = Seals::open(options.seal.as_ref())?;
         let mut reset = None;
         let recent = Arc::new(Recent::default());
-        let (conn, stored, settled) = match open_sound(path, &options.engine, &recent) {
+        let opened = match open_settled(path, &options.engine, &recent, &seals) {
             Ok(opened) => opened,
             // A flipped bit in the schema makes a table or a column one that nobody knows.
             Err(
@@ -120,11 +123,21 @@ impl State {
             ) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
-                let opened = open_sound(path, &options.engine, &recent)?;
-                reset = Some(announce(1, cause, salvaged, &opened.1.totals));
+                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                reset = Some((cause, salvaged));
                 opened
             }
             Err(error) => return Err(error),
+        };
+        let Opened { conn, stored, settled, lost, sealed } = opened;
+        let reset = seals::with_lost(reset, lost, stored.totals.count);
+        let reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
+        let conn = match sealed {
+            true => {
+                let is_new = stored.totals.revision == 0;
+                seals::clean(conn, path, &seals, is_new, || open_file(path, &options.engine))?
+            }
+            false => conn,
         };
         let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
         let shared = Shared {
@@ -159,6 +172,7 @@ impl State {
             scribe: Scribe::new(),
             goes_along: false,
             modest_since: None,
+            seals,
             _lock: lock,
         };
         Ok((conn, state))
@@ -166,6 +180,14 @@ impl State {
 
     pub(super) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
+    }
+
+    pub(super) fn seals(&self) -> Seals {
+        self.seals.clone()
+    }
+
+    pub(super) fn resources(&self) -> &Resources {
+        &self.stored.resources
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -199,7 +221,8 @@ impl State {
         let before = self.stored.totals.revision;
         let mut totals = self.stored.totals;
         let mut applied = Applied::default();
-        let mut tables = Tables::new(conn, &mut self.stored.resources, &mut self.recorder, self.stored.base);
+        let Stored { resources, base, .. } = &mut self.stored;
+        let mut tables = Tables::new(conn, resources, &mut self.recorder, &self.seals, *base);
         for change in changes {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
@@ -229,37 +252,34 @@ impl State {
         Ok(())
     }
 
-    /// Removes those of the rows that are really damaged, counts anew, and if anything was wrong gives
+    /// Removes those of the rows that are really damaged or cannot be opened, counts anew, and if anything was wrong gives
     /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
     /// many rows were removed, and whether the epoch is new.
     pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
-        let mut lost = 0;
+        let (mut lost, mut sealed) = (0, 0);
         for id in suspects {
-            if self.is_damaged(conn, *id)? {
-                conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
-                lost += 1;
-            }
+            let Some(damage) = self.damage(conn, *id)? else { continue };
+            conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
+            lost += 1;
+            sealed += u64::from(damage == seals::Damage::Sealed);
         }
         let totals = self.stored.totals;
         let (count, digest) = recount(conn, totals.epoch)?;
         if lost == 0 && (count, digest) == (totals.count, totals.digest) {
             return Ok((0, false));
         }
-        let cause = if lost > 0 { "damaged rows" } else { "count or digest did not match the rows" };
+        let cause = match lost {
+            0 => "count or digest did not match the rows".to_owned(),
+            lost if lost == sealed => seals::cause_of_loss(sealed),
+            _ if sealed > 0 => format!("damaged rows; {}", seals::cause_of_loss(sealed)),
+            _ => "damaged rows".to_owned(),
+        };
         let versions = self.stored.versions();
         (self.stored.totals, self.stored.written) = renew(conn, totals.revision)?;
         self.stored.base = journal::choose_base(conn, versions.objects)?;
         self.recorder.forget();
-        self.pending = Some((cause.to_owned(), Salvaged { kept: count, lost, set_aside: None }));
+        self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
-    }
-
-    fn is_damaged(&self, conn: &Connection, id: i64) -> Result<bool, StoreError> {
-        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
-        let mut statement = conn.prepare(&sql)?;
-        let mut rows = statement.query([id])?;
-        let Some(row) = rows.next()? else { return Ok(false) };
-        Ok(ObjectRow::read(row)?.is_none_or(|row| !row.is_sound(&self.stored.resources)))
     }
 
     /// Announces a loss.
@@ -346,12 +366,15 @@ impl State {
             revision: self.stored.totals.revision,
             count: self.stored.totals.count,
             incarnation: self.stored.incarnation.clone(),
+            sealed: seals::noted(conn).ok().flatten(),
             resources: self.stored.resources.clone(),
             versions: self.told,
             numbering: Some(self.stored.outbox.numbering()),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
-        let (fresh, mut stored, settled) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
+        let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
+        let with_lost = seals::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
         salvage::let_go(std::mem::replace(conn, fresh));
         stored.outbox.succeed(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
@@ -360,7 +383,9 @@ impl State {
         self.stale = false;
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
-        self.lose(cause, salvaged);
+        if let Some((cause, salvaged)) = with_lost {
+            self.lose(cause, salvaged);
+        }
         Ok(())
     }
 
@@ -530,6 +555,8 @@ pub(super) struct Floor {
     pub(super) count: u64,
     /// The incarnation of the cloud.
     pub(super) incarnation: Option<String>,
+    /// Of which kinds no plain text is in the file.
+    pub(super) sealed: Option<String>,
     /// The kinds, in case their table is damaged.
     pub(super) resources: Resources,
     /// The last versions.
@@ -565,8 +592,7 @@ fn open_sound(
 ) -> Result<(Connection, Stored, Lanes), StoreError> {
     recent.cut(0);
     let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
-    let conn = open_writer(path, KIND, options)?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let conn = open_file(path, options)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
         start(&tx, &Floor::default())?;
@@ -585,6 +611,55 @@ fn open_sound(
     Ok((conn, stored, settled))
 }
 
+fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
+    let conn = open_writer(path, KIND, options)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Sealed text that was replaced is overwritten where that costs no further page.
+    conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
+    Ok(conn)
+}
+
+/// A database that was opened, with everything sealed that is to be.
+struct Opened {
+    conn: Connection,
+    stored: Stored,
+    settled: Lanes,
+    /// Objects that could not be opened any more: they are gone.
+    lost: u64,
+    /// Whether everything could be sealed.
+    sealed: bool,
+}
+
+/// Opens the database as [`open_sound`] does, seals what is not sealed, and drops what cannot be opened any more, under
+/// a new epoch. Without room for that rows stay as they are until the next opening.
+fn open_settled(
+    path: &Path,
+    options: &EngineOptions,
+    recent: &Recent,
+    seals: &Seals,
+) -> Result<Opened, StoreError> {
+    let (conn, mut stored, settled) = open_sound(path, options, recent)?;
+    let (lost, sealed) = match seals::settle(&conn, seals, &stored.resources) {
+        Ok(lost) => (lost, true),
+        Err(error @ StoreError::Full(_)) => {
+            tracing::error!(%error, "objects stay readable in the database until there is room to seal them");
+            (Vec::new(), false)
+        }
+        Err(error) => return Err(error),
+    };
+    if !lost.is_empty() {
+        let tx = conn.unchecked_transaction()?;
+        for id in &lost {
+            tx.execute("DELETE FROM objects WHERE id = ?1", [id])?;
+        }
+        let versions = stored.versions();
+        (stored.totals, stored.written) = renew(&tx, stored.totals.revision)?;
+        stored.base = journal::choose_base(&tx, versions.objects)?;
+        tx.commit()?;
+    }
+    Ok(Opened { conn, stored, settled, lost: lost.len() as u64, sealed })
+}
+
 fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
     let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
                     + EXISTS (SELECT 1 FROM objects)";
@@ -596,6 +671,9 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
     set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
     if let Some(incarnation) = &floor.incarnation {
         set_meta(conn, "incarnation", incarnation)?;
+    }
+    if let Some(sealed) = &floor.sealed {
+        seals::note(conn, sealed)?;
     }
     renew(conn, floor.revision)?;
     journal::choose_base(conn, floor.versions.objects)?;
@@ -628,7 +706,7 @@ pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), 
     Ok((count, digest))
 }
 
-fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
     conn.execute(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
         (key, value),
