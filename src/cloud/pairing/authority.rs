@@ -20,7 +20,7 @@ use crate::tls::{Certificate, Identity, Key, NODES, Subject, Trust};
 
 /// How long a CA lives that is made here.
 const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-/// How long before now everything begins to be valid: clocks differ.
+/// How long before now everything begins to be valid, at most: clocks differ.
 const BACKDATED: Duration = Duration::from_secs(3600);
 /// When the revocation list says that the next one comes.
 const LIST_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -203,7 +203,9 @@ impl Authority {
         if now >= end {
             bail!("the CA has ended on {end}: put a new one in its place and have every node join again");
         }
-        let mut params = named(subject, before(now, BACKDATED), after(now, lifetime).min(end))?;
+        // A short one is renewed by its lifetime: most of that must lie ahead.
+        let backdated = BACKDATED.min(lifetime / 10);
+        let mut params = named(subject, before(now, backdated), after(now, lifetime).min(end))?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
