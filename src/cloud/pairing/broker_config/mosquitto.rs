@@ -50,7 +50,6 @@ retain_available true
 
 # link.max_frame and what MQTT adds.
 max_packet_size {max_packet}
-message_size_limit {max_packet}
 # Without a number mosquitto drops what a client is further behind than 1,000 messages; the bytes limit it instead.
 max_queued_messages 0
 max_queued_bytes {QUEUED_BYTES}
