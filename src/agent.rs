@@ -15,6 +15,7 @@ mod kinds;
 pub mod metrics;
 mod objects;
 pub(crate) mod presence;
+mod seal;
 mod status;
 mod traffic;
 
@@ -142,10 +143,11 @@ async fn serve_api(
     let extension = StatusExtension::new(questions, door, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
-    let until = until_stopped(stopped.clone());
+    let (until, store) = (until_stopped(stopped.clone()), store.clone());
     tasks.spawn(async move {
         tokio::select! {
             () = objects.keep_small() => {}
+            () = seal::replace_worn(&store) => {}
             () = until => {}
         }
     });
@@ -182,6 +184,7 @@ fn store_options(config: &Config) -> EdgeOptions {
     options.engine.max_bytes = Some(store.max_size);
     options.flush_after = store.flush_interval;
     options.outbox = outbox_limits(config);
+    options.seal = Some(seal::options(config));
     // Without a scrub the digest is still recomputed at the start.
     options.check_every = store.scrub_interval.unwrap_or(Duration::MAX / 4);
     options

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::door::DoorState;
 use super::metrics::{self, AgentNumbers};
+use super::seal;
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::object::Status;
 use crate::object::status::Result;
@@ -25,7 +26,7 @@ pub(super) enum Question {
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
 
-/// Serves `/edgesync/v1/status` and `/edgesync/v1/traffic`, and the metrics of the agent.
+/// Serves `/edgesync/v1/status`, `/edgesync/v1/traffic` and `/edgesync/v1/seal/rotate`, and the metrics of the agent.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
     door: watch::Receiver<DoorState>,
@@ -58,8 +59,13 @@ impl Extension for StatusExtension {
                 if let Some(status) = status.as_object_mut() {
                     status.insert("api".to_owned(), self.door.borrow().show());
                 }
+                let keys = seal::show(&self.store).await;
+                if let Some(store) = status.get_mut("store").and_then(Value::as_object_mut) {
+                    store.insert("seal".to_owned(), keys);
+                }
                 Ok(status)
             }
+            ("POST", "seal/rotate") => seal::rotate(&self.store, call.role).await,
             ("GET", "traffic") => self.ask(Question::Traffic).await,
             _ => Err(Status::no_such_path()),
         }

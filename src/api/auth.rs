@@ -17,9 +17,10 @@ use crate::object::status::{Reason, Result};
 const MAX_HEADER: usize = 1024;
 
 /// What somebody may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Everything but Secrets.
+    #[default]
     Local,
     /// Everything.
     Secrets,

@@ -303,6 +303,12 @@ impl EdgeStore {
         Ok(Some(SealFacts { keys, objects: self.inner.readers.run(count).await? }))
     }
 
+    /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
+    #[must_use]
+    pub fn is_seal_worn(&self) -> bool {
+        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
+    }
+
     /// Makes a new key, seals all rows with it and forgets the old one, while everything goes on: no version and no
     /// revision changes, who watches sees nothing. A rotation that was interrupted is finished instead, also by the
     /// next opening; until it is, the old key is kept. Goes on to its end if nobody waits for it.
