@@ -5,6 +5,7 @@ mod notices;
 mod numbers;
 mod show;
 mod upstream;
+mod verify;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -105,6 +106,7 @@ pub(super) struct Driver {
     upstream: Upstream,
     look_at: Instant,
     status_line: String,
+    verification: Option<verify::Verification>,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
 }
@@ -162,6 +164,7 @@ impl Driver {
             upstream,
             look_at: Instant::now(),
             status_line: String::new(),
+            verification: None,
             release_at: None,
         }
     }
@@ -468,6 +471,7 @@ impl Driver {
             }
         }
         self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
+        self.look_at_verification();
         self.tell_service_manager();
     }
 
@@ -566,6 +570,7 @@ impl Driver {
             Question::Traffic(answer) => {
                 let _ = answer.send(self.upstream.meter.show());
             }
+            Question::Verify(answer) => self.verify(answer),
         }
     }
 }

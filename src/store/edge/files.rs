@@ -107,7 +107,7 @@ pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(existed.then_some(aside))
 }
 
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
