@@ -176,7 +176,8 @@ fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("setting the mode of {}", path.display()))
 }
 
-fn store_options(config: &Config) -> EdgeOptions {
+/// How the configuration wants the store.
+pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     let mut options = EdgeOptions::default();
     let store = &config.store;
     options.engine.cache_kib = u32::try_from(store.cache_size / 1024).unwrap_or(u32::MAX);

@@ -5,6 +5,7 @@ mod notices;
 mod numbers;
 mod show;
 mod upstream;
+mod verify;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -110,6 +111,7 @@ pub(super) struct Driver {
     identity: Option<Membership>,
     look_at: Instant,
     status_line: String,
+    verification: Option<verify::Verification>,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
 }
@@ -171,6 +173,7 @@ impl Driver {
             status_line: String::new(),
             // What the start took is given back, too.
             release_at: Some(Instant::now() + SETTLED),
+            verification: None,
         }
     }
 
@@ -484,6 +487,7 @@ impl Driver {
             }
         }
         self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
+        self.look_at_verification();
         self.tell_service_manager();
     }
 
@@ -582,6 +586,7 @@ impl Driver {
             Question::Traffic(answer) => {
                 let _ = answer.send(self.upstream.meter.show());
             }
+            Question::Verify(answer) => self.verify(answer),
         }
     }
 }

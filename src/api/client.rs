@@ -133,6 +133,28 @@ impl Client {
         self.send(Method::GET, path, None, JSON).await
     }
 
+    /// Gets text, such as metrics.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let exchange = self.exchange(Method::GET, path, Bytes::new(), JSON);
+        let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
+            let (address, path) = (self.address.clone(), path.to_owned());
+            return Err(ClientError::TimedOut { address, method: Method::GET, path });
+        };
+        match answered? {
+            (200..300, bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            (code, _) => Err(ClientError::Unexpected {
+                address: self.address.clone(),
+                method: Method::GET,
+                path: path.to_owned(),
+                code,
+                problem: "no text".to_owned(),
+            }),
+        }
+    }
+
     /// Posts JSON and reads JSON.
     ///
     /// # Errors

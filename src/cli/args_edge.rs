@@ -45,6 +45,7 @@ pub enum EdgeCommand {
         config: ConfigArgs,
     },
     /// Check everything the agent needs, and say what to do where something is wrong
+    #[command(after_help = "Exit codes: 0 nothing failed (warnings may be there), 1 something failed.")]
     Check {
         #[command(flatten)]
         config: ConfigArgs,
@@ -85,6 +86,7 @@ pub enum EdgeCommand {
         command: SealCommand,
     },
     /// Copy the database to a new file, consistent, while the agent runs or not
+    #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
     Backup {
         /// The new file; it must not exist
         #[arg(value_name = "FILE", value_parser = args::path)]
@@ -93,6 +95,8 @@ pub enum EdgeCommand {
         config: ConfigArgs,
     },
     /// Check the database: each row, count and digest; and with --online that the cloud records the same
+    #[command(after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
+                            1 damaged, or the cloud did not confirm; 69 no agent answers.")]
     Verify {
         /// Have the running agent compare with the cloud, too
         #[arg(long)]
@@ -103,6 +107,8 @@ pub enum EdgeCommand {
         socket: SocketArgs,
     },
     /// Replace a damaged database by what can be read of it; the agent must be stopped
+    #[command(after_help = "Exit codes: 0 sound now (what is lost is shown, and sent again by the cloud), \
+                            1 not repaired: the agent runs, or the disk is full or broken.")]
     Repair {
         #[command(flatten)]
         config: ConfigArgs,

@@ -6,6 +6,7 @@
 
 mod check;
 mod files;
+pub mod inspect;
 mod journal;
 mod local;
 mod notes;

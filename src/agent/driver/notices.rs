@@ -35,6 +35,7 @@ impl Driver {
                 self.upstream.events.emit(Why::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
+                self.records_differed();
                 tracing::warn!("the cloud's records differ from what is held: sending the inventory");
                 let note =
                     "what the cloud had on record differs from what is held; it is corrected".to_owned();
