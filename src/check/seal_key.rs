@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use super::{Check, Finding, Look, ONE, Patient};
-use crate::tls::sha256_hex;
+use crate::tls::certificate::sha256_hex;
 
 pub(super) const CHECK: Check = Check {
     id: "seal-key",
