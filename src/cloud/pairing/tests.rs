@@ -1,7 +1,7 @@
 //! Joining, renewing and revoking, without a network. The service over TLS and the brokers are beside this.
 
-use super::*;
 use super::tokens::TokenClaims;
+use super::*;
 use crate::store::cloud::CloudOptions;
 use crate::store::cloud::pairing::CertificateRecord;
 use crate::tls::{Certificate, Key};
@@ -241,7 +241,10 @@ async fn tokens_have_limits() {
     let operator = fixture.pairing.operator("me", HOUR).await.unwrap();
     assert_eq!(operator.certificate().subject().organization, tls::OPERATORS);
     let cloud = fixture.pairing.cloud_identity().unwrap();
-    assert_eq!((cloud.certificate().subject().common_name.as_str(), cloud.certificate().node()), (tls::CLOUD, None));
+    assert_eq!(
+        (cloud.certificate().subject().common_name.as_str(), cloud.certificate().node()),
+        (tls::CLOUD, None)
+    );
 }
 
 #[tokio::test]

@@ -38,7 +38,9 @@ impl Broker {
         std::fs::create_dir(&directory).unwrap();
         let address = support::free_address();
         let port = address.port();
-        for (name, content) in files(&fixture.pairing, &wanted(Flavor::Mosquitto, &directory, address)).unwrap() {
+        for (name, content) in
+            files(&fixture.pairing, &wanted(Flavor::Mosquitto, &directory, address)).unwrap()
+        {
             let listen = format!("listener {port} {}", address.ip());
             let content = content.replace(&format!("listener {port}"), &listen);
             std::fs::write(directory.join(name), content).unwrap();
@@ -58,7 +60,9 @@ impl Broker {
             .expect(INSTALL);
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (sender, log) = channel();
-        std::thread::spawn(move || lines.map_while(std::result::Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            lines.map_while(std::result::Result::ok).try_for_each(|line| sender.send(line))
+        });
         let broker = Self { address, directory, child, log };
         broker.wait_for(" running");
         broker
@@ -126,9 +130,9 @@ async fn mosquitto_tells_nodes_apart_by_their_certificates() {
     let cloud = fixture.pairing.cloud_identity().unwrap();
     let broker = Broker::start(&fixture);
     let topic = |end: &str| format!("edgesync/v1/{end}");
-    let forged = &["-i", "edge-b"];
-    for (who, more, end, allowed) in [
-        (&a, &[][..], "nodes/edge-a/up", true),
+    let forged: &[&str] = &["-i", "edge-b"];
+    let cases: &[(&Identity, &[&str], &str, bool)] = &[
+        (&a, &[], "nodes/edge-a/up", true),
         (&a, &["-r"], "nodes/edge-a/presence", true),
         (&a, &[], "nodes/edge-a/down", false),
         (&a, &[], "nodes/edge-b/up", false),
@@ -144,11 +148,17 @@ async fn mosquitto_tells_nodes_apart_by_their_certificates() {
         (&cloud, &["-r"], "cloud", true),
         (&cloud, &[], "nodes/edge-a/up", false),
         (&cloud, &[], "nodes/edge-a/presence", false),
-    ] {
+    ];
+    for &(who, more, end, allowed) in cases {
         assert_eq!(broker.publishes(who, more, &topic(end)), allowed, "{end} {more:?}");
     }
     // What others retained is sent first if it is sent at all.
-    let foreign = [topic("nodes/edge-b/down"), topic("nodes/edge-b/presence"), topic("nodes/+/presence"), topic("cloud")];
+    let foreign = [
+        topic("nodes/edge-b/down"),
+        topic("nodes/edge-b/presence"),
+        topic("nodes/+/presence"),
+        topic("cloud"),
+    ];
     let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
     let read = broker.reads(&a, &foreign, 2);
     assert_eq!(read, format!("{}\n{}\n", topic("nodes/edge-a/presence"), topic("cloud")));
@@ -189,7 +199,9 @@ async fn files_for_emqx_name_everything_that_is_there() {
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names, ["acl.conf", "ca.crt", "emqx.conf", "revoked.crl", "server.crt", "server.key"]);
     let config = &files["emqx.conf"];
-    for words in ["peer_cert_as_username = cn", "no_match = deny", "fail_if_no_peer_cert = true", "not tested"] {
+    for words in
+        ["peer_cert_as_username = cn", "no_match = deny", "fail_if_no_peer_cert = true", "not tested"]
+    {
         assert!(config.contains(words), "{words}");
     }
     assert_eq!(config.matches('{').count(), config.matches('}').count());

@@ -85,7 +85,10 @@ async fn a_device_joins_learns_the_rest_and_renews() {
         let (code, body) = served.curl("/edgesync/v1/join", &shown).await;
         let membership: Membership = serde_json::from_slice(&body).unwrap();
         assert_eq!((code, membership.node.as_str()), (200, "a"));
-        assert_eq!((membership.broker.as_str(), membership.prefix.as_str()), ("mqtts://:8883", "edgesync/v1"));
+        assert_eq!(
+            (membership.broker.as_str(), membership.prefix.as_str()),
+            ("mqtts://:8883", "edgesync/v1")
+        );
 
         let (code, der) = served.curl("/edge.crt", &[&send[..], &shown].concat()).await;
         let renewed = Certificate::from_der("the answer", &der).unwrap();
@@ -94,7 +97,10 @@ async fn a_device_joins_learns_the_rest_and_renews() {
         // A certificate gives nobody the name of another.
         let other = format!("@{}", served.file("b.csr", &request("b")));
         let send = ["--data-binary", other.as_str(), "-H", "NodeName: b"];
-        assert_eq!(served.refused("/edge.crt", &[&send[..], &shown].concat(), "its own name only").await, 403);
+        assert_eq!(
+            served.refused("/edge.crt", &[&send[..], &shown].concat(), "its own name only").await,
+            403
+        );
     }
     served.stop().await;
 }
