@@ -198,10 +198,12 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
     let Guest { mut stream, mut frames, admitted, bearer, cuts } = guest;
     frames.set_limit(hub.options.max_packet);
     let down = hub.options.topics.down(&admitted.node);
-    let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts) else {
+    let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
+    else {
         add(&hub.counters.refused, 1);
         tracing::info!(node = %admitted.node, %peer, "a certificate was revoked meanwhile: told to come again");
-        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
+        let refusal =
+            Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
         return answer(&mut stream, &refusal.connack()).await;
     };
     if hub.is_closing() {

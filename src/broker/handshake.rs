@@ -128,7 +128,8 @@ fn node_name(
             claimed_name(client_id, user).map(|node| (node, assigned))
         }
         Bearer::Stranger(who) => {
-            let reason = format!("only nodes are let in, with a certificate of O=system:nodes; this is {who}");
+            let reason =
+                format!("only nodes are let in, with a certificate of O=system:nodes; this is {who}");
             Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason))
         }
         Bearer::Node { name, .. } => {

@@ -33,7 +33,9 @@ pub(super) enum Bearer {
 
 impl Bearer {
     fn of(certificate: Option<&Certificate>) -> Self {
-        let Some(certificate) = certificate else { return Self::Stranger("without a certificate".to_owned()) };
+        let Some(certificate) = certificate else {
+            return Self::Stranger("without a certificate".to_owned());
+        };
         if let Some(node) = certificate.node() {
             return Self::Node { name: node.to_owned(), until: certificate.not_after() };
         }
@@ -101,11 +103,7 @@ impl AsyncWrite for Counted {
 }
 
 impl AsyncRead for Wire {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),

@@ -355,7 +355,11 @@ fn left(until: Timestamp) -> Duration {
 }
 
 /// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.
-async fn write(writer: &mut WriteHalf<Wire>, out: &mut BytesMut, flushed: &mut bool) -> std::io::Result<usize> {
+async fn write(
+    writer: &mut WriteHalf<Wire>,
+    out: &mut BytesMut,
+    flushed: &mut bool,
+) -> std::io::Result<usize> {
     if out.is_empty() {
         writer.flush().await?;
         *flushed = true;
