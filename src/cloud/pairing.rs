@@ -139,7 +139,11 @@ impl Pairing {
         let state = State { lifetime, grace, identity, revoked };
         let server = |required, grace| {
             let rule = state.rule(&authority, required, grace);
-            tls::Server::new(&state.identity, &rule, tls::Clock::system([authority.certificate().not_before()]))
+            tls::Server::new(
+                &state.identity,
+                &rule,
+                tls::Clock::system([authority.certificate().not_before()]),
+            )
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
@@ -208,7 +212,9 @@ impl Pairing {
         loop {
             tokio::time::sleep(UPKEEP).await;
             if let Err(error) = self.upkeep(now()).await {
-                tracing::error!("certificates and tokens are not looked after, next try in an hour: {error:#}");
+                tracing::error!(
+                    "certificates and tokens are not looked after, next try in an hour: {error:#}"
+                );
             }
         }
     }
@@ -259,8 +265,7 @@ impl Pairing {
     /// # Errors
     /// The store's.
     pub(super) async fn revoke_node(&self, node: &str) -> Result<usize> {
-        let revoked =
-            self.shared.store.revoke_certificates(node, now()).await.map_err(Status::internal)?;
+        let revoked = self.shared.store.revoke_certificates(node, now()).await.map_err(Status::internal)?;
         // Also without any: what failed the last time is made up for.
         self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
         Ok(revoked)
@@ -280,10 +285,11 @@ impl Pairing {
         check_subdomain(name)
             .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
         if !OPERATOR_LIFETIME.contains(&lifetime) {
-            return Err(Status::bad_request("the certificate of an operator must be good for 1 minute to 10 years"));
+            return Err(Status::bad_request(
+                "the certificate of an operator must be good for 1 minute to 10 years",
+            ));
         }
-        let subject =
-            Subject { common_name: name.to_owned(), organization: tls::OPERATORS.to_owned() };
+        let subject = Subject { common_name: name.to_owned(), organization: tls::OPERATORS.to_owned() };
         let signed = self.shared.authority.client(&subject, now(), lifetime);
         signed.map_err(|error| Status::internal(format!("{error:#}")))
     }

@@ -84,10 +84,14 @@ impl Pairing {
     /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
     /// node, or a request that names another; 409 for a name that another device has; 422 for a request that cannot
     /// be read; 429 for a node that has too many certificates.
-    pub(in crate::cloud) async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
+    pub(in crate::cloud) async fn join(
+        &self,
+        bearer: &str,
+        node: &str,
+        request: &[u8],
+    ) -> Result<tls::Certificate> {
         let now = now();
-        let refused =
-            |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
+        let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
         let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
         let request = read_request(node, request)?;
         if let Some(only) = claims.node.filter(|only| only != node) {
@@ -165,8 +169,9 @@ fn check_node(node: &str) -> Result<()> {
 /// Reads a request, which must name the node.
 fn read_request(node: &str, request: &[u8]) -> Result<Request> {
     check_node(node)?;
-    let (subject, request) = Authority::read_request(request)
-        .map_err(|problem| Status::new(Reason::Invalid, format!("the certificate request is refused: {problem}")))?;
+    let (subject, request) = Authority::read_request(request).map_err(|problem| {
+        Status::new(Reason::Invalid, format!("the certificate request is refused: {problem}"))
+    })?;
     if subject.requested_node() != Some(node) {
         return Err(forbidden(format!(
             "the certificate request must be for node '{node}', which asks for it: its subject must have \
@@ -189,7 +194,9 @@ fn refusal(why: PairingRefusal, node: &str) -> Status {
         }
         PairingRefusal::OtherNode(_) => (
             Reason::Forbidden,
-            format!("{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"),
+            format!(
+                "{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
+            ),
         ),
         PairingRefusal::NameTaken(_) => (
             Reason::AlreadyExists,

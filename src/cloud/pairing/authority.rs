@@ -96,7 +96,9 @@ impl Authority {
         let usages = issuer.key_usages();
         let lacks = |usage| !usages.is_empty() && !usages.contains(&usage);
         if lacks(KeyUsagePurpose::KeyCertSign) || lacks(KeyUsagePurpose::CrlSign) {
-            bail!("{what}: the CA must be allowed to sign certificates and revocation lists (keyCertSign, cRLSign)");
+            bail!(
+                "{what}: the CA must be allowed to sign certificates and revocation lists (keyCertSign, cRLSign)"
+            );
         }
         let key_id = parts.key_id.map_or(KeyIdMethod::Sha256, |id| KeyIdMethod::PreSpecified(id.to_vec()));
         let authority = Self { certificate: certificate.clone(), above, issuer, key_id };
@@ -108,7 +110,9 @@ impl Authority {
     fn check_name(&self, what: &str, subject: &[u8], now: Timestamp) -> Result<()> {
         let trial = self.client(&Subject::default(), now, BACKDATED)?;
         if der::certificate(trial.certificate().der()).is_none_or(|parts| parts.issuer != subject) {
-            bail!("{what}: the CA's subject must not have an attribute twice, such as two organizational units");
+            bail!(
+                "{what}: the CA's subject must not have an attribute twice, such as two organizational units"
+            );
         }
         Ok(())
     }
@@ -139,7 +143,9 @@ impl Authority {
             .map_err(|error| format!("it cannot be used: {error}"))?;
         // The library takes the key's algorithm from the signature's.
         if request.public_key.subject_public_key_info() != parts.key {
-            return Err("its key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into());
+            return Err(
+                "its key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
+            );
         }
         Ok((parts.subject, Request { key: request.public_key }))
     }
@@ -191,7 +197,12 @@ impl Authority {
         self.issue_with_key(&self.client_params(subject, now, lifetime)?)
     }
 
-    fn client_params(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<CertificateParams> {
+    fn client_params(
+        &self,
+        subject: &Subject,
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<CertificateParams> {
         let mut params = self.params(subject, now, lifetime)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         Ok(params)
@@ -237,7 +248,12 @@ impl Authority {
         let list = |(serial, at): &(String, Timestamp)| {
             let serial_number = SerialNumber::from_slice(&serial_bytes(serial)?);
             let revocation_time = rcgen::date_time_ymd(1970, 1, 1) + since_1970(*at);
-            Some(RevokedCertParams { serial_number, revocation_time, reason_code: None, invalidity_date: None })
+            Some(RevokedCertParams {
+                serial_number,
+                revocation_time,
+                reason_code: None,
+                invalidity_date: None,
+            })
         };
         let params = CertificateRevocationListParams {
             this_update: rcgen::date_time_ymd(1970, 1, 1) + since_1970(before(now, BACKDATED)),

@@ -112,13 +112,13 @@ pub(super) fn certificate(der: &[u8]) -> Option<CertificateParts<'_>> {
     let Some(extensions) = fields.iter().find(|field| field.tag == CONTEXT_3) else { return Some(parts) };
     for extension in only(extensions.content)?.children(SEQUENCE)? {
         let extension = extension.children(SEQUENCE)?;
-        let (id, value) = (extension.first()?, only(extension.last()?.content)?);
-        match id.content {
+        let value = || only(extension.last()?.content);
+        match extension.first()?.content {
             BASIC_CONSTRAINTS => {
-                let first = value.children(SEQUENCE)?.first().copied();
+                let first = value()?.children(SEQUENCE)?.first().copied();
                 parts.is_ca = first.is_some_and(|first| first.tag == BOOLEAN && first.content == [0xff]);
             }
-            SUBJECT_KEY_IDENTIFIER => parts.key_id = Some(value.content),
+            SUBJECT_KEY_IDENTIFIER => parts.key_id = Some(value()?.content),
             _ => {}
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// An element of this tag with these parts.
-    pub(super) fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let content = parts.concat();
         let length = content.len();
         let mut out = vec![tag];

@@ -45,12 +45,8 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let temporary = beside(path, ".tmp");
     remove(&temporary)?;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .with_context(failed)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).with_context(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).with_context(failed)?;
     rename(&temporary, path)
 }

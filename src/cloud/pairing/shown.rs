@@ -60,7 +60,11 @@ pub(super) fn open(
         // The CA is in the file to tell which one signed it.
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
         if signed_here && of == names.iter().cloned().collect() && !ends_soon(authority, &kept, now) {
-            return Ok(Identity::new("the certificate of the services", vec![kept.certificate().clone()], kept.key().clone())?);
+            return Ok(Identity::new(
+                "the certificate of the services",
+                vec![kept.certificate().clone()],
+                kept.key().clone(),
+            )?);
         }
     }
     make(authority, directory, names, now)
@@ -85,7 +89,11 @@ pub(super) fn make(
 }
 
 /// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
-pub(super) async fn make_list(authority: &Authority, store: &CloudStore, number: &mut u64) -> anyhow::Result<Revoked> {
+pub(super) async fn make_list(
+    authority: &Authority,
+    store: &CloudStore,
+    number: &mut u64,
+) -> anyhow::Result<Revoked> {
     let revocations = store.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
@@ -106,4 +114,3 @@ pub(super) fn list_pem(der: &[u8]) -> String {
     }
     pem + "-----END X509 CRL-----\n"
 }
-

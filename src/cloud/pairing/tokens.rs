@@ -83,11 +83,8 @@ impl TokenKey {
     /// The JWT of some claims.
     pub(super) fn sign(&self, claims: &TokenClaims) -> String {
         let header = Header { alg: "HS256".into(), typ: Some("JWT".into()) };
-        let payload = Payload {
-            jti: claims.id.clone(),
-            sub: claims.node.clone(),
-            exp: claims.expires.as_second(),
-        };
+        let payload =
+            Payload { jti: claims.id.clone(), sub: claims.node.clone(), exp: claims.expires.as_second() };
         let signed = format!("{}.{}", encode(&header), encode(&payload));
         let signature = hmac::sign(&self.0, signed.as_bytes());
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
@@ -191,11 +188,9 @@ mod tests {
     fn the_example_of_the_rfc_is_verified() {
         // RFC 7515, A.1; its payload has no jti and so no claims, its signature is right.
         let secret = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
-        let key =
-            hmac::Key::new(hmac::HMAC_SHA256, &BASE64_URL_SAFE_NO_PAD.decode(secret).unwrap());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &BASE64_URL_SAFE_NO_PAD.decode(secret).unwrap());
         let signed = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
-        let signature =
-            BASE64_URL_SAFE_NO_PAD.decode("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk").unwrap();
+        let signature = BASE64_URL_SAFE_NO_PAD.decode("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk").unwrap();
         assert!(hmac::verify(&key, signed.as_bytes(), &signature).is_ok());
     }
 
@@ -224,7 +219,11 @@ mod tests {
             (r#"{"alg":"HS256"}"#, r#"{"exp":2000000000}"#),
             (r#"{"alg":"HS256"}"#, r#"{"jti":"a","exp":9223372036854775807}"#),
         ] {
-            assert_eq!(KEY.verify(&forged(header, payload), at(1)), Err(TokenRefusal::Unknown), "{header} {payload}");
+            assert_eq!(
+                KEY.verify(&forged(header, payload), at(1)),
+                Err(TokenRefusal::Unknown),
+                "{header} {payload}"
+            );
         }
     }
 

@@ -324,11 +324,9 @@ impl Tx<'_> {
 }
 
 fn find_token(conn: &Connection, id: &str) -> rusqlite::Result<Option<TokenRecord>> {
-    conn.prepare_cached(
-        "SELECT id, node, created, expires, uses, used, revoked FROM tokens WHERE id = ?1",
-    )?
-    .query_row([id], token)
-    .optional()
+    conn.prepare_cached("SELECT id, node, created, expires, uses, used, revoked FROM tokens WHERE id = ?1")?
+        .query_row([id], token)
+        .optional()
 }
 
 fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {

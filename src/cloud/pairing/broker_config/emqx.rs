@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{BrokerConfig, CONNECTIONS, INFLIGHT, KEEPALIVE_SECONDS};
+use super::{BrokerConfig, CONNECTIONS, INFLIGHT};
 use crate::tls::CLOUD;
 
 /// How many messages may wait for a client: EMQX counts messages, not bytes.
@@ -28,9 +28,9 @@ fn configuration(wanted: &BrokerConfig, ends: Timestamp) -> String {
 #   - tell the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
 # The certificate is for {names}; it ends on {ends}: make new files before.
 #
-# Revocation: EMQX reads revocation lists from an HTTP address in certificates only, so it does not use revoked.crl. After
-# 'edgesync-cloud node revoke NAME' forbid and cut the node there too: emqx ctl ban add client NAME, and emqx ctl
-# clients kick NAME. The cloud side listens to nothing that comes from a revoked node, whatever EMQX does.
+# Revocation: EMQX takes revocation lists only from an HTTP address that stands in the certificates, so it does not use
+# revoked.crl. After 'edgesync-cloud node revoke NAME' ban the client id NAME in the dashboard, and cut its connection:
+# emqx ctl clients kick NAME. The cloud side listens to nothing that comes from a revoked node, whatever EMQX does.
 
 listeners.tcp.default.enable = false
 listeners.ws.default.enable = false
@@ -60,9 +60,6 @@ mqtt {{
   max_packet_size = {max_packet}B
   max_inflight = {INFLIGHT}
   max_mqueue_len = {QUEUED_MESSAGES}
-  server_keepalive = disabled
-  keepalive_check_interval = 30s
-  # Longer ones than {KEEPALIVE_SECONDS} s are not used by edgesync.
   session_expiry_interval = 1h
   retain_available = true
   wildcard_subscription = true
