@@ -82,7 +82,10 @@ async fn secrets_are_held_and_stand_nowhere_on_the_disk_or_in_the_log() {
     let mode = fs::metadata(key_file(&agent)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     let seal = agent.status().await["store"]["seal"].clone();
-    assert_eq!((&seal["keys"], &seal["wrapped"], &seal["sealedObjects"]), (&json!(1), &json!(false), &json!(55)));
+    assert_eq!(
+        (&seal["keys"], &seal["wrapped"], &seal["sealedObjects"]),
+        (&json!(1), &json!(false), &json!(55))
+    );
     agent.crash().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 95);
     assert_unreadable(&agent, "after a crash");
@@ -100,7 +103,10 @@ async fn with_a_lost_key_exactly_the_secrets_are_sent_again() {
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
     let after = cloud.counters(NODE).await;
-    assert_eq!((after.sent + after.resent - before.sent - before.resent, after.removals - before.removals), (60, 0));
+    assert_eq!(
+        (after.sent + after.resent - before.sent - before.resent, after.removals - before.removals),
+        (60, 0)
+    );
     assert!(agent.process.log().iter().any(|line| line.contains("60 objects were sealed with a lost key")));
     assert_eq!(agent.get(&marked(7)).await.unwrap()["data"]["password"], MARKER);
     assert_unreadable(&agent, "after they came again");

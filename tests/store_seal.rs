@@ -64,10 +64,7 @@ fn secret(number: u64, version: u64) -> Change {
 }
 
 fn delete_secret(number: u64) -> Change {
-    Change::Delete(Delete {
-        uid: uid(1_000_000 + number),
-        key: secrets().key("plant", &secret_name(number)),
-    })
+    Change::Delete(Delete { uid: uid(1_000_000 + number), key: secrets().key("plant", &secret_name(number)) })
 }
 
 fn secret_batch(numbers: impl IntoIterator<Item = u64>, version: u64) -> Vec<Change> {
@@ -177,7 +174,8 @@ async fn what_is_sealed_stands_in_no_file_and_every_read_opens_it() {
     assert!(store.stats().await.unwrap().writer.checkpoints > 2);
     assert_unreadable(dir.path(), "after deletes");
 
-    let is_of = |body: &str, number: u64, version: u64| body.contains(&format!("{MARKER}-{number}-{version};"));
+    let is_of =
+        |body: &str, number: u64, version: u64| body.contains(&format!("{MARKER}-{number}-{version};"));
     let stored = store.get(secrets(), "plant".into(), secret_name(7)).await.unwrap().unwrap();
     assert!(is_of(&stored.body, 7, 2), "{}", stored.body);
     assert!(is_of(&store.by_uid(uid(1_000_250)).await.unwrap().unwrap().body, 250, 1));
@@ -190,10 +188,20 @@ async fn what_is_sealed_stands_in_no_file_and_every_read_opens_it() {
     let facts = store.seal_facts().await.unwrap().unwrap();
     assert_eq!((facts.objects, facts.keys.keys), (201, 1));
     // Who watches is told of both sides as they are.
-    let told = notes.0.lock().unwrap().iter().rev().take(102).filter_map(|told| match &told.objects {
-        Part::Changed(changes) => changes.first().map(|change| (change.before.clone(), change.after.clone())),
-        _ => None,
-    }).collect::<Vec<_>>();
+    let told = notes
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .rev()
+        .take(102)
+        .filter_map(|told| match &told.objects {
+            Part::Changed(changes) => {
+                changes.first().map(|change| (change.before.clone(), change.after.clone()))
+            }
+            _ => None,
+        })
+        .collect::<Vec<_>>();
     let sides = told.iter().flat_map(|(before, after)| [before, after]).flatten();
     assert!(told.len() > 100 && sides.into_iter().all(|side| side.body.starts_with('{')));
 
@@ -267,7 +275,8 @@ async fn a_database_that_crashed_before_it_was_sealed_loses_nothing() {
 #[tokio::test]
 async fn kinds_that_are_added_are_sealed_and_kinds_that_are_left_out_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
-    let open_with = |kinds: &[&str]| EdgeStore::open(&database(dir.path()), sealing(dir.path(), kinds)).unwrap();
+    let open_with =
+        |kinds: &[&str]| EdgeStore::open(&database(dir.path()), sealing(dir.path(), kinds)).unwrap();
     let text = "abcdefghij0123456789abcdefghij";
     let store = open_with(&[]);
     store.apply(batch(0..20, 1)).await.unwrap();
@@ -477,7 +486,11 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     let start = disk.position();
     let rotated = store.rotate_seal().await.unwrap();
     assert_eq!((rotated.objects, rotated.keys.keys), (600, 1));
-    assert_eq!(keys_in_file(dir.path()), numbers[1..], "the interrupted one is finished, no third key is made");
+    assert_eq!(
+        keys_in_file(dir.path()),
+        numbers[1..],
+        "the interrupted one is finished, no third key is made"
+    );
     let end = disk.position();
     let (totals, all) = (store.facts().totals, bodies(&store).await);
     let only_new = std::fs::read(key_file(dir.path())).unwrap();
@@ -485,7 +498,8 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     let ops = disk.ops();
     assert!(ops[start..end].iter().filter(|op| matches!(op, Op::Sync { .. })).count() > 2);
     let step = ((end - start) / 25).max(1);
-    let cuts = (start..end).step_by(step).map(|position| (position, &both)).chain([(end, &both), (end, &only_new)]);
+    let cuts =
+        (start..end).step_by(step).map(|position| (position, &both)).chain([(end, &both), (end, &only_new)]);
     for (position, keys) in cuts {
         let image = after_power_cut(&ops, position, true, &mut Random(position as u64));
         let dir = tempfile::tempdir().unwrap();
@@ -582,7 +596,9 @@ async fn cost_of_sealing() {
             }
             store.close().await;
             let size = std::fs::metadata(database(dir.path())).unwrap().len() / 2000;
-            println!("{bytes} bytes, sealed {sealed}: {size} bytes in the file, {put:?} a put, {read:?} a read, rotation of 2000 {rotation:?}");
+            println!(
+                "{bytes} bytes, sealed {sealed}: {size} bytes in the file, {put:?} a put, {read:?} a read, rotation of 2000 {rotation:?}"
+            );
         }
     }
 }

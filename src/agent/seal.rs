@@ -61,7 +61,8 @@ pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<Value> {
         return Err(Status::new(Reason::Forbidden, message));
     }
     let rotated = store.rotate_seal().await.map_err(|error| {
-        let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        let source =
+            std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         let message = format!("not everything could be sealed anew, both keys are kept: {error}{source}");
         Status::unavailable(message, 5)
     })?;

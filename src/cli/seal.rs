@@ -34,13 +34,17 @@ mod tests {
 
     #[test]
     fn what_was_done_is_said_in_a_sentence() {
-        let done = json!({ "keys": 1, "wrapped": true, "newest": "2026-11-21T10:00:00Z", "sealedObjects": 1 });
+        let done =
+            json!({ "keys": 1, "wrapped": true, "newest": "2026-11-21T10:00:00Z", "sealedObjects": 1 });
         assert_eq!(
             describe(&done),
             "Sealed 1 object with a new key, made at 2026-11-21T10:00:00Z and kept wrapped with the credential of the \
              service; the old key is forgotten."
         );
         let done = json!({ "wrapped": false, "newest": "x", "sealedObjects": 12 });
-        assert!(describe(&done).starts_with("Sealed 12 objects with a new key, made at x and kept in its file as it is"));
+        assert!(
+            describe(&done)
+                .starts_with("Sealed 12 objects with a new key, made at x and kept in its file as it is")
+        );
     }
 }

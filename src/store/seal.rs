@@ -166,7 +166,9 @@ mod tests {
         let widgets = options(&["widgets.shop.example.com", "configmaps"]);
         assert!(widgets.covers(&resource("shop.example.com", "Widget", "widgets")));
         assert!(widgets.covers(&resource("", "ConfigMap", "configmaps")));
-        for (group, plural) in [("", "widgets"), ("example.com", "widgets"), ("shop.example.com", "configmaps")] {
+        for (group, plural) in
+            [("", "widgets"), ("example.com", "widgets"), ("shop.example.com", "configmaps")]
+        {
             assert!(!widgets.covers(&resource(group, "X", plural)), "{plural}.{group}");
         }
     }

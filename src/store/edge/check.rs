@@ -203,7 +203,13 @@ fn scan(
     while let Some(row) = rows.next()? {
         rows_seen += 1;
         match ObjectRow::read(row)? {
-            Some(row) if row.is_sound(&resources) && !seals.is_lost(&row) => digest.add(totals.epoch, row.uid, &row.version.into()),
+            // The file is sound all the same. Those beyond the limit are left to the next check.
+            Some(row) if row.is_sound(&resources) && seals.is_lost(&row) => {
+                if damaged.len() < MAX_DAMAGED {
+                    damaged.push(row.id);
+                }
+            }
+            Some(row) if row.is_sound(&resources) => digest.add(totals.epoch, row.uid, &row.version.into()),
             _ if damaged.len() < MAX_DAMAGED => damaged.push(row.get(0)?),
             _ => return Err(StoreError::corrupt(format!("more than {MAX_DAMAGED} damaged rows"))),
         }

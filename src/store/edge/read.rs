@@ -194,12 +194,7 @@ pub(super) fn stored(
 /// An object, or the ids of rows that turned out damaged.
 type Found = (Option<Stored>, Vec<i64>);
 
-fn one(
-    row: Option<&Row<'_>>,
-    resources: &Resources,
-    seals: &Seals,
-    base: u64,
-) -> Result<Found, StoreError> {
+fn one(row: Option<&Row<'_>>, resources: &Resources, seals: &Seals, base: u64) -> Result<Found, StoreError> {
     let Some(row) = row else { return Ok((None, Vec::new())) };
     Ok(match stored(row, resources, seals, base)? {
         Ok(stored) => (Some(stored), Vec::new()),
@@ -312,10 +307,7 @@ pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, Stor
 }
 
 /// How many objects of these kinds there are.
-pub(super) fn count_of(
-    conn: &Connection,
-    counts: impl Fn(&Resource) -> bool,
-) -> Result<u64, StoreError> {
+pub(super) fn count_of(conn: &Connection, counts: impl Fn(&Resource) -> bool) -> Result<u64, StoreError> {
     Ok(kinds(conn)?.iter().filter(|(resource, _)| counts(resource)).map(|(_, count)| count).sum())
 }
 

@@ -406,8 +406,11 @@ pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, Stor
 
 /// Writes another text for the same body: nothing else of the row changes, and no version.
 pub(super) fn rewrite(conn: &Connection, row: &ObjectRow<'_>) -> Result<(), StoreError> {
-    conn.prepare_cached("UPDATE objects SET checksum = ?2, body = ?3 WHERE id = ?1")?
-        .execute((row.id, row.checksum, row.body))?;
+    conn.prepare_cached("UPDATE objects SET checksum = ?2, body = ?3 WHERE id = ?1")?.execute((
+        row.id,
+        row.checksum,
+        row.body,
+    ))?;
     Ok(())
 }
 

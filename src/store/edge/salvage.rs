@@ -204,7 +204,10 @@ impl<'a> Copier<'a> {
             expected: stored.map_or(floor.count, |totals| totals.count.max(floor.count)),
             revision: stored.map_or(floor.revision, |totals| totals.revision.max(floor.revision)),
             incarnation: floor.incarnation.clone().or(incarnation),
-            sealed: floor.sealed.clone().or_else(|| source.and_then(|source| seals::noted(source).ok().flatten())),
+            sealed: floor
+                .sealed
+                .clone()
+                .or_else(|| source.and_then(|source| seals::noted(source).ok().flatten())),
             base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
             local: floor.versions.local,
             numbering: floor.numbering.clone().or_else(|| source.and_then(Outbox::salvaged)),

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 use crate::store::seal::keyring::KeyFacts;
 use crate::store::seal::{Keyring, SealError, SealOptions, Unopened, is_sealed};
 
-pub(super) use clean::{clean, note, noted};
+pub(super) use clean::{clean, needs_cleaning, note, noted};
 
 /// Rows of one transaction that are looked at, and bytes of bodies in it: others wait no longer than for a large object.
 const BATCH_ROWS: usize = 256;
@@ -119,16 +119,16 @@ impl Seals {
 
     fn need(&self, row: &ObjectRow<'_>, kind: &Resource) -> Result<Need, StoreError> {
         let Some(Active { options, keys }) = self.0.as_deref() else { return Ok(Need::Nothing) };
-        let plain = match is_sealed(row.body) {
-            true if keys.is_current(row.body) && keys.open_body(row.binding(), row.body).is_ok() => {
+        let plain = if is_sealed(row.body) {
+            let Ok(plain) = keys.open_body(row.binding(), row.body) else { return Ok(Need::Lost) };
+            if keys.is_current(row.body) {
                 return Ok(Need::Nothing);
             }
-            true => match keys.open_body(row.binding(), row.body) {
-                Ok(plain) => Cow::Owned(plain),
-                Err(_) => return Ok(Need::Lost),
-            },
-            false if options.covers(kind) => Cow::Borrowed(row.body),
-            false => return Ok(Need::Nothing),
+            Cow::Owned(plain)
+        } else if options.covers(kind) {
+            Cow::Borrowed(row.body)
+        } else {
+            return Ok(Need::Nothing);
         };
         Ok(Need::Anew(keys.seal(row.binding(), &plain)?))
     }
@@ -206,7 +206,8 @@ pub(super) fn settle(
     while ids.peek().is_some() {
         let (tx, mut seen) = (conn.unchecked_transaction()?, Seen::default());
         {
-            let mut by_id = tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
+            let mut by_id =
+                tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
             while let Some(id) = ids.next_if(|_| !seen.is_enough()) {
                 let mut rows = by_id.query([id])?;
                 if let Some(row) = rows.next()? {
@@ -277,7 +278,8 @@ impl State {
     /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
     /// looked at, none at the end, and how many were sealed.
     fn reseal(&self, conn: &Connection, after: i64) -> Result<(Option<i64>, u64), StoreError> {
-        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
+        let sql =
+            format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
         let (mut seen, mut last) = (Seen::default(), None);
         let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query([after])?;

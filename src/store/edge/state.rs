@@ -129,16 +129,17 @@ impl State {
             }
             Err(error) => return Err(error),
         };
-        let Opened { conn, stored, settled, lost, sealed } = opened;
+        let Opened { mut conn, mut stored, settled, lost, sealed } = opened;
         let reset = seals::with_lost(reset, lost, stored.totals.count);
         let reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
-        let conn = match sealed {
-            true => {
-                let is_new = stored.totals.revision == 0;
-                seals::clean(conn, path, &seals, is_new, || open_file(path, &options.engine))?
-            }
-            false => conn,
-        };
+        if sealed && seals::needs_cleaning(&conn, &seals, stored.totals.revision == 0)? {
+            // Only a journal that is up to date may do without the log.
+            let tx = conn.unchecked_transaction()?;
+            let Stored { totals, written, .. } = &stored;
+            stored.written = journal::flush(&tx, &recent, *written, totals, written.confirmed)?;
+            tx.commit()?;
+            conn = seals::clean(conn, path, &seals, || open_file(path, &options.engine))?;
+        }
         let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
         let shared = Shared {
             confirmed: AtomicU64::new(stored.written.confirmed),

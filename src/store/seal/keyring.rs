@@ -317,13 +317,16 @@ fn wrapping_key(path: &Path) -> Result<Option<LessSafeKey>, SealError> {
         Err(error) => return Err(SealError::io("read", path)(error)),
     };
     if secret.len() < MIN_CREDENTIAL {
-        let problem = format!("a credential must have at least {MIN_CREDENTIAL} bytes, this has {}", secret.len());
+        let problem =
+            format!("a credential must have at least {MIN_CREDENTIAL} bytes, this has {}", secret.len());
         return Err(SealError::io("use", path)(io::Error::new(ErrorKind::InvalidData, problem)));
     }
     let salt = hkdf::Salt::new(HKDF_SHA256, b"edgesync seal");
     // It fails for lengths beyond 255 hashes alone.
     let derived = salt.extract(&secret);
-    let key = derived.expand(&[b"wrap data keys 1"], &AES_256_GCM).map(|key| LessSafeKey::new(UnboundKey::from(key)));
+    let key = derived
+        .expand(&[b"wrap data keys 1"], &AES_256_GCM)
+        .map(|key| LessSafeKey::new(UnboundKey::from(key)));
     key.map(Some).map_err(|_| SealError::NoRandomness)
 }
 

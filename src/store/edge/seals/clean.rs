@@ -43,24 +43,33 @@ fn is_due(noted: Option<&str>, wanted: &str) -> bool {
     wanted.split(' ').any(|kind| !noted.contains(&kind))
 }
 
-/// Makes a file, of which all rows are sealed that are to be, free of plain text. `is_new` says that it never held
-/// anything. Gives the connection back, or one to the file that has taken its place.
+/// Whether a file, of which all rows are sealed that are to be, may have plain text left. `is_new` says that it never
+/// held anything.
+pub(in crate::store::edge) fn needs_cleaning(
+    conn: &Connection,
+    seals: &Seals,
+    is_new: bool,
+) -> Result<bool, StoreError> {
+    let Some(wanted) = wanted(seals) else { return Ok(false) };
+    let found = noted(conn)?;
+    if found.as_deref() == Some(&wanted) {
+        return Ok(false);
+    }
+    if !is_new && is_due(found.as_deref(), &wanted) {
+        return Ok(true);
+    }
+    note(conn, &wanted)?;
+    Ok(false)
+}
+
+/// Makes such a file free of plain text. Its journal must be up to date, because the log goes. Gives the connection
+/// back, or one to the file that has taken its place.
 pub(in crate::store::edge) fn clean(
     conn: Connection,
     path: &Path,
     seals: &Seals,
-    is_new: bool,
     open: impl FnOnce() -> Result<Connection, StoreError>,
 ) -> Result<Connection, StoreError> {
-    let Some(wanted) = wanted(seals) else { return Ok(conn) };
-    let found = noted(&conn)?;
-    if found.as_deref() == Some(&wanted) {
-        return Ok(conn);
-    }
-    if is_new || !is_due(found.as_deref(), &wanted) {
-        note(&conn, &wanted)?;
-        return Ok(conn);
-    }
     if let Err(error) = copy(&conn, path) {
         // Everything works without; the next opening tries again.
         tracing::warn!(%error, "plain text of objects that are sealed now may be left in free pages of the database");
@@ -71,7 +80,9 @@ pub(in crate::store::edge) fn clean(
     salvage::let_go(conn);
     take_place(path)?;
     let conn = open()?;
-    note(&conn, &wanted)?;
+    if let Some(wanted) = wanted(seals) {
+        note(&conn, &wanted)?;
+    }
     tracing::info!("the database has been written anew, without plain text of objects that are sealed");
     Ok(conn)
 }
@@ -80,7 +91,8 @@ pub(in crate::store::edge) fn clean(
 fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let fresh = files::fresh_path(path);
     files::remove(&fresh)?;
-    let target = fresh.to_str().ok_or_else(|| StoreError::internal("the path of the database is not UTF-8"))?;
+    let target =
+        fresh.to_str().ok_or_else(|| StoreError::internal("the path of the database is not UTF-8"))?;
     conn.execute("VACUUM INTO ?1", [target])?;
     let file = File::open(&fresh)?;
     file.set_permissions(fs::metadata(path)?.permissions())?;

@@ -1,3 +1,5 @@
+//! Keys and their file: damage, loss, credentials, rotation.
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use proptest::prelude::*;
@@ -163,7 +165,8 @@ fn a_credential_that_is_missing_counts_as_none_and_a_short_one_is_refused() {
     assert_eq!((opened, ring.facts().wrapped), (Opened::Made, false));
     let short = place.0.path().join("short");
     fs::write(&short, "123456").unwrap();
-    let error = Keyring::open(&KeySource { credential: Some(short), ..place.source() }).unwrap_err().to_string();
+    let error =
+        Keyring::open(&KeySource { credential: Some(short), ..place.source() }).unwrap_err().to_string();
     assert!(error.contains("at least 32 bytes, this has 6") && !error.contains("123456"), "{error}");
 }
 
