@@ -1,8 +1,18 @@
 //! What a certificate says of itself (RFC 5280), read with a DER reader; verification is rustls's. And PEM (RFC 7468).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::TlsError;
+use crate::object::name;
+
+mod reader;
+
+/// Before the name of a node in the common name of a request in KubeEdge's manner.
+pub(super) const NODE_PREFIX: &str = "system:node:";
 
 /// A certificate and what it says. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +40,7 @@ impl Certificate {
     /// # Errors
     /// [`TlsError::NoCertificate`].
     pub fn from_der(what: &str, der: &[u8]) -> Result<Self, TlsError> {
-        todo!()
+        reader::read(der).map_err(|problem| no_certificate(what, problem))
     }
 
     /// Reads all certificates of a PEM text; other sections are skipped.
@@ -38,13 +48,23 @@ impl Certificate {
     /// # Errors
     /// [`TlsError::NoCertificate`] if there is none, or one that cannot be read.
     pub fn all_from_pem(what: &str, text: &str) -> Result<Vec<Self>, TlsError> {
-        todo!()
+        // The reader's own words could hold a line of a key that stands in the same text.
+        let broken =
+            |_| no_certificate(what, "its PEM is damaged: an END line or a part of the text is missing");
+        let mut found = Vec::new();
+        for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
+            found.push(Self::from_der(what, &der.map_err(broken)?)?);
+        }
+        if found.is_empty() {
+            return Err(no_certificate(what, "it has no section '-----BEGIN CERTIFICATE-----'"));
+        }
+        Ok(found)
     }
 
     /// As PEM.
     #[must_use]
     pub fn to_pem(&self) -> String {
-        todo!()
+        pem("CERTIFICATE", &self.der)
     }
 
     /// The DER.
@@ -62,7 +82,7 @@ impl Certificate {
     /// The name of the node it is for: common name and organization are those of a node.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
-        todo!()
+        self.subject.node()
     }
 
     /// From when it is valid.
@@ -92,27 +112,57 @@ impl Certificate {
     /// SHA-256 of the DER, lower-case hexadecimal: 64 characters.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        todo!()
+        sha256_hex(&self.der)
     }
 }
 
 /// SHA-256, lower-case hexadecimal.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    todo!()
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// Lower-case hexadecimal, two characters a byte.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
+        .collect()
+}
+
+/// A section of PEM with lines of 64 characters.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    let mut text = format!("-----BEGIN {label}-----\n");
+    // 48 bytes are 64 characters.
+    for line in der.chunks(48) {
+        STANDARD.encode_string(line, &mut text);
+        text.push('\n');
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+fn no_certificate(what: &str, problem: impl Into<String>) -> TlsError {
+    TlsError::NoCertificate { what: what.to_owned(), problem: problem.into() }
 }
 
 impl Subject {
     /// The name of the node: a valid node name as common name, and [`super::NODES`].
     #[must_use]
     pub fn node(&self) -> Option<&str> {
-        todo!()
+        self.as_node(&self.common_name)
     }
 
     /// The name of the node that a request for a certificate in KubeEdge's manner names: `system:node:<node>` or
     /// `<node>` as common name, and [`super::NODES`].
     #[must_use]
     pub fn requested_node(&self) -> Option<&str> {
-        todo!()
+        self.as_node(self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name))
+    }
+
+    fn as_node<'a>(&self, name: &'a str) -> Option<&'a str> {
+        (self.organization == super::NODES && name::check_subdomain(name).is_ok()).then_some(name)
     }
 }
