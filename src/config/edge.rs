@@ -334,7 +334,7 @@ impl Api {
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_";
     const ENV_OTHERS: &'static [&'static str] =
-        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
+        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_JOIN_", "EDGESYNC_TEST_"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { node, store, link, identity, seal, sync, lease, outbox, events, traffic, api, log } = self;
