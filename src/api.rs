@@ -40,6 +40,8 @@ mod read;
 mod request;
 mod response;
 mod rules;
+#[cfg(feature = "cloud")]
+mod secure;
 mod select;
 mod server;
 mod snapshots;

@@ -4,7 +4,7 @@
 //! its own `up` and `presence`, and hears its own subtree and `cloud`. Any MQTT v5 client can connect,
 //! with QoS 0 or 1. What it moves is opaque to it.
 //!
-//! May depend on [`crate::link`] (topics, queue, framing) and [`crate::object`] (names). Why it exists:
+//! May depend on [`crate::link`] (topics, queue, framing), [`crate::tls`] and [`crate::object`] (names). Why it exists:
 //! `docs/decisions/0001-embedded-endpoint.md`.
 //!
 //! # Limits
@@ -23,6 +23,7 @@ mod counters;
 mod downlink;
 mod handshake;
 mod registry;
+mod wire;
 
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
@@ -52,7 +53,7 @@ pub struct BrokerOptions {
     /// The longest time a client may be silent, in whole seconds: it replaces a keep-alive of 0 or a larger
     /// one. MQTT adds half of it.
     pub max_keepalive: Duration,
-    /// How long a new connection may take until its CONNECT is complete.
+    /// How long a new connection may take until its CONNECT is complete, the handshake of TLS included.
     pub connect_timeout: Duration,
     /// The longest payload kept per retained topic, in bytes.
     pub max_retained_bytes: usize,
@@ -179,6 +180,12 @@ pub enum Departure {
     /// It exceeded a limit.
     #[error("it exceeded a limit: {0}")]
     Limit(String),
+    /// Its certificate has ended.
+    #[error("its certificate has expired")]
+    Expired,
+    /// Its certificate was revoked, see [`Broker::disconnect`].
+    #[error("its certificate was revoked")]
+    Revoked,
     /// The endpoint is shutting down.
     #[error("the endpoint is shutting down")]
     ShuttingDown,

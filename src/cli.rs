@@ -104,7 +104,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
-            Self::Client(ClientError::Connect { .. }) => EXIT_UNAVAILABLE,
+            Self::Client(ClientError::Connect { .. } | ClientError::Tls { .. }) => EXIT_UNAVAILABLE,
             _ => EXIT_FAILED,
         }
     }

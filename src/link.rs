@@ -89,7 +89,7 @@ pub struct LinkOptions {
     /// A dead peer is noticed within this time, at least 2 s. The client is heard of by the broker at least
     /// every half of it. While a packet arrives every byte counts as a sign of life, so it may take longer.
     pub keepalive: Duration,
-    /// The limit for name resolution, TCP, CONNACK and SUBACK together.
+    /// The limit for name resolution, TCP, TLS, CONNACK and SUBACK together.
     pub connect_timeout: Duration,
     /// The largest packet taken from the broker, in bytes, at least 1,024; also a limit for what is sent.
     pub max_packet: u32,
