@@ -14,7 +14,7 @@ pub mod renewal;
 pub mod settings;
 pub mod token;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;
 
 use serde::{Deserialize, Serialize};

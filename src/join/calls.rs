@@ -279,5 +279,5 @@ pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Memb
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;

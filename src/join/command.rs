@@ -3,7 +3,7 @@
 mod advice;
 mod before;
 mod connection;
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;
 
 use std::io::Write;

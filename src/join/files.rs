@@ -7,7 +7,7 @@
 //! keeps the one before as `node.previous.pem` until the new one has worked.
 
 mod real;
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;
 
 use std::io;
