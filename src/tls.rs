@@ -18,7 +18,10 @@ pub mod identity;
 #[cfg(feature = "cloud")]
 mod server;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::{RootCertStore, SupportedProtocolVersion};
 
 pub use certificate::{Certificate, Subject};
 pub use client::{Client, ClientStream, HandshakeError};
@@ -77,4 +80,30 @@ impl Trust {
     pub fn new(roots: Vec<Certificate>) -> Self {
         Self(roots.into())
     }
+
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.0.iter() {
+            let added = roots.add(certificate.der().to_vec().into());
+            let name = &certificate.subject().common_name;
+            added.map_err(|error| {
+                TlsError::Library(format!("the authority '{name}' cannot be used: {error}"))
+            })?;
+        }
+        Ok(roots)
+    }
+}
+
+/// TLS 1.2 and 1.3.
+static VERSIONS: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
+
+/// ring, whatever the process has as its default.
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+    Arc::clone(&PROVIDER)
+}
+
+fn library(error: impl std::fmt::Display) -> TlsError {
+    TlsError::Library(error.to_string())
 }

@@ -9,7 +9,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use yasna::models::ObjectIdentifier;
 
 use super::certificate;
-use super::{Certificate, NODES, TlsError};
+use super::{Certificate, NODES, TlsError, library};
 
 /// A private key: PKCS#8. Not shown, and wiped when dropped as far as the allocator allows.
 #[derive(Clone)]
@@ -141,10 +141,6 @@ fn why_no_key(error: &pem::Error, text: &str) -> &'static str {
         pem::Error::NoItemsFound => "it has no section '-----BEGIN PRIVATE KEY-----'",
         _ => "its PEM is damaged: an END line or a part of the text is missing",
     }
-}
-
-fn library(error: impl std::fmt::Display) -> TlsError {
-    TlsError::Library(error.to_string())
 }
 
 /// A key and the chain of its certificate, the leaf first.
