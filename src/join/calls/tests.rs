@@ -23,7 +23,11 @@ fn node(authority: &Authority) -> Identity {
     authority.node("pump-7", time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"))
 }
 
-async fn ask_certificate(service: &Service, authority: &Authority, node: &str) -> Result<Certificate, CallError> {
+async fn ask_certificate(
+    service: &Service,
+    authority: &Authority,
+    node: &str,
+) -> Result<Certificate, CallError> {
     let (tls, trust) = (client(authority, None), Trust::new(vec![authority.ca.clone()]));
     let request = Key::generate().unwrap().node_request(node).unwrap();
     let token = token(authority);
@@ -53,10 +57,7 @@ async fn a_node_joins_with_the_calls_of_kubeedge_and_renews() {
 
     let asked = service.asked();
     let paths = asked.iter().map(|asked| asked.question.path.as_str()).collect::<Vec<_>>();
-    assert_eq!(
-        paths,
-        ["/ca.crt", "/edge.crt", "/edgesync/v1/join", "/edge.crt", "/edgesync/v1/join"]
-    );
+    assert_eq!(paths, ["/ca.crt", "/edge.crt", "/edgesync/v1/join", "/edge.crt", "/edgesync/v1/join"]);
     assert!(asked.iter().all(|asked| asked.question.method == "GET"));
     assert_eq!(asked[1].question.header("authorization"), Some("Bearer head.claims.signature"));
     assert_eq!(asked[1].question.header("nodename"), Some("pump-7"));
@@ -89,7 +90,8 @@ async fn refusals_come_in_the_words_of_the_cloud_without_control_characters() {
         (200, "nonsense".to_owned(), "is no certificate"),
     ] {
         let service =
-            Service::start(&authority, &server_identity(&authority), move |_| reply(code, body.clone())).await;
+            Service::start(&authority, &server_identity(&authority), move |_| reply(code, body.clone()))
+                .await;
         let error = ask_certificate(&service, &authority, "pump-7").await.unwrap_err();
         let text = error.to_string();
         assert!(text.contains(words) && text.len() < 600, "{code}: {text}");

@@ -120,20 +120,27 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     let (result, said) = join(&options).await;
     result.unwrap();
     assert_eq!(cloud.let_in().await, "pump-7");
-    for words in ["pump-7", "lets the node in", "systemctl enable --now edgesync", "edgesync check", "edgesync status"] {
+    for words in
+        ["pump-7", "lets the node in", "systemctl enable --now edgesync", "edgesync check", "edgesync status"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("signature") && !said.contains("\nclock"), "{said}");
 
     let (config, text) = (device.loaded(), device.text());
     assert_eq!(config.node.name, "pump-7");
-    assert!(config.link.broker.tls && config.link.broker.host == "127.0.0.1" && config.link.prefix == "plant/v1");
+    assert!(
+        config.link.broker.tls && config.link.broker.host == "127.0.0.1" && config.link.prefix == "plant/v1"
+    );
     assert_eq!(config.identity.cloud, Some(cloud.service.url.clone()));
     assert!(text.contains("level = \"debug\" # mine") && text.contains("# here"), "{text}");
     assert!(!text.contains("signature"), "{text}");
     let set = config.identity.directory.unwrap();
     assert!(set.starts_with(device.path("lib/identity")));
-    assert_eq!(std::fs::metadata(set.join(files::IDENTITY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(set.join(files::IDENTITY_FILE)).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     assert_eq!(std::fs::metadata(device.config()).unwrap().permissions().mode() & 0o777, 0o640);
 
     let asked = cloud.asked();
@@ -186,7 +193,9 @@ async fn a_new_device_gets_the_documented_configuration() {
     let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
     let url: JoinUrl = "https://cloud.example".parse().unwrap();
     let text = configuration(&before, "pump-7", &broker, "edgesync/v1", Path::new("/d"), &url).unwrap();
-    assert!(text.contains("\nname = \"pump-7\"\n") && text.contains("# Every key is listed with its default"));
+    assert!(
+        text.contains("\nname = \"pump-7\"\n") && text.contains("# Every key is listed with its default")
+    );
     let config = config::parse::<Config>(path, &text, []).unwrap().config;
     assert_eq!(config.identity.directory.as_deref(), Some(Path::new("/d")));
 }
@@ -228,9 +237,11 @@ async fn a_clock_that_is_years_ahead_is_told_so() {
 /// A service that answers with `answer` where the usual cloud would answer something else.
 async fn service(authority: &Arc<Authority>, path: &'static str, code: u16, body: &'static str) -> Service {
     let answering = Arc::clone(authority);
-    Service::start(authority, &server_identity(authority), move |asked: &Asked| match asked.question.path == path {
-        true => reply(code, body),
-        false => cloud(&answering, "mqtts://:1", asked),
+    Service::start(authority, &server_identity(authority), move |asked: &Asked| {
+        match asked.question.path == path {
+            true => reply(code, body),
+            false => cloud(&answering, "mqtts://:1", asked),
+        }
     })
     .await
 }
@@ -335,7 +346,10 @@ fn a_configuration_that_joining_completes_is_understood_and_another_is_not() {
     assert!(before.member.is_none() && before.config.identity.directory.is_none());
     let wrong = Device::new("[link]\nkeepalive = 7\n");
     let error = Before::read(&wrong.config(), Some("a")).err().unwrap();
-    assert!(matches!(&error, JoinError::Config(errors) if errors.to_string().contains("keepalive")), "{error}");
+    assert!(
+        matches!(&error, JoinError::Config(errors) if errors.to_string().contains("keepalive")),
+        "{error}"
+    );
 }
 
 #[test]

@@ -151,7 +151,8 @@ fn an_error_at_any_step_of_a_join_leaves_the_old_or_the_new_one_and_no_rubbish()
                 assert_eq!(source.kind(), kind, "step {step}");
             }
             if is == old && result.is_err() {
-                let made = disk.files().into_iter().filter(|file| file.contains(&new.set)).collect::<Vec<_>>();
+                let made =
+                    disk.files().into_iter().filter(|file| file.contains(&new.set)).collect::<Vec<_>>();
                 assert!(made.is_empty(), "step {step}: {made:?}");
             }
             for found in disk.after_power_cut() {
@@ -230,7 +231,8 @@ fn mode_of(path: &Path) -> u32 {
 #[test]
 fn on_a_real_disk_keys_are_for_their_owner_alone_and_the_configuration_keeps_its_mode() {
     let directory = tempfile::tempdir().unwrap();
-    let (root, config) = (directory.path().join("lib/edgesync/identity"), directory.path().join("etc/e.toml"));
+    let (root, config) =
+        (directory.path().join("lib/edgesync/identity"), directory.path().join("etc/e.toml"));
     let first = Joining::new("a").join(&mut RealDisk, &root, &config).unwrap();
     for (path, mode) in [
         (root.as_path(), 0o700),

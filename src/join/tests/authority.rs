@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair,
 };
 
 use crate::tls::{Certificate, Identity, Key, NODES};
@@ -72,7 +72,13 @@ impl Authority {
     }
 
     /// The certificate (DER) for a request (DER).
-    pub(in crate::join) fn sign(&self, request: &[u8], name: &str, from: Timestamp, until: Timestamp) -> Vec<u8> {
+    pub(in crate::join) fn sign(
+        &self,
+        request: &[u8],
+        name: &str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Vec<u8> {
         let request = CertificateSigningRequestParams::from_der(&request.to_vec().into()).unwrap();
         let mut params = params(&[], from, until);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

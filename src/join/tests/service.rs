@@ -97,7 +97,11 @@ impl Service {
 }
 
 pub(in crate::join) fn server_identity(authority: &Authority) -> Identity {
-    authority.server(&["127.0.0.1", "cloud.example"], time("2026-11-01T00:00:00Z"), time("2027-11-01T00:00:00Z"))
+    authority.server(
+        &["127.0.0.1", "cloud.example"],
+        time("2026-11-01T00:00:00Z"),
+        time("2027-11-01T00:00:00Z"),
+    )
 }
 
 /// A token of the authority's cloud.
