@@ -14,6 +14,9 @@ pub mod renewal;
 pub mod settings;
 pub mod token;
 
+#[cfg(all(test, feature = "cloud"))]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
 /// What the cloud side tells a node that has its certificate: `GET /edgesync/v1/join` with that certificate. A

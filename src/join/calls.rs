@@ -100,7 +100,8 @@ async fn call(url: &JoinUrl, tls: &Client, question: Question) -> Result<Reply, 
         let authority = authority.trim_start_matches("https://");
         exchange(stream, authority, question, MOST).await.map_err(|error| broken(url, error.as_ref()))
     };
-    let late = || unreachable(url, "no answer within 30 s; check the network, and what filters it on the way");
+    let late =
+        || unreachable(url, "no answer within 30 s; check the network, and what filters it on the way");
     timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -279,5 +280,5 @@ pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Memb
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;

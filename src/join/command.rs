@@ -3,7 +3,7 @@
 mod advice;
 mod before;
 mod connection;
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;
 
 use std::io::Write;
@@ -136,10 +136,17 @@ async fn run_at(
     let issued = ask(options, &node, now, out).await?;
     let broker = broker_of(&issued.membership, &options.cloud)?;
     let set = files::new_set_name();
-    let directory =
-        files::install(&mut disk, &before.root, &set, &issued.ca, &issued.identity, &before.path, |directory| {
+    let directory = files::install(
+        &mut disk,
+        &before.root,
+        &set,
+        &issued.ca,
+        &issued.identity,
+        &before.path,
+        |directory| {
             configuration(&before, &node, &broker, &issued.membership.prefix, directory, &options.cloud)
-        })?;
+        },
+    )?;
     say(out, "identity", &directory.display().to_string());
     say(out, "configuration", &before.path.display().to_string());
     if let Err(error) = files::remove_others(&mut disk, &before.root, &directory) {
@@ -251,7 +258,11 @@ async fn check_again(
     let broker = &before.config.link.broker;
     // A second connection of one node would throw out the first.
     if connection::agent_runs(&before.config) {
-        say(out, "broker", &format!("{broker}: the agent runs and has the connection; see 'edgesync status'"));
+        say(
+            out,
+            "broker",
+            &format!("{broker}: the agent runs and has the connection; see 'edgesync status'"),
+        );
         return Ok(());
     }
     connection::check(&before.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
@@ -269,7 +280,9 @@ fn broker_of(membership: &Membership, asked: &JoinUrl) -> Result<BrokerUrl, Join
         None => said.clone(),
     };
     BrokerUrl::parse(&full).map_err(|problem| {
-        JoinError::Other(format!("{asked} tells a broker that cannot be used: it {problem}; see pairing.broker there"))
+        JoinError::Other(format!(
+            "{asked} tells a broker that cannot be used: it {problem}; see pairing.broker there"
+        ))
     })
 }
 
@@ -316,7 +329,11 @@ fn say(out: &mut (dyn Write + Send), what: &str, words: &str) {
 
 fn next_steps(out: &mut (dyn Write + Send), runs: bool) {
     let start = if runs { "systemctl restart edgesync" } else { "systemctl enable --now edgesync" };
-    let why = if runs { "the agent takes over the new identity" } else { "runs the agent, now and after each start" };
+    let why = if runs {
+        "the agent takes over the new identity"
+    } else {
+        "runs the agent, now and after each start"
+    };
     let _ = writeln!(out, "\nJoined. Next:\n  {start:<32} # {why}");
     let _ = writeln!(out, "  {:<32} # looks at everything the agent needs", "edgesync check");
     let _ = writeln!(out, "  {:<32} # shows what the agent is doing", "edgesync status");

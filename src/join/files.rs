@@ -7,7 +7,7 @@
 //! keeps the one before as `node.previous.pem` until the new one has worked.
 
 mod real;
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests;
 
 use std::io;
@@ -249,9 +249,7 @@ fn write_set(
 ) -> Result<(), FilesError> {
     make_root(disk, root)?;
     disk.make_directory(directory, 0o700).map_err(tried("make", directory))?;
-    for (name, text, mode) in
-        [(CA_FILE, ca.to_pem(), 0o644), (IDENTITY_FILE, identity.to_pem(), 0o600)]
-    {
+    for (name, text, mode) in [(CA_FILE, ca.to_pem(), 0o644), (IDENTITY_FILE, identity.to_pem(), 0o600)] {
         write_like(disk, &directory.join(name), text.as_bytes(), mode, root)?;
     }
     disk.sync_directory(directory).map_err(tried("flush", directory))?;

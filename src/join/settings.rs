@@ -46,7 +46,8 @@ fn set(lines: &mut Vec<String>, (section, key, value): &Setting<'_>) {
         lines.push(format!("{key} = {value}{end_of_line}"));
         return;
     };
-    let body = lines.iter().enumerate().skip(start + 1).take_while(|(_, line)| !line.trim_start().starts_with('['));
+    let body =
+        lines.iter().enumerate().skip(start + 1).take_while(|(_, line)| !line.trim_start().starts_with('['));
     let find = |wanted: fn(&str) -> Option<&str>| {
         body.clone().find(|(_, line)| wanted(line).is_some_and(|rest| sets(rest, key))).map(|(at, _)| at)
     };
@@ -87,7 +88,9 @@ fn remark(line: &str) -> &str {
 /// Whether the new text differs from the old one by nothing but the settings.
 fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     let by_hand = |section: &str, key: &str, why: &str| {
-        format!("cannot set {key} in [{section}]: {why}; set it by hand, in a section [{section}] with one key a line")
+        format!(
+            "cannot set {key} in [{section}]: {why}; set it by hand, in a section [{section}] with one key a line"
+        )
     };
     let first = settings.first().map_or(("", ""), |(section, key, _)| (*section, *key));
     let parse = |text| DeTable::parse(text).map_err(|error| by_hand(first.0, first.1, error.message()));
@@ -106,7 +109,9 @@ fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
             DeValue::Table(table) => table.keys().map(|key| key.get_ref().as_ref()).collect(),
             _ => vec![""],
         };
-        for key in keys.into_iter().filter(|key| !settings.iter().any(|(s, k, _)| (*s, *k) == (section, *key))) {
+        for key in
+            keys.into_iter().filter(|key| !settings.iter().any(|(s, k, _)| (*s, *k) == (section, *key)))
+        {
             let unchanged = match (find(old, section, key), find(new, section, key)) {
                 (Some(old), Some(new)) => same(old, new),
                 _ => false,
@@ -164,7 +169,8 @@ mod tests {
     fn a_comment_that_shows_the_default_becomes_the_setting() {
         let text = "# top\n[node]\n\n# The name.\n#name = \"\"\n\n[link]\n#broker = \"x\"\n# name = no\n";
         let edited = edit(text, &[setting("node", "name", "a"), setting("link", "broker", "mqtts://b")]);
-        let expected = "# top\n[node]\n\n# The name.\nname = \"a\"\n\n[link]\nbroker = \"mqtts://b\"\n# name = no\n";
+        let expected =
+            "# top\n[node]\n\n# The name.\nname = \"a\"\n\n[link]\nbroker = \"mqtts://b\"\n# name = no\n";
         assert_eq!(edited, expected);
     }
 
@@ -185,12 +191,18 @@ mod tests {
         assert_eq!(edit("[log]\nlevel = \"info\"", &both), expected);
         assert_eq!(edit("[identity]", std::slice::from_ref(&identity)), "[identity]\ndirectory = \"/d\"\n");
         let sub = "[identity]\n[identity.more]\ndirectory = 1\n";
-        assert_eq!(edit(sub, &[identity]), "[identity]\ndirectory = \"/d\"\n[identity.more]\ndirectory = 1\n");
+        assert_eq!(
+            edit(sub, &[identity]),
+            "[identity]\ndirectory = \"/d\"\n[identity.more]\ndirectory = 1\n"
+        );
     }
 
     #[test]
     fn line_ends_of_windows_stay() {
-        let edited = edit("[node]\r\nname = \"a\"\r\n", &[setting("node", "name", "b"), setting("link", "prefix", "p")]);
+        let edited = edit(
+            "[node]\r\nname = \"a\"\r\n",
+            &[setting("node", "name", "b"), setting("link", "prefix", "p")],
+        );
         assert_eq!(edited, "[node]\r\nname = \"b\"\r\n\r\n[link]\r\nprefix = \"p\"\r\n");
     }
 

@@ -68,7 +68,8 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
              between"
         }
         HandshakeError::OtherName { host, names } => {
-            let add = format!("add {host} to pairing.names in the configuration of edgesync-cloud and restart it");
+            let add =
+                format!("add {host} to pairing.names in the configuration of edgesync-cloud and restart it");
             return Some(match names.is_empty() {
                 true => add,
                 false => format!("give --cloud one of these names ({}), or {add}", names.join(", ")),
@@ -89,7 +90,9 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
 fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
     match kind {
         io::ErrorKind::PermissionDenied => Some("run the command as root"),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some("make room on the disk and join again"),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Some("make room on the disk and join again")
+        }
         io::ErrorKind::ReadOnlyFilesystem => {
             Some("the disk is mounted read-only: mount it writable and join again")
         }
@@ -148,8 +151,9 @@ mod tests {
             ("1970-01-01T00:00:09Z", "56 years behind"),
         ] {
             let said = wrong_clock(time(now), cloud).unwrap();
-            let expected =
-                format!("the clock of this device shows {now}, {words} the cloud's, which shows 2026-11-21T10:00:00Z");
+            let expected = format!(
+                "the clock of this device shows {now}, {words} the cloud's, which shows 2026-11-21T10:00:00Z"
+            );
             assert_eq!(said, expected);
         }
         assert_eq!(beside(cloud, None), "");

@@ -48,7 +48,8 @@ impl Before {
     /// Reads it; `name` is what the node will be called, if that is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
         let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-        let path = path.map_err(|error| JoinError::Other(format!("the path of the configuration: {error}")))?;
+        let path =
+            path.map_err(|error| JoinError::Other(format!("the path of the configuration: {error}")))?;
         let text = read_text(&path)?.unwrap_or_else(|| DOCUMENTED.to_owned());
         let config = understand(&path, &text, name)?;
         let store = std::path::absolute(&config.store.path).unwrap_or_else(|_| config.store.path.clone());

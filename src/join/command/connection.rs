@@ -94,7 +94,9 @@ async fn connect(options: LinkOptions) -> Result<(), NotConnected> {
 
 fn failure(cause: &Cause) -> NotConnected {
     match cause.label() {
-        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => NotConnected::Silent(cause.to_string()),
+        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => {
+            NotConnected::Silent(cause.to_string())
+        }
         _ => NotConnected::Refused(cause.to_string()),
     }
 }
