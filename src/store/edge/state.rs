@@ -1,6 +1,7 @@
 //! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
 //! about the health of the file. Runs in the writer's thread.
 
+mod opening;
 mod upstream;
 
 use std::fs::File;
@@ -33,6 +34,7 @@ use crate::sync::change::Change;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::{self, Applied, Totals};
 use crate::sync::upload::Lanes;
+use opening::{Opened, open_settled};
 
 /// The mark of an edge database: "esyE".
 pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
@@ -131,14 +133,12 @@ impl State {
         };
         let Opened { mut conn, mut stored, settled, lost, sealed } = opened;
         let reset = seals::with_lost(reset, lost, stored.totals.count);
-        let reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
-        if sealed && seals::needs_cleaning(&conn, &seals, stored.totals.revision == 0)? {
-            // Only a journal that is up to date may do without the log.
-            let tx = conn.unchecked_transaction()?;
-            let Stored { totals, written, .. } = &stored;
-            stored.written = journal::flush(&tx, &recent, *written, totals, written.confirmed)?;
-            tx.commit()?;
-            conn = seals::clean(conn, path, &seals, || open_file(path, &options.engine))?;
+        let mut reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
+        if sealed {
+            conn = opening::clean(conn, path, &options.engine, &seals, &mut stored, &recent)?;
+            if let Some(reset) = &mut reset {
+                reset.set_aside.take_if(|file| !file.exists());
+            }
         }
         let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
         let shared = Shared {
@@ -618,47 +618,6 @@ fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreEr
     // Sealed text that was replaced is overwritten where that costs no further page.
     conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     Ok(conn)
-}
-
-/// A database that was opened, with everything sealed that is to be.
-struct Opened {
-    conn: Connection,
-    stored: Stored,
-    settled: Lanes,
-    /// Objects that could not be opened any more: they are gone.
-    lost: u64,
-    /// Whether everything could be sealed.
-    sealed: bool,
-}
-
-/// Opens the database as [`open_sound`] does, seals what is not sealed, and drops what cannot be opened any more, under
-/// a new epoch. Without room for that rows stay as they are until the next opening.
-fn open_settled(
-    path: &Path,
-    options: &EngineOptions,
-    recent: &Recent,
-    seals: &Seals,
-) -> Result<Opened, StoreError> {
-    let (conn, mut stored, settled) = open_sound(path, options, recent)?;
-    let (lost, sealed) = match seals::settle(&conn, seals, &stored.resources) {
-        Ok(lost) => (lost, true),
-        Err(error @ StoreError::Full(_)) => {
-            tracing::error!(%error, "objects stay readable in the database until there is room to seal them");
-            (Vec::new(), false)
-        }
-        Err(error) => return Err(error),
-    };
-    if !lost.is_empty() {
-        let tx = conn.unchecked_transaction()?;
-        for id in &lost {
-            tx.execute("DELETE FROM objects WHERE id = ?1", [id])?;
-        }
-        let versions = stored.versions();
-        (stored.totals, stored.written) = renew(&tx, stored.totals.revision)?;
-        stored.base = journal::choose_base(&tx, versions.objects)?;
-        tx.commit()?;
-    }
-    Ok(Opened { conn, stored, settled, lost: lost.len() as u64, sealed })
 }
 
 fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
