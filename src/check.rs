@@ -144,7 +144,8 @@ impl Patient {
         let trust = match (&config.link.ca_file, &stored) {
             (Some(path), _) => {
                 let what = path.display().to_string();
-                let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {what}: {error}"))?;
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| format!("cannot read {what}: {error}"))?;
                 crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| error.to_string())?
             }
             (None, Some(stored)) => stored.ca.clone(),
@@ -218,10 +219,9 @@ pub async fn run(config_path: &Path) -> Report {
                 check.within(limit, &mut patient).await
             }
         };
-        match (&finding, by) {
-            (_, Some(by)) => drop(blocked.insert(check.id, by)),
-            (Finding::Failed { .. }, None) => drop(blocked.insert(check.id, check.title)),
-            _ => {}
+        let failed = matches!(finding, Finding::Failed { .. }).then_some(check.title);
+        if let Some(by) = by.or(failed) {
+            blocked.insert(check.id, by);
         }
         report.0.push((check.id, check.title, finding));
     }
@@ -241,7 +241,13 @@ impl Check {
                 let broken = patient.clone();
                 Box::pin(async move {
                     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
-                        (broken, Finding::failed(format!("the check ended early: {error}"), "report this as a bug"))
+                        (
+                            broken,
+                            Finding::failed(
+                                format!("the check ended early: {error}"),
+                                "report this as a bug",
+                            ),
+                        )
                     })
                 })
             }

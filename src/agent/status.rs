@@ -161,7 +161,8 @@ mod tests {
         let status = extension.call(get("status")).await.unwrap();
         assert_eq!(status, json!({ "node": "n", "api": { "state": "off" } }));
         assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
-        let verify = ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };
+        let verify =
+            ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };
         let verified = extension.call(verify).await.unwrap();
         assert_eq!((&verified["cloud"], &verified["store"]["rows"]), (&json!({ "inSync": true }), &json!(0)));
         assert_eq!(extension.call(get("nothing")).await.unwrap_err().code, 404);

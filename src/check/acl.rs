@@ -31,11 +31,14 @@ const OTHER: &str = "edgesync-check.invalid";
 const VERDICT: Duration = Duration::from_secs(2);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(1);
-const RULES: &str = "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
+const RULES: &str =
+    "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
 
 async fn look(patient: &Patient) -> Finding {
     if patient.agent_runs {
-        return Finding::skipped("the agent runs: a second connection would throw it out; stop it to have this checked");
+        return Finding::skipped(
+            "the agent runs: a second connection would throw it out; stop it to have this checked",
+        );
     }
     let config = patient.config();
     let Ok(topics) = Topics::new(&config.link.prefix) else {
@@ -89,7 +92,9 @@ async fn say(link: &LinkHandle, events: &mut mpsc::Receiver<LinkEvent>, foreign:
 /// On one machine without certificates, where nodes are not told apart, open rules are only a warning.
 fn judge(verdict: Verdict, local: bool) -> Finding {
     let seen = match verdict {
-        Verdict::Refused => return Finding::ok("the own topic is granted, writing to that of another node refused"),
+        Verdict::Refused => {
+            return Finding::ok("the own topic is granted, writing to that of another node refused");
+        }
         Verdict::Heard => "the broker lets this node read and write the topics of other nodes",
         Verdict::Taken => "the broker lets this node write to the topics of other nodes",
     };

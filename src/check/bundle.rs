@@ -56,6 +56,9 @@ journal.txt          the journal of the unit, of the last day
 What could not be had says why.
 ";
 
+/// What is read on a thread of its own.
+type Beside = Box<dyn FnOnce() -> String + Send>;
+
 /// Files by their names.
 #[derive(Default)]
 pub struct Bundle {
@@ -84,11 +87,12 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     bundle.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
     bundle.text("syncs.txt", &syncs(client).await);
     let own = config.clone();
-    for (name, work) in [
-        ("directories.txt", Box::new(move || directories(&own)) as Box<dyn FnOnce() -> String + Send>),
+    let beside: [(&str, Beside); 3] = [
+        ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&config.store.path))),
         ("journal.txt", Box::new(journal)),
-    ] {
+    ];
+    for (name, work) in beside {
         let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
         let text = done.ok().and_then(Result::ok);
         bundle.text(name, &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())));
@@ -150,7 +154,11 @@ fn versions(config: &Config) -> String {
         Ok(schema) => format!("{} of {}", schema.found, schema.known),
         Err(error) => chain(&error),
     };
-    format!("edgesync {VERSION}\narchitecture {}\ntime {}\nschema {schema}\n", std::env::consts::ARCH, Timestamp::now())
+    format!(
+        "edgesync {VERSION}\narchitecture {}\ntime {}\nschema {schema}\n",
+        std::env::consts::ARCH,
+        Timestamp::now()
+    )
 }
 
 /// An answer of the agent within the time for it, or why there is none.
@@ -201,16 +209,28 @@ fn list(directory: &Path, out: &mut String) {
             return;
         }
     };
-    let mut lines: Vec<String> = entries.flatten().take(LISTED).map(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        match entry.metadata() {
-            Ok(found) => {
-                let time = Timestamp::from_second(found.mtime()).map(|time| time.to_string()).unwrap_or_default();
-                format!("  {name}  {:06o}  {}:{}  {} bytes  {time}", found.mode(), found.uid(), found.gid(), found.len())
+    let mut lines: Vec<String> = entries
+        .flatten()
+        .take(LISTED)
+        .map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.metadata() {
+                Ok(found) => {
+                    let time = Timestamp::from_second(found.mtime())
+                        .map(|time| time.to_string())
+                        .unwrap_or_default();
+                    format!(
+                        "  {name}  {:06o}  {}:{}  {} bytes  {time}",
+                        found.mode(),
+                        found.uid(),
+                        found.gid(),
+                        found.len()
+                    )
+                }
+                Err(error) => format!("  {name}  {error}"),
             }
-            Err(error) => format!("  {name}  {error}"),
-        }
-    }).collect();
+        })
+        .collect();
     lines.sort();
     for line in lines {
         let _ = writeln!(out, "{line}");
@@ -227,7 +247,12 @@ fn system(store: &Path) -> String {
     if let Ok(found) = rustix::fs::statvfs(directory) {
         let bytes = |blocks: u64| size(blocks.saturating_mul(found.f_frsize));
         let (free, all) = (bytes(found.f_bavail), bytes(found.f_blocks));
-        let _ = writeln!(out, "# {}\n{free} free of {all}, {} inodes free\n", directory.display(), found.f_favail);
+        let _ = writeln!(
+            out,
+            "# {}\n{free} free of {all}, {} inodes free\n",
+            directory.display(),
+            found.f_favail
+        );
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let concerns = |line: &&str| line.split(' ').nth(1).is_some_and(|place| directory.starts_with(place));
@@ -244,7 +269,8 @@ fn journal() -> String {
         Err(error) => return format!("journalctl cannot be run: {error}\n"),
     };
     let mut bytes = Vec::new();
-    let read = child.stdout.take().map_or(Ok(0), |out| out.take(JOURNAL_BYTES - 1024).read_to_end(&mut bytes));
+    let read =
+        child.stdout.take().map_or(Ok(0), |out| out.take(JOURNAL_BYTES - 1024).read_to_end(&mut bytes));
     // It may still want to write what is not wanted any more.
     let _ = child.kill();
     let _ = child.wait();

@@ -60,7 +60,9 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock, again: &str)
     let left = until.as_second().saturating_sub(now.as_second());
     let seen = format!("valid until {}, {} left", date(until), lasting(left.max(0)));
     let renewal = match renews {
-        true => "see 'journalctl -u edgesync' why renewing fails, and that the cloud's join service can be reached",
+        true => {
+            "see 'journalctl -u edgesync' why renewing fails, and that the cloud's join service can be reached"
+        }
         false => "set identity.cloud to the address of the join service, so that the agent renews it",
     };
     let overdue = Schedule::new(certificate, LATEST).planned() <= now;

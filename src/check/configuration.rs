@@ -4,13 +4,8 @@ use super::{Check, Finding, Look, ONE, Patient};
 use crate::config::edge::Config;
 use crate::config::{self, ConfigErrors, Place, Problem};
 
-pub(super) const CHECK: Check = Check {
-    id: "configuration",
-    title: "Configuration",
-    needs: &[],
-    limit: ONE,
-    look: Look::Files(look),
-};
+pub(super) const CHECK: Check =
+    Check { id: "configuration", title: "Configuration", needs: &[], limit: ONE, look: Look::Files(look) };
 
 /// Problems that are shown; `check-config` shows all.
 const SHOWN: usize = 3;

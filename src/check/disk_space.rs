@@ -38,11 +38,15 @@ fn look(patient: &mut Patient) -> Finding {
 fn judge(directory: &Path, free: u64, used: u64, most: u64) -> Finding {
     let shown = directory.display();
     let wanted = most.saturating_sub(used);
-    let seen = format!("{} free in {shown}; the database has {} of at most {}", size(free), size(used), size(most));
+    let seen =
+        format!("{} free in {shown}; the database has {} of at most {}", size(free), size(used), size(most));
     if free < LEAST {
         Finding::failed(seen, "make room on that disk: nothing new can be kept")
     } else if free < wanted {
-        Finding::warning(seen, format!("make room on that disk, or set store.max_size below {}", size(free + used)))
+        Finding::warning(
+            seen,
+            format!("make room on that disk, or set store.max_size below {}", size(free + used)),
+        )
     } else {
         Finding::ok(seen)
     }
@@ -72,6 +76,9 @@ mod tests {
         let bed = Bed::new("[store]\nmax_size = \"16MiB\"\n");
         let finding = look(&mut bed.patient());
         let Finding::Ok(seen) = finding else { panic!("{finding:?}") };
-        assert!(seen.contains(&format!("free in {}", bed.path("").display()).trim_end_matches('/').to_owned()), "{seen}");
+        assert!(
+            seen.contains(&format!("free in {}", bed.path("").display()).trim_end_matches('/').to_owned()),
+            "{seen}"
+        );
     }
 }

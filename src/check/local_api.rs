@@ -45,12 +45,14 @@ async fn look(patient: &mut Patient) -> Finding {
             Finding::failed(format!("{shown} may not be used: {source}"), next)
         }
         Err(error) if patient.agent_runs => {
-            let seen = format!("a process has the database open, but {shown} does not answer: {}", chain(&error));
+            let seen =
+                format!("a process has the database open, but {shown} does not answer: {}", chain(&error));
             Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
         }
-        Err(ClientError::Connect { .. }) => {
-            Finding::warning(format!("the agent does not run: nobody answers at {shown}"), "systemctl start edgesync")
-        }
+        Err(ClientError::Connect { .. }) => Finding::warning(
+            format!("the agent does not run: nobody answers at {shown}"),
+            "systemctl start edgesync",
+        ),
         Err(error) => {
             let seen = format!("{shown} does not answer as an agent: {}", chain(&error));
             Finding::failed(seen, "see 'journalctl -u edgesync'")
@@ -103,9 +105,7 @@ mod tests {
 
     #[test]
     fn an_agent_of_another_version_or_node_is_to_be_restarted() {
-        let status = |version: &str, node: &str, writing: &str| {
-            json!({ "node": node, "agent": { "version": version }, "store": { "writing": writing } })
-        };
+        let status = |version: &str, node: &str, writing: &str| json!({ "node": node, "agent": { "version": version }, "store": { "writing": writing } });
         ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s answers, version");
         warned(answered(&status("0.0.1", "a", "works"), "a", "/s"), "version 0.0.1", "restart");
         warned(answered(&status(VERSION, "b", "works"), "a", "/s"), "node 'b'", "restart");

@@ -40,7 +40,10 @@ async fn look(patient: &Patient) -> Finding {
     match probe(patient, |topics, node| vec![topics.down(node), topics.cloud()]).await {
         Ok((link, _)) => {
             link.shutdown(Vec::new(), FAREWELL).await;
-            Finding::ok(format!("{} lets this node in and grants its subscriptions", patient.config().link.broker))
+            Finding::ok(format!(
+                "{} lets this node in and grants its subscriptions",
+                patient.config().link.broker
+            ))
         }
         Err(problem) => problem.finding(),
     }
@@ -93,7 +96,9 @@ impl Problem {
                 "correct the broker's access rules: 'edgesync-cloud broker-config' prints the right ones"
             }
             Cause::TakenOver { .. } => "find the other device with this node's name, and rename one of them",
-            Cause::Protocol { .. } | Cause::Closed => "see that an MQTT v5 broker listens there, and see its log",
+            Cause::Protocol { .. } | Cause::Closed => {
+                "see that an MQTT v5 broker listens there, and see its log"
+            }
             _ => "see the broker's log",
         };
         Finding::failed(cause.to_string(), next)
@@ -168,9 +173,17 @@ mod tests {
     fn refusals_have_their_own_next_step() {
         let refused = |cause| Problem::Cause(cause).finding();
         let reason = || "not authorized".to_owned();
-        failed(refused(Cause::NotAuthorized { code: 0x87, reason: reason() }), "not authorized", "broker-config");
+        failed(
+            refused(Cause::NotAuthorized { code: 0x87, reason: reason() }),
+            "not authorized",
+            "broker-config",
+        );
         let filter = "a/b".to_owned();
-        failed(refused(Cause::SubscriptionRefused { filter, code: 0x87, reason: reason() }), "a/b", "access rules");
+        failed(
+            refused(Cause::SubscriptionRefused { filter, code: 0x87, reason: reason() }),
+            "a/b",
+            "access rules",
+        );
         failed(refused(Cause::TakenOver { client_id: "gw".into() }), "gw", "rename");
         failed(refused(Cause::Closed), "closed", "MQTT v5");
     }

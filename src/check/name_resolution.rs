@@ -26,7 +26,8 @@ async fn look(patient: &mut Patient) -> Finding {
     patient.addresses = match found {
         Ok(found) => found.take(MOST).collect(),
         Err(error) => {
-            let next = "see that link.broker is right and that this device has a name server (/etc/resolv.conf)";
+            let next =
+                "see that link.broker is right and that this device has a name server (/etc/resolv.conf)";
             return Finding::failed(format!("'{}' has no address: {error}", broker.host), next);
         }
     };

@@ -78,7 +78,8 @@ impl Wrongs {
             self.failures.push((seen, format!("chmod go-w {shown}")));
         }
         if !user.may(metadata, 0o4) {
-            let seen = format!("{} cannot read {shown} (owner {}, mode {mode:04o})", user.name, metadata.uid());
+            let seen =
+                format!("{} cannot read {shown} (owner {}, mode {mode:04o})", user.name, metadata.uid());
             self.failures.push((seen, format!("chown {} {shown}", user.uid)));
         }
     }
@@ -87,15 +88,21 @@ impl Wrongs {
         let shown = directory.display();
         match fs::metadata(directory) {
             Ok(metadata) if !metadata.is_dir() => {
-                self.failures.push((format!("{shown} is no directory"), "set store.path to another place".into()));
+                self.failures
+                    .push((format!("{shown} is no directory"), "set store.path to another place".into()));
             }
             Ok(metadata) if !user.may(&metadata, 0o3) => {
                 let mode = metadata.mode() & 0o7777;
-                let seen = format!("{} cannot write into {shown} (owner {}, mode {mode:04o})", user.name, metadata.uid());
+                let seen = format!(
+                    "{} cannot write into {shown} (owner {}, mode {mode:04o})",
+                    user.name,
+                    metadata.uid()
+                );
                 self.failures.push((seen, format!("chown -R {} {shown}", user.uid)));
             }
             Ok(metadata) if metadata.mode() & 0o1002 == 0o002 => {
-                self.failures.push((format!("everybody can write into {shown}"), format!("chmod o-w {shown}")));
+                self.failures
+                    .push((format!("everybody can write into {shown}"), format!("chmod o-w {shown}")));
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -103,7 +110,8 @@ impl Wrongs {
                 self.warnings.push((format!("{shown} does not exist yet"), next.to_owned()));
             }
             Err(error) => {
-                self.warnings.push((format!("{shown} cannot be looked at: {error}"), "run the check as root".into()));
+                self.warnings
+                    .push((format!("{shown} cannot be looked at: {error}"), "run the check as root".into()));
             }
         }
     }

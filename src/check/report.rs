@@ -55,13 +55,15 @@ impl Report {
     pub fn to_json(&self) -> Value {
         let checks = self.0.iter().map(|(id, title, finding)| {
             let (message, next) = finding.words();
-            let mut check = json!({ "id": id, "title": title, "status": finding.status(), "message": message });
+            let mut check =
+                json!({ "id": id, "title": title, "status": finding.status(), "message": message });
             if let (Some(next), Some(check)) = (next, check.as_object_mut()) {
                 check.insert("next".to_owned(), json!(next));
             }
             check
         });
-        let counts = ["ok", "warning", "skipped", "failed"].map(|status| (status.to_owned(), json!(self.count(status))));
+        let counts = ["ok", "warning", "skipped", "failed"]
+            .map(|status| (status.to_owned(), json!(self.count(status))));
         let worst = ["failed", "warning"].into_iter().find(|status| self.count(status) > 0);
         json!({
             "version": env!("CARGO_PKG_VERSION"),

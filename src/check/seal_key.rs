@@ -29,7 +29,9 @@ fn look(patient: &mut Patient) -> Finding {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"))
         }
-        Err(error) => Finding::failed(format!("{shown} cannot be looked at: {error}"), "run the check as root"),
+        Err(error) => {
+            Finding::failed(format!("{shown} cannot be looked at: {error}"), "run the check as root")
+        }
         Ok(metadata) if !metadata.is_file() || metadata.len() > LARGEST => {
             Finding::failed(format!("{shown} is no file with keys"), "set seal.key_file to another place")
         }
@@ -38,7 +40,9 @@ fn look(patient: &mut Patient) -> Finding {
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 Finding::failed(format!("{shown} is damaged: it is no text"), again)
             }
-            Err(error) => Finding::failed(format!("{shown} cannot be read: {error}"), "run the check as root"),
+            Err(error) => {
+                Finding::failed(format!("{shown} cannot be read: {error}"), "run the check as root")
+            }
         },
     }
 }
@@ -49,7 +53,8 @@ fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
     };
     let sealed = patient.sealed.clone().unwrap_or_default();
-    let lost: u64 = sealed.iter().filter(|(key, _)| !keys.contains(&key.as_str())).map(|(_, bodies)| bodies).sum();
+    let lost: u64 =
+        sealed.iter().filter(|(key, _)| !keys.contains(&key.as_str())).map(|(_, bodies)| bodies).sum();
     if lost > 0 {
         let seen = format!("{lost} objects are sealed with keys that are not in {shown}");
         return Finding::failed(seen, format!("put the right key file back, or {again}"));
@@ -103,7 +108,11 @@ mod tests {
         fs::write(&path, file(&["17"])).unwrap();
         ok(look(&mut patient), "3 sealed objects fit");
         fs::write(&path, file(&["18"])).unwrap();
-        failed(look(&mut patient), "3 objects are sealed with keys that are not in", "put the right key file back");
+        failed(
+            look(&mut patient),
+            "3 objects are sealed with keys that are not in",
+            "put the right key file back",
+        );
         fs::write(&path, file(&["17", "18"])).unwrap();
         warned(look(&mut patient), "a rotation has not ended", "seal rotate");
         let damaged = file(&["17"]).replace("c2Vj", "c2Vk");

@@ -49,30 +49,36 @@ fn judge(unit: &BTreeMap<&str, &str>) -> Finding {
     let restarts: u64 = is("NRestarts").parse().unwrap_or(0);
     let state = format!("{UNIT} is {} ({})", is("ActiveState"), is("SubState"));
     match (is("LoadState"), is("ActiveState"), is("UnitFileState")) {
-        ("not-found", ..) => Finding::warning(format!("there is no {UNIT}"), "install the package of edgesync"),
-        (load, ..) if load != "loaded" => {
-            Finding::failed(format!("{UNIT} is {load}"), format!("systemctl daemon-reload, then systemctl status {UNIT}"))
+        ("not-found", ..) => {
+            Finding::warning(format!("there is no {UNIT}"), "install the package of edgesync")
         }
+        (load, ..) if load != "loaded" => Finding::failed(
+            format!("{UNIT} is {load}"),
+            format!("systemctl daemon-reload, then systemctl status {UNIT}"),
+        ),
         (_, "failed", _) => Finding::failed(
             format!("{state}: {}", is("Result")),
             format!("see 'journalctl -u {UNIT}', then systemctl restart {UNIT}"),
         ),
-        (_, "active" | "reloading", "enabled" | "enabled-runtime" | "static" | "linked" | "generated" | "") => {
-            match restarts > RESTARTS {
-                true => Finding::warning(
-                    format!("{state}, but was restarted {restarts} times"),
-                    format!("see 'journalctl -u {UNIT}' why it ended"),
-                ),
-                false => Finding::ok(format!("{state}, {}", is("UnitFileState"))),
-            }
-        }
+        (
+            _,
+            "active" | "reloading",
+            "enabled" | "enabled-runtime" | "static" | "linked" | "generated" | "",
+        ) => match restarts > RESTARTS {
+            true => Finding::warning(
+                format!("{state}, but was restarted {restarts} times"),
+                format!("see 'journalctl -u {UNIT}' why it ended"),
+            ),
+            false => Finding::ok(format!("{state}, {}", is("UnitFileState"))),
+        },
         (_, "active" | "reloading", other) => Finding::warning(
             format!("{state}, but {other}: it will not run after the next start of the device"),
             format!("systemctl enable {UNIT}"),
         ),
-        (_, "activating", _) => {
-            Finding::warning(format!("{state}, {restarts} restarts"), format!("see 'journalctl -u {UNIT}' what it waits for"))
-        }
+        (_, "activating", _) => Finding::warning(
+            format!("{state}, {restarts} restarts"),
+            format!("see 'journalctl -u {UNIT}' what it waits for"),
+        ),
         _ => Finding::warning(state, format!("systemctl enable --now {UNIT}")),
     }
 }

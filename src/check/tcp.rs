@@ -63,7 +63,9 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
 
 fn advice(problem: &io::Error) -> &'static str {
     match problem.kind() {
-        io::ErrorKind::ConnectionRefused => "start it there, or correct the port: the machine answers, nothing listens",
+        io::ErrorKind::ConnectionRefused => {
+            "start it there, or correct the port: the machine answers, nothing listens"
+        }
         io::ErrorKind::TimedOut => "see that no firewall drops the connection, and that the address is right",
         _ => "see that this device has a route to it ('ip route get')",
     }

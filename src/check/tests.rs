@@ -43,7 +43,8 @@ impl Bed {
             true => more.replace("[store]\n", &store_section),
             false => format!("{store_section}{more}"),
         };
-        let text = format!("[node]\nname = \"gw-1\"\n[api]\nsocket = {:?}\n{more}", socket.display().to_string());
+        let text =
+            format!("[node]\nname = \"gw-1\"\n[api]\nsocket = {:?}\n{more}", socket.display().to_string());
         fs::write(self.config_path(), text).unwrap();
         fs::set_permissions(self.config_path(), fs::Permissions::from_mode(0o644)).unwrap();
     }
@@ -141,7 +142,11 @@ async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
     assert_eq!(report.0.len(), CHECKS.len());
     assert!(matches!(report.finding("configuration"), Some(Finding::Failed { .. })));
     for id in ["permissions", "database-integrity", "mqtt", "cloud"] {
-        assert_eq!(report.finding(id), Some(&Finding::skipped("not checked because of: Configuration")), "{id}");
+        assert_eq!(
+            report.finding(id),
+            Some(&Finding::skipped("not checked because of: Configuration")),
+            "{id}"
+        );
     }
 }
 

@@ -29,10 +29,16 @@ async fn look(patient: &Patient) -> Finding {
     let link = patient.config().link;
     let host = link.broker.host.as_str();
     let client = match patient.tls() {
-        None if link.broker.is_local() => return Finding::skipped("the link is without TLS, on this machine"),
+        None if link.broker.is_local() => {
+            return Finding::skipped("the link is without TLS, on this machine");
+        }
         None => {
-            let seen = format!("{} is without TLS: whoever is on the way reads and writes along", link.broker);
-            return Finding::warning(seen, "join the cloud with 'edgesync join', or set link.broker to mqtts://");
+            let seen =
+                format!("{} is without TLS: whoever is on the way reads and writes along", link.broker);
+            return Finding::warning(
+                seen,
+                "join the cloud with 'edgesync join', or set link.broker to mqtts://",
+            );
         }
         Some(Err(problem)) => {
             return Finding::failed(problem, "join again with a new token: 'edgesync join --force'");
@@ -49,14 +55,18 @@ async fn look(patient: &Patient) -> Finding {
 }
 
 async fn handshake(client: &crate::tls::Client, host: &str, patient: &Patient) -> Result<(), HandshakeError> {
-    let network = |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
+    let network =
+        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
     let stream = TcpStream::connect(patient.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
     // With TLS 1.3 the client's certificate is judged only now; a broker that takes it waits for a CONNECT.
     match timeout(REFUSAL, stream.read_u8()).await {
         Ok(Err(error)) => match HandshakeError::of_io(host, &error) {
             Some(refused) => Err(refused),
-            None => Err(HandshakeError::Network { host: host.to_owned(), problem: format!("closed right after it: {error}") }),
+            None => Err(HandshakeError::Network {
+                host: host.to_owned(),
+                problem: format!("closed right after it: {error}"),
+            }),
         },
         Ok(Ok(_)) | Err(_) => Ok(()),
     }
@@ -71,12 +81,18 @@ fn explain(error: &HandshakeError) -> Finding {
         HandshakeError::OtherName { .. } => {
             "write one of those names in link.broker, or give the broker a certificate with the name used here"
         }
-        HandshakeError::OutsideItsTime { .. } => "set the clock if it is wrong here, else renew the broker's certificate",
+        HandshakeError::OutsideItsTime { .. } => {
+            "set the clock if it is wrong here, else renew the broker's certificate"
+        }
         HandshakeError::Refused { .. } => {
             "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'"
         }
-        HandshakeError::NotTls { .. } => "write the port where the broker speaks TLS (8883 by custom) in link.broker",
-        HandshakeError::Network { .. } => "see the broker's log, and that nothing in between cuts connections",
+        HandshakeError::NotTls { .. } => {
+            "write the port where the broker speaks TLS (8883 by custom) in link.broker"
+        }
+        HandshakeError::Network { .. } => {
+            "see the broker's log, and that nothing in between cuts connections"
+        }
     };
     Finding::failed(error.to_string(), next)
 }
@@ -93,7 +109,10 @@ mod tests {
         for (error, next) in [
             (HandshakeError::OtherAuthority { host: host() }, "join --force"),
             (HandshakeError::OtherName { host: host(), names: vec!["c".into()] }, "one of those names"),
-            (HandshakeError::OutsideItsTime { host: host(), from: time, until: time, now: time }, "set the clock"),
+            (
+                HandshakeError::OutsideItsTime { host: host(), from: time, until: time, now: time },
+                "set the clock",
+            ),
             (HandshakeError::Refused { host: host(), reason: "revoked".into() }, "join --force"),
             (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),
             (HandshakeError::Network { host: host(), problem: "x".into() }, "broker's log"),

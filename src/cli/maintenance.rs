@@ -44,7 +44,10 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let sealed: u64 = copied.sealed.values().sum();
     if sealed > 0 {
         let key = config.seal.key_file.display();
-        sheet.line("sealed", format!("{sealed} objects: to read them {key} is needed, which is not in the copy"))?;
+        sheet.line(
+            "sealed",
+            format!("{sealed} objects: to read them {key} is needed, which is not in the copy"),
+        )?;
     } else {
         sheet.line("sealed", "none")?;
     }
@@ -87,7 +90,9 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let repaired = match result {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
-            return refused("the agent runs: stop it first, 'systemctl stop edgesync', or have it mend the database itself with 'edgesync verify --online'");
+            return refused(
+                "the agent runs: stop it first, 'systemctl stop edgesync', or have it mend the database itself with 'edgesync verify --online'",
+            );
         }
         Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(error))),
     };
@@ -170,7 +175,8 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
         sheet.line("result", "sound: checksums, count, digest and indexes fit")?;
         return Ok(0);
     }
-    sheet.line("result", "damaged: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'")?;
+    sheet
+        .line("result", "damaged: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'")?;
     Ok(EXIT_FAILED)
 }
 
@@ -181,9 +187,14 @@ fn online(sheet: &mut Sheet<'_>, answer: &Value) -> anyhow::Result<u8> {
     let problem = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str);
     let removed = number("/store/removed") + number("/store/localRemoved") + number("/store/outboxRemoved");
     match problem("/store/problem") {
-        Some(problem) => sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?,
+        Some(problem) => {
+            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?
+        }
         None if removed > 0 => {
-            sheet.line("agent", format!("{} rows checked, {removed} damaged ones removed", number("/store/rows")))?;
+            sheet.line(
+                "agent",
+                format!("{} rows checked, {removed} damaged ones removed", number("/store/rows")),
+            )?;
         }
         None => sheet.line("agent", format!("{} rows checked, none damaged", number("/store/rows")))?,
     }
@@ -192,12 +203,17 @@ fn online(sheet: &mut Sheet<'_>, answer: &Value) -> anyhow::Result<u8> {
         return Ok(EXIT_FAILED);
     }
     let applied = number("/cloud/applied");
-    sheet.line("cloud", match (is("/cloud/differed"), applied) {
-        (false, 0) => "records the same".to_owned(),
-        (true, 0) => "had other records of this node, which are corrected".to_owned(),
-        (false, applied) => format!("records the same, {applied} changes came meanwhile"),
-        (true, applied) => format!("had other records of this node: corrected, {applied} changes were sent again"),
-    })?;
+    sheet.line(
+        "cloud",
+        match (is("/cloud/differed"), applied) {
+            (false, 0) => "records the same".to_owned(),
+            (true, 0) => "had other records of this node, which are corrected".to_owned(),
+            (false, applied) => format!("records the same, {applied} changes came meanwhile"),
+            (true, applied) => {
+                format!("had other records of this node: corrected, {applied} changes were sent again")
+            }
+        },
+    )?;
     Ok(0)
 }
 
@@ -243,13 +259,17 @@ impl Repaired {
         for reset in &self.resets {
             sheet.line("damage", &reset.cause)?;
             sheet.line("kept", format!("{} objects", reset.kept))?;
-            sheet.line("lost", format!("{} objects that are known; the cloud sends them again", reset.lost))?;
+            sheet
+                .line("lost", format!("{} objects that are known; the cloud sends them again", reset.lost))?;
             if let Some(aside) = &reset.set_aside {
                 sheet.line("set aside", aside.display())?;
             }
         }
         if self.others_removed > 0 {
-            sheet.line("removed", format!("{} damaged Leases, Events or items for the cloud", self.others_removed))?;
+            sheet.line(
+                "removed",
+                format!("{} damaged Leases, Events or items for the cloud", self.others_removed),
+            )?;
         }
         let mended = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
         let result = if mended { "repaired" } else { "nothing was damaged" };

@@ -21,7 +21,10 @@ pub(super) struct Redactor {
 }
 
 impl Redactor {
-    pub(super) fn new(values: impl IntoIterator<Item = String>, names: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn new(
+        values: impl IntoIterator<Item = String>,
+        names: impl IntoIterator<Item = String>,
+    ) -> Self {
         let values = values.into_iter().map(|value| value.trim().to_owned());
         let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
         // A value may be a part of another.
@@ -77,7 +80,9 @@ impl Redactor {
         // Whether the last word was a key, and whether what makes the next word its value was between.
         let (mut key, mut armed) = (false, false);
         while let Some(c) = rest.chars().next() {
-            let end = rest.find(|c| is_word(c) != is_word(rest.chars().next().unwrap_or(' '))).unwrap_or(rest.len());
+            let end = rest
+                .find(|c| is_word(c) != is_word(rest.chars().next().unwrap_or(' ')))
+                .unwrap_or(rest.len());
             let (piece, after) = rest.split_at(end);
             rest = after;
             if !is_word(c) {
@@ -88,6 +93,11 @@ impl Redactor {
             }
             if std::mem::take(&mut armed) {
                 out.push_str(GONE);
+                continue;
+            }
+            if piece == ":" && key {
+                armed = true;
+                out.push_str(piece);
                 continue;
             }
             let bearer = piece.eq_ignore_ascii_case("bearer");
@@ -127,7 +137,8 @@ impl Redactor {
 }
 
 fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | '%' | '~' | '#' | '*' | '!' | '$')
+    c.is_alphanumeric()
+        || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | '%' | '~' | '#' | '*' | '!' | '$')
 }
 
 /// Tokens of JWT form, with the fingerprint before them or not, and sealed bodies.
@@ -149,7 +160,10 @@ mod tests {
     use serde_json::json;
 
     fn redactor() -> Redactor {
-        Redactor::new(["broker-pass-1\n".to_owned(), "abc".to_owned()], ["db-login".to_owned(), "tls".to_owned()])
+        Redactor::new(
+            ["broker-pass-1\n".to_owned(), "abc".to_owned()],
+            ["db-login".to_owned(), "tls".to_owned()],
+        )
     }
 
     #[test]
@@ -186,15 +200,16 @@ mod tests {
 
     #[test]
     fn json_keeps_its_shape() {
-        let value = json!({ "tls": 1, "a": ["shop/db-login", 2], "token": "x", "tokens": { "password": "y" } });
-        let expected =
-            json!({ "tls": 1, "a": ["shop/<redacted>", 2], "token": "<redacted>", "tokens": { "password": "<redacted>" } });
+        let value =
+            json!({ "tls": 1, "a": ["shop/db-login", 2], "token": "x", "tokens": { "password": "y" } });
+        let expected = json!({ "tls": 1, "a": ["shop/<redacted>", 2], "token": "<redacted>", "tokens": { "password": "<redacted>" } });
         assert_eq!(redactor().json(&value), expected);
     }
 
     #[test]
     fn text_without_secrets_stays_as_it_is() {
-        let text = "2026-11-21T13:00:00Z INFO in sync, objects=12\n[link]\nbroker = \"mqtts://b\"\nä ß \u{1f600}\n";
+        let text =
+            "2026-11-21T13:00:00Z INFO in sync, objects=12\n[link]\nbroker = \"mqtts://b\"\nä ß \u{1f600}\n";
         assert_eq!(redactor().text(text), text);
         assert_eq!(redactor().text(""), "");
     }

@@ -72,7 +72,9 @@ async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
     let mut bundle = collect(&bed.config_path(), &report, &client).await;
     bundle.text(
         "journal.txt",
-        &format!("t gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"),
+        &format!(
+            "t gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"
+        ),
     );
     for (name, content) in &bundle.files {
         let text = String::from_utf8(content.clone()).unwrap();

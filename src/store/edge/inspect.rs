@@ -77,9 +77,12 @@ impl Inspection {
         problems.extend(many(self.outbox_damaged, "item for the cloud"));
         if !self.adds_up && self.damaged == 0 {
             let (rows, count) = (self.rows, self.totals.count);
-            problems.push(format!("{rows} objects do not add up to the recorded count of {count} and its digest"));
+            problems.push(format!(
+                "{rows} objects do not add up to the recorded count of {count} and its digest"
+            ));
         }
-        problems.extend(self.structure.as_ref().map(|text| format!("the file's structure is damaged: {text}")));
+        problems
+            .extend(self.structure.as_ref().map(|text| format!("the file's structure is damaged: {text}")));
         problems
     }
 }
@@ -215,8 +218,7 @@ pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, Store
 
 /// How many bodies are sealed with which key.
 fn sealed_with(conn: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
-    let mut statement =
-        conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
+    let mut statement = conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
     let mut rows = statement.query([])?;
     let mut keys = BTreeMap::new();
     while let Some(row) = rows.next()? {

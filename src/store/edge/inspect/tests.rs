@@ -44,8 +44,10 @@ fn whole(path: &Path) -> Inspection {
 }
 
 fn names(dir: &TempDir) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
