@@ -41,7 +41,8 @@ impl<'a> Service<'a> {
         let pid_file = pid_file(name);
         let limits =
             [format!("--nofile={}", unit.one("LimitNOFILE")), format!("--core={}", unit.one("LimitCORE"))];
-        let mut words = vec!["sh", "-c", BECOME, "sh", &pid_file, unit.one("UMask"), "prlimit", &limits[0], &limits[1]];
+        let mut words =
+            vec!["sh", "-c", BECOME, "sh", &pid_file, unit.one("UMask"), "prlimit", &limits[0], &limits[1]];
         words.extend(["setpriv", "--reuid", user, "--regid", group, "--clear-groups"]);
         words.extend(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]);
         let mut variables = unit.environment(root);
@@ -74,7 +75,12 @@ impl<'a> Service<'a> {
                 }
             }
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{} ended ({ended:?}) instead of getting ready:\n{}", self.unit.name, self.log());
+            assert!(
+                ended.is_none(),
+                "{} ended ({ended:?}) instead of getting ready:\n{}",
+                self.unit.name,
+                self.log()
+            );
             assert!(start.elapsed() < limit, "{} does not get ready:\n{}", self.unit.name, self.log());
         }
     }
