@@ -360,11 +360,16 @@ fn renews(root: &Root) {
 
 /// As after a downgrade: what a newer program has written is not touched.
 fn refuses_a_newer_database(root: &Root, unit: &Unit) {
-    // After an orderly end the database is complete in its file; the version is at offset 60 (SQLite, "user version").
+    // After an orderly end the database is complete in its file. SQLite cannot open it where it is, behind another root.
     let path = root.path(DATABASE);
     let before = std::fs::read(&path).unwrap();
-    let mut newer = before.clone();
-    newer[60..64].copy_from_slice(&9999_u32.to_be_bytes());
+    let copy = root.log_file("newer.db");
+    std::fs::write(&copy, &before).unwrap();
+    let conn = rusqlite::Connection::open(&copy).unwrap();
+    let newer = "INSERT INTO migrations VALUES (9999, '9999_x.sql', 0, ''); PRAGMA user_version = 9999;";
+    conn.execute_batch(newer).unwrap();
+    conn.close().unwrap();
+    let newer = std::fs::read(&copy).unwrap();
     std::fs::write(&path, &newer).unwrap();
     let service = Service::spawn(root, unit);
     let log = root.log_file("edgesync");
