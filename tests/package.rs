@@ -59,7 +59,7 @@ fn an_installation_makes_user_directories_unit_and_manuals_and_waits_for_the_joi
         assert!(root.run(&[name, "--version"]).starts_with(&format!("{name} ")));
         let wants = format!("/etc/systemd/system/multi-user.target.wants/{name}.service");
         assert!(root.exists(&wants), "{name} starts with the machine");
-        assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 2);
+        assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
         assert!(root.exists(&format!("/usr/share/doc/{name}/copyright")));
         has_a_page_for_each_command(&root, name, &[name]);
     }
@@ -85,7 +85,8 @@ fn has_a_page_for_each_command(root: &Root, name: &str, words: &[&str]) {
         return;
     };
     let commands = list.lines().take_while(|line| !line.is_empty());
-    let named = commands.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    let named =
+        commands.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     for command in named.filter(|command| *command != "help") {
         let mut below = words.to_vec();
         below.push(command);
@@ -106,10 +107,11 @@ fn the_installed_units_are_valid_and_locked_down() {
         let is_older = |line: &&str| {
             ["RestartSteps", "RestartMaxDelaySec"]
                 .iter()
-                .any(|key| line.contains(&format!("Unknown key name '{key}'")))
+                .any(|key| line.contains("Unknown key") && line.contains(&format!("'{key}'")))
         };
         // Units of the machine itself are looked at, too.
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains("edgesync") && !is_older(line)).collect();
+        let ours: Vec<&str> =
+            said.lines().filter(|line| line.contains("edgesync") && !is_older(line)).collect();
         assert!(ours.is_empty() && verified.status.success(), "{said}");
         root.run(&["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", &unit]);
     }
@@ -126,7 +128,7 @@ fn a_removal_keeps_what_a_purge_takes_and_an_upgrade_asks_nothing() {
     root.write("/etc/edgesync/edgesync-cloud.toml", cloud);
     root.write(CONFIG, "[node]\nname = \"kept\"\n");
     root.write("/var/lib/edgesync/seal.key", "kept");
-    root.run(&["deb-systemd-helper", "disable", "edgesync-cloud.service"]);
+    root.run(&["env", "SYSTEMD_OFFLINE=1", "systemctl", "--quiet", "disable", "edgesync-cloud.service"]);
 
     let (one, other) = (root.package(BUILT, "edgesync"), root.package(NEXT, "edgesync"));
     assert_ne!(one, other);
@@ -232,7 +234,15 @@ fn a_device_joins_syncs_renews_and_survives_upgrade_removal_and_purge() {
 /// mosquitto with what `edgesync-cloud broker-config` writes for it, under its own user.
 fn start_mosquitto(root: &Root) {
     let directory = "/etc/mosquitto/edgesync";
-    root.run(&["edgesync-cloud", "broker-config", "mosquitto", "--output", directory, "--name", "cloud.test"]);
+    root.run(&[
+        "edgesync-cloud",
+        "broker-config",
+        "mosquitto",
+        "--output",
+        directory,
+        "--name",
+        "cloud.test",
+    ]);
     root.run(&["chown", "-R", "mosquitto:", directory]);
     let files = root.names(directory);
     let config = files.iter().find(|name| name.ends_with(".conf")).unwrap_or_else(|| panic!("{files:?}"));
@@ -270,7 +280,15 @@ fn join(root: &Root) {
     assert_eq!(root.owner(IDENTITIES).user, "edgesync");
     assert_eq!(root.owner(CONFIG).mode & 0o022, 0, "only root writes the configuration");
     // Its owner can read what it is to read.
-    root.run(&["setpriv", "--reuid=edgesync", "--regid=edgesync", "--clear-groups", "edgesync", "check-config", "-q"]);
+    root.run(&[
+        "setpriv",
+        "--reuid=edgesync",
+        "--regid=edgesync",
+        "--clear-groups",
+        "edgesync",
+        "check-config",
+        "-q",
+    ]);
 }
 
 /// The directory of the identity in force.
@@ -307,7 +325,17 @@ fn is_private_on_the_disk(root: &Root) {
     let open = root.run(&["find", "/var/lib/edgesync", "-perm", "/o=rwx", "!", "-type", "l"]);
     assert_eq!(open, "", "readable by everybody");
     for secret in [MARKER.to_owned(), base64_of_the_marker(root)] {
-        let found = root.attempt(&["grep", "-r", "-l", "-a", "-F", "-e", &secret, "/var/lib/edgesync", "/etc/edgesync"]);
+        let found = root.attempt(&[
+            "grep",
+            "-r",
+            "-l",
+            "-a",
+            "-F",
+            "-e",
+            &secret,
+            "/var/lib/edgesync",
+            "/etc/edgesync",
+        ]);
         assert_eq!(found.status.code(), Some(1), "{}", String::from_utf8_lossy(&found.stdout));
     }
 }
@@ -332,20 +360,25 @@ fn renews(root: &Root) {
 
 /// As after a downgrade: what a newer program has written is not touched.
 fn refuses_a_newer_database(root: &Root, unit: &Unit) {
-    let set_version = |version: u32| -> u32 {
-        let conn = rusqlite::Connection::open(root.path(DATABASE)).unwrap();
-        let before = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        conn.pragma_update(None, "user_version", version).unwrap();
-        before
-    };
-    let version = set_version(9999);
+    // After an orderly end the database is complete in its file. SQLite cannot open it where it is, behind another root.
+    let path = root.path(DATABASE);
+    let before = std::fs::read(&path).unwrap();
+    let copy = root.log_file("newer.db");
+    std::fs::write(&copy, &before).unwrap();
+    let conn = rusqlite::Connection::open(&copy).unwrap();
+    let newer = "INSERT INTO migrations VALUES (9999, '9999_x.sql', 0, ''); PRAGMA user_version = 9999;";
+    conn.execute_batch(newer).unwrap();
+    conn.close().unwrap();
+    let newer = std::fs::read(&copy).unwrap();
+    std::fs::write(&path, &newer).unwrap();
     let service = Service::spawn(root, unit);
     let log = root.log_file("edgesync");
     let ended = service.end();
     assert!(!ended.success());
     let said = std::fs::read_to_string(log).unwrap();
     assert!(said.contains("has schema version 9999"), "{said}");
-    assert_eq!(set_version(version), 9999, "the database is as it was");
+    assert!(std::fs::read(&path).unwrap() == newer, "the database is as it was");
+    std::fs::write(&path, &before).unwrap();
 }
 
 fn goes_away(root: &Root) {

@@ -157,6 +157,7 @@ pub struct JoinArgs {
 pub struct ConfigArgs {
     /// Configuration file
     #[arg(
+        id = "config",
         short = 'c',
         long = "config",
         value_name = "FILE",

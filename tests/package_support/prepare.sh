@@ -1,6 +1,7 @@
 # Runs in namespaces of its own: makes a throw-away root from an overlay of this machine's, says which process holds it,
 # and stays until its input ends. $1: a directory to mount on; $2: the directory with the packages.
 set -eu
+cd /
 top=$1
 root=$top/root
 mount -t tmpfs -o mode=0755 edgesync-test "$top"
@@ -19,5 +20,5 @@ echo gateway-7 >/proc/sys/kernel/hostname
 ip link set lo up
 # /proc is that of the machine here, so this is the process id there.
 read -r pid rest </proc/self/stat
-echo "ready $pid"
-exec chroot "$root" cat
+# Ready is said inside: whoever hears it finds the new root behind the process id.
+exec chroot "$root" sh -c 'echo "ready $1"; exec cat' sh "$pid"

@@ -74,8 +74,13 @@ impl Root {
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.inside.to_string()]);
-        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--wd=/", "--"]);
-        command.args(words).env_clear().env("PATH", SEARCH_PATH).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--"]);
+        command
+            .args(words)
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("LC_ALL", "C.UTF-8")
+            .stdin(Stdio::null());
         command
     }
 
@@ -147,7 +152,7 @@ impl Root {
         starts("/etc/passwd") || starts("/etc/group")
     }
 
-    /// Everything that differs from this machine and has `part` in its path.
+    /// Everything that differs from this machine and has `part` in its path, but for the cache of man.
     pub(crate) fn left_over(&self, part: &str) -> Vec<String> {
         let upper = format!("/proc/{}/root{}/upper", self.holder.id(), self.directory.path().display());
         let mut found = Vec::new();
@@ -159,7 +164,7 @@ impl Root {
                 let path = entry.path();
                 let inside = path.strip_prefix(&upper).unwrap().display().to_string();
                 let is_gone = metadata.rdev() == 0 && metadata.mode() & 0o170_000 == 0o020_000;
-                if inside.contains(part) && !is_gone {
+                if inside.contains(part) && !is_gone && !inside.starts_with("var/cache/man/") {
                     found.push(format!("/{inside}"));
                 }
                 if metadata.is_dir() {
@@ -174,7 +179,8 @@ impl Root {
     /// The package of this name in `/packages`, or in a directory there, for this machine.
     pub(crate) fn package(&self, directory: &str, name: &str) -> String {
         let is_it = |file: &String| {
-            file.starts_with(&format!("{name}_")) && Path::new(file).extension().is_some_and(|end| end == "deb")
+            file.starts_with(&format!("{name}_"))
+                && Path::new(file).extension().is_some_and(|end| end == "deb")
         };
         let files: Vec<String> = self.names(directory).into_iter().filter(is_it).collect();
         assert_eq!(files.len(), 1, "one package of {name} in {directory}: {files:?}");
@@ -197,7 +203,9 @@ impl Drop for Root {
 
 fn packages() -> PathBuf {
     let set = std::env::var_os(PACKAGES);
-    PathBuf::from(set.unwrap_or_else(|| panic!("{PACKAGES} is not set: packaging/test builds packages and sets it")))
+    PathBuf::from(
+        set.unwrap_or_else(|| panic!("{PACKAGES} is not set: packaging/test builds packages and sets it")),
+    )
 }
 
 fn succeeded(words: &[&str], output: &Output) -> String {

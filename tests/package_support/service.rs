@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::{Root, Unit};
 
-/// Notes its process id, which stays the same for what it turns into, and sets the file mode mask.
-const BECOME: &str = "echo $$ >\"$1\"; umask \"$2\"; shift 2; exec \"$@\"";
+/// Notes its process id, which stays the same for what it turns into, and sets file mode mask and limits; where the
+/// machine of the test grants fewer open files, that many must do.
+const BECOME: &str =
+    r#"echo $$ >"$1"; umask "$2"; ulimit -c "$3"; ulimit -n "$4" 2>/dev/null; shift 4; exec "$@""#;
 
 /// A started service.
 pub(crate) struct Service<'a> {
@@ -39,9 +41,9 @@ impl<'a> Service<'a> {
 
         let (user, group) = (unit.one("User"), unit.one("Group"));
         let pid_file = pid_file(name);
-        let limits =
-            [format!("--nofile={}", unit.one("LimitNOFILE")), format!("--core={}", unit.one("LimitCORE"))];
-        let mut words = vec!["sh", "-c", BECOME, "sh", &pid_file, unit.one("UMask"), "prlimit", &limits[0], &limits[1]];
+        let limits = [unit.one("UMask"), unit.one("LimitCORE"), unit.one("LimitNOFILE")];
+        let mut words = vec!["sh", "-c", BECOME, "sh", &pid_file];
+        words.extend(limits);
         words.extend(["setpriv", "--reuid", user, "--regid", group, "--clear-groups"]);
         words.extend(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]);
         let mut variables = unit.environment(root);
@@ -74,7 +76,12 @@ impl<'a> Service<'a> {
                 }
             }
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{} ended ({ended:?}) instead of getting ready:\n{}", self.unit.name, self.log());
+            assert!(
+                ended.is_none(),
+                "{} ended ({ended:?}) instead of getting ready:\n{}",
+                self.unit.name,
+                self.log()
+            );
             assert!(start.elapsed() < limit, "{} does not get ready:\n{}", self.unit.name, self.log());
         }
     }

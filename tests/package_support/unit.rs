@@ -19,7 +19,7 @@ impl Unit {
     }
 
     /// All values of a key.
-    pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a str> {
         self.assignments.iter().filter(move |(found, _)| found == key).map(|(_, value)| value.as_str())
     }
 
