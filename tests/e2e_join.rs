@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use e2e_site::fleet::{Fleet, identity_of, in_sync, said, stored};
+use e2e_site::fleet::{Fleet, ended, identity_of, in_sync, said, stored};
 use e2e_site::{PATIENCE, Site, config_map, eventually, same_on_both_sides};
 use serde_json::Value;
 
@@ -153,8 +153,9 @@ async fn operators_come_with_certificates_and_nodes_are_none() {
     cloud.settings.text("pairing.listen", joining);
     cloud.run().await;
     let ask = async |words: &[&str]| {
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
-        command.args(words).output().await.unwrap()
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        command.args(words);
+        ended(command).await
     };
     let plain = format!("http://{}", cloud.api);
     let address = format!("https://{api}");

@@ -68,13 +68,17 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let in_sync = |connections: u64| {
         until("the node is in sync", || {
             let status = status()?;
-            let fits = status["sync"]["inSync"] == true && status["link"]["connections"].as_u64()? >= connections;
+            let fits =
+                status["sync"]["inSync"] == true && status["link"]["connections"].as_u64()? >= connections;
             fits.then_some(())
         })
     };
     in_sync(1)?;
     std::thread::park_timeout(SETTLE);
-    table.figure("agent RSS, idle with 10,000 objects, joined, over TLS", mib(proc_number(&agent, "status", "VmRSS:")));
+    table.figure(
+        "agent RSS, idle with 10,000 objects, joined, over TLS",
+        mib(proc_number(&agent, "status", "VmRSS:")),
+    );
     let (before, start) = (line.carried(), Instant::now());
     std::thread::park_timeout(WATCHED);
     let day = (line.carried() - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
@@ -91,7 +95,10 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         line.up()?;
         in_sync(connections)?;
         let bytes = line.carried() - before;
-        table.figure(&format!("reconnect over TLS, {what}: on the line until in sync"), format!("{bytes} bytes"));
+        table.figure(
+            &format!("reconnect over TLS, {what}: on the line until in sync"),
+            format!("{bytes} bytes"),
+        );
     }
     Ok(())
 }

@@ -95,8 +95,10 @@ pub enum EdgeCommand {
         config: ConfigArgs,
     },
     /// Check the database: each row, count and digest; and with --online that the cloud records the same
-    #[command(after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
-                            1 damaged, or the cloud did not confirm; 69 no agent answers.")]
+    #[command(
+        after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
+                            1 damaged, or the cloud did not confirm; 69 no agent answers."
+    )]
     Verify {
         /// Have the running agent compare with the cloud, too
         #[arg(long)]

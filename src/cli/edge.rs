@@ -66,7 +66,7 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         }
         EdgeCommand::Repair { config } => maintenance::repair(&config.path),
         EdgeCommand::SupportBundle { file, config, socket } => {
-            maintenance::support_bundle(&config.path, file.as_deref(), client(socket))
+            maintenance::support_bundle(&config.path, file.as_deref(), &client(socket))
         }
         EdgeCommand::Run { config } => program::serve::<Config>(&config.path, Threads::One, agent::run),
     }

@@ -103,10 +103,10 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
 }
 
 /// Collects what a report of a problem needs.
-pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: Client) -> anyhow::Result<u8> {
+pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
     let bundle = check::wait(async {
         let report = doctor::run(config).await;
-        bundle::collect(config, &report, &agent).await
+        bundle::collect(config, &report, agent).await
     })?;
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
     let packed = bundle.pack().context("packing the archive")?;
@@ -188,7 +188,7 @@ fn online(sheet: &mut Sheet<'_>, answer: &Value) -> anyhow::Result<u8> {
     let removed = number("/store/removed") + number("/store/localRemoved") + number("/store/outboxRemoved");
     match problem("/store/problem") {
         Some(problem) => {
-            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?
+            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?;
         }
         None if removed > 0 => {
             sheet.line(

@@ -179,7 +179,8 @@ impl Pairing {
     }
 
     /// What this machine's services show. Made anew well before it ends; see [`Pairing::keep`].
-    pub(super) fn server_identity(&self) -> Identity {
+    #[cfg(test)]
+    fn server_identity(&self) -> Identity {
         self.state().identity.clone()
     }
 

@@ -172,7 +172,7 @@ impl BrokerUrl {
         if authority.contains('@') {
             return Err(refused(": the user belongs into username, the password into password_file"));
         }
-        let (host, port) = host::split(authority).map_err(|why| refused(why))?;
+        let (host, port) = host::split(authority).map_err(refused)?;
         let port = port.unwrap_or(if tls { MQTTS_PORT } else { MQTT_PORT });
         Ok(Self { host, port, tls })
     }

@@ -428,7 +428,7 @@ impl<P: Fn(&str) -> Result<(), String>> Slot for Words<'_, P> {
         let mut words = Vec::new();
         match raw {
             Raw::Toml(DeValue::Array(items)) => {
-                for item in items.iter() {
+                for item in items {
                     let at = |message| Refusal { message, span: Some(item.span()) };
                     let DeValue::String(text) = item.get_ref() else {
                         return Err(at(Raw::Toml(item.get_ref()).expected("a string").message));

@@ -110,7 +110,8 @@ pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, S
 /// # Errors
 /// See [`StoreError`].
 pub fn open_unchanging(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let address = PathBuf::from(format!("{}?immutable=1", file_address(&std::path::absolute(path)?)));
     open(&address, flags, &EngineOptions::default())
 }
@@ -122,7 +123,9 @@ fn file_address(path: &Path) -> String {
     let mut out = String::from("file://");
     for byte in path.as_os_str().as_bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => out.push(char::from(*byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                out.push(char::from(*byte))
+            }
             _ => {
                 let _ = write!(out, "%{byte:02X}");
             }

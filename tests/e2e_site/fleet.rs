@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use edgesync::join::files::{self, RealDisk, Stored};
 use edgesync::link::{Link, LinkEvent, LinkHandle, LinkOptions, RetryOptions};
 use edgesync::tls::{Client as Tls, Clock, Identity, Trust};
 use serde_json::{Value, json};
-use tokio::process::Command;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Agent, Cloud, PATIENCE, Settings, Site, eventually};
@@ -48,7 +47,8 @@ impl Fleet {
     pub(crate) async fn command(&self, words: &[&str]) -> Output {
         let server = format!("http://{}", self.cloud.api);
         let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
-        command.args(words).env("EDGESYNC_CLOUD_SERVER", server).stdin(Stdio::null()).output().await.unwrap()
+        command.args(words).env("EDGESYNC_CLOUD_SERVER", server);
+        ended(command).await
     }
 
     /// A token, made with these further words.
@@ -81,8 +81,13 @@ impl Fleet {
         let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
         command.args(["join", "--cloud", &cloud, "--node", &agent.node]).args(words);
         command.arg("--config").arg(agent.config()).env("EDGESYNC_JOIN_TOKEN", token);
-        command.stdin(Stdio::null()).output().await.unwrap()
+        ended(command).await
     }
+}
+
+/// Runs a program to its end, beside what the test does meanwhile.
+pub(crate) async fn ended(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output().unwrap()).await.unwrap()
 }
 
 /// Output and errors of a program.

@@ -95,7 +95,7 @@ impl Pairing {
         let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
         let request = read_request(node, request)?;
         if let Some(only) = claims.node.filter(|only| only != node) {
-            return Err(refusal(PairingRefusal::OtherNode(only), node));
+            return Err(refusal(&PairingRefusal::OtherNode(only), node));
         }
         let (certificate, grace) = self.sign(&request, node, now)?;
         let spent = self
@@ -104,7 +104,7 @@ impl Pairing {
             .spend_token(&claims.id, record(&certificate, node), now, before(now, grace))
             .await
             .map_err(Status::internal)?;
-        spent.map_err(|why| refusal(why, node))?;
+        spent.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
         if self.is_revoked(node) {
             // The certificate is recorded: the node gets it, whatever becomes of the file for brokers.
@@ -145,7 +145,7 @@ impl Pairing {
             .renew_certificate(shown.serial(), record(&certificate, node), now)
             .await
             .map_err(Status::internal)?;
-        renewed.map_err(|why| refusal(why, node))?;
+        renewed.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
         Ok(certificate)
     }
@@ -186,7 +186,7 @@ fn forbidden(message: String) -> Status {
 }
 
 /// A refusal, with what to do about it.
-fn refusal(why: PairingRefusal, node: &str) -> Status {
+fn refusal(why: &PairingRefusal, node: &str) -> Status {
     let create = "create a new one with 'edgesync-cloud token create'";
     let (reason, message) = match why {
         PairingRefusal::UnknownToken | PairingRefusal::RevokedToken | PairingRefusal::UsedUp => {

@@ -325,7 +325,7 @@ fn since_1970(time: Timestamp) -> Duration {
 
 /// The bytes of a serial number in hexadecimal.
 fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
-    let even = if serial.len() % 2 == 0 { serial.to_owned() } else { format!("0{serial}") };
+    let even = if serial.len().is_multiple_of(2) { serial.to_owned() } else { format!("0{serial}") };
     let digits = even.as_bytes().chunks(2);
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }

@@ -229,9 +229,10 @@ impl Disk for TestDisk {
     fn sync_directory(&mut self, path: &Path) -> io::Result<()> {
         self.step()?;
         assert_eq!(self.entry(path)?, Entry::Directory);
-        let (flushed, pending) = self.pending.drain(..).partition(|change| change.directory() == path);
+        let (flushed, pending): (Vec<Change>, _) =
+            self.pending.drain(..).partition(|change| change.directory() == path);
         self.pending = pending;
-        Vec::iter(&flushed).for_each(|change: &Change| change.apply(&mut self.safe));
+        flushed.iter().for_each(|change| change.apply(&mut self.safe));
         Ok(())
     }
 
