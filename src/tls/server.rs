@@ -206,7 +206,7 @@ fn chain(rule: &ClientRule) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     if !rule.required {
         builder = builder.allow_unauthenticated();
     }
-    Ok(builder.build().map_err(library)?)
+    builder.build().map_err(library)
 }
 
 /// Verifies the client of one connection: as rustls does, at the time that [`Clients`] says.
