@@ -107,3 +107,6 @@ fn provider() -> Arc<CryptoProvider> {
 fn library(error: impl std::fmt::Display) -> TlsError {
     TlsError::Library(error.to_string())
 }
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests;

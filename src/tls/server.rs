@@ -176,7 +176,13 @@ impl Clients {
         let grace = SignedDuration::try_from(self.expired_grace).unwrap_or(SignedDuration::MAX);
         let end = certificate.not_after();
         let at = if now > end && now.duration_since(end) <= grace { end } else { now };
-        chain.verify_client_cert(end_entity, intermediates, clock::unix(at))
+        chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(|error| match error {
+            // With a wrong signature it is another authority of the same name; the client is to be told so.
+            rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+                rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
+            }
+            error => error,
+        })
     }
 
     /// Whether a client that has shown this comes in.
