@@ -14,7 +14,8 @@ pub mod renewal;
 pub mod settings;
 pub mod token;
 
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests;
 
 use serde::{Deserialize, Serialize};

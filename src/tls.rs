@@ -108,5 +108,6 @@ fn library(error: impl std::fmt::Display) -> TlsError {
     TlsError::Library(error.to_string())
 }
 
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests;

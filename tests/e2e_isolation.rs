@@ -8,6 +8,7 @@ mod e2e_site;
 mod mosquitto;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use e2e_site::fleet::{Caller, Fleet, in_sync, mosquitto_files, said, stored};
@@ -27,6 +28,7 @@ struct Scene {
     trust: Trust,
     own: Identity,
     victim: Agent,
+    objects: AtomicUsize,
 }
 
 impl Scene {
@@ -52,7 +54,17 @@ impl Scene {
         victim.run_as_configured().await;
         in_sync(&victim).await;
         let files = stored(&attacker);
-        Self { trust: Trust::new(files.ca), own: files.identity, site, fleet, mosquitto, broker, victim }
+        let objects = AtomicUsize::new(0);
+        Self {
+            trust: Trust::new(files.ca),
+            own: files.identity,
+            site,
+            fleet,
+            mosquitto,
+            broker,
+            victim,
+            objects,
+        }
     }
 
     fn call(
@@ -77,7 +89,7 @@ impl Scene {
     async fn unharmed(&self, what: &str) {
         let connections = self.victim.counts("/link/connections").await;
         assert_eq!(connections, 1, "{what}: the victim was disconnected");
-        let object = config_map("default", &format!("after-{}", what.replace(' ', "-")), "1");
+        let object = config_map(self.objects.fetch_add(1, Ordering::Relaxed));
         self.fleet.cloud.apply([object.clone()]).await;
         eventually(what, PATIENCE, async || self.victim.get(&object).await).await;
     }
@@ -141,7 +153,7 @@ async fn hears_nothing_else(scene: &Scene) {
         "#".to_owned(),
         "$share/all/edgesync/v1/nodes/edge-b/down".to_owned(),
     ] {
-        let (_link, mut events) = scene.call("edge-a", None, Some(&scene.own), &[filter.clone()]);
+        let (_link, mut events) = scene.call("edge-a", None, Some(&scene.own), std::slice::from_ref(&filter));
         match next(&mut events).await {
             LinkEvent::Disconnected { cause: Cause::SubscriptionRefused { .. }, .. } => {}
             // mosquitto grants what contains wildcards, and then delivers what may be read only.

@@ -27,7 +27,7 @@ async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
         assert_eq!(mode(&site.path("pki").join(secret)), 0o600, "{secret}");
     }
     agent.run_as_configured().await;
-    fleet.cloud.apply([config_map("default", "a", "1"), e2e_site::secret("default", "s", "word")]).await;
+    fleet.cloud.apply([config_map(1), e2e_site::secret(2)]).await;
     in_sync(&agent).await;
     same_on_both_sides(&fleet.cloud, &agent).await;
     let status = agent.status().await;
@@ -118,7 +118,7 @@ async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
         "kept until the new one has worked"
     );
     // The next connection is made with the new one, and then the old one goes.
-    fleet.cloud.apply([config_map("default", "a", "1")]).await;
+    fleet.cloud.apply([config_map(1)]).await;
     agent.crash_as_configured().await;
     in_sync(&agent).await;
     eventually("the old one is removed", PATIENCE, async || stored(&agent).previous.is_none().then_some(()))

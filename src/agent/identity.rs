@@ -187,19 +187,19 @@ impl Keeper {
     async fn run(mut self, broker: Trust) {
         loop {
             self.look();
-            let due = match &self.url {
-                Some(_) => self.schedule.wait(&self.clock, fraction()),
-                None => Duration::MAX,
-            };
+            let wait = self.schedule.wait(&self.clock, fraction());
+            // Shorter looks, because the clock may be set and the device may sleep meanwhile.
+            let look =
+                if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
             tokio::select! {
-                () = sleep(due.min(LOOK_EVERY)) => {}
+                () = sleep(look) => {}
                 () = self.shared.reread.notified() => {
                     self.reread(&broker).await;
                     continue;
                 }
                 () = self.news.closed() => return,
             }
-            if due <= LOOK_EVERY {
+            if self.schedule.is_due(&self.clock) {
                 self.renew(&broker).await;
             }
         }

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "findings are written as they come to hand")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

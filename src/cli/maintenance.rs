@@ -20,7 +20,7 @@ use crate::config;
 use crate::config::edge::Config;
 use crate::store::StoreError;
 use crate::store::edge::inspect::{self, Inspection};
-use crate::store::edge::{EdgeStore, Reset};
+use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
 
 /// Where the running agent verifies.
 const VERIFY_PATH: &str = "/edgesync/v1/verify";
@@ -227,7 +227,10 @@ struct Repaired {
 
 /// Opens the database, which salvages one that cannot be opened, and checks all rows, which mends the others.
 async fn mend(config: &Config) -> Result<Repaired, StoreError> {
-    let store = EdgeStore::open(&config.store.path, agent::store_options(config))?;
+    // Sealed objects stay as they are: the credential that their keys may be wrapped with is the unit's alone, and
+    // without it they would count as lost.
+    let options = EdgeOptions { seal: None, ..agent::store_options(config) };
+    let store = EdgeStore::open(&config.store.path, options)?;
     let health = store.health();
     let mut resets: Vec<Reset> = Vec::new();
     let mut repaired = Repaired { resets: Vec::new(), objects: 0, rows_removed: 0, others_removed: 0 };

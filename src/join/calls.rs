@@ -280,5 +280,6 @@ pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Memb
     }
 }
 
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests;

@@ -3,7 +3,8 @@
 mod advice;
 mod before;
 mod connection;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests;
 
 use std::io::Write;

@@ -7,7 +7,8 @@
 //! keeps the one before as `node.previous.pem` until the new one has worked.
 
 mod real;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests;
 
 use std::io;

@@ -124,7 +124,7 @@ fn file_address(path: &Path) -> String {
     for byte in path.as_os_str().as_bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
-                out.push(char::from(*byte))
+                out.push(char::from(*byte));
             }
             _ => {
                 let _ = write!(out, "%{byte:02X}");

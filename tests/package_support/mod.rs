@@ -6,7 +6,6 @@ mod root;
 mod service;
 mod unit;
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub(crate) use root::{Owner, Root};
@@ -31,7 +30,7 @@ pub(crate) fn eventually<T>(
             Err(seen) if start.elapsed() > limit => {
                 panic!("within {limit:?} this did not happen: {what}; seen last: {seen}")
             }
-            Err(_) => sleep(LOOK),
+            Err(_) => std::thread::park_timeout(LOOK),
         }
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Service<'a> {
                 return status;
             }
             assert!(start.elapsed() < limit, "{} does not end:\n{}", self.unit.name, self.log());
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 

@@ -1,7 +1,7 @@
 //! An authority for tests, and what it vouches for: nodes, operators, servers; lists of what it takes back.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use edgesync::tls::{
     Certificate, Client, ClientRule, Clock, Identity, NODES, OPERATORS, Server, Subject, Trust,
@@ -21,7 +21,7 @@ pub(crate) struct Authority {
 
 /// Seconds since 1970, so many from now.
 fn from_now(seconds: i64) -> Duration {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
     Duration::from_secs(now.checked_add_signed(seconds).unwrap())
 }
 

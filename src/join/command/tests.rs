@@ -90,9 +90,8 @@ impl Cloud {
     /// The node that the broker let in.
     async fn let_in(&mut self) -> String {
         loop {
-            match self.events.recv().await.unwrap() {
-                FleetEvent::NodeConnected { node, .. } => return node,
-                _ => {}
+            if let FleetEvent::NodeConnected { node, .. } = self.events.recv().await.unwrap() {
+                return node;
             }
         }
     }

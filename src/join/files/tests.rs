@@ -61,7 +61,7 @@ fn who(disk: &TestDisk) -> Option<(String, String)> {
     let text = String::from_utf8(text).unwrap();
     let config = config::parse::<Config>(Path::new(CONFIG), &text, []).unwrap().config;
     let stored = load(disk, &config.identity.directory?).unwrap();
-    assert_eq!(stored.ca, [CA.ca.clone()]);
+    assert_eq!(stored.ca, std::slice::from_ref(&CA.ca));
     assert_eq!(stored.identity.certificate().node(), Some(config.node.name.as_str()));
     Some((config.node.name, stored.identity.certificate().serial().to_owned()))
 }

@@ -1,6 +1,9 @@
 //! Reads the fields of a certificate (RFC 5280, section 4.1) that somebody here asks for. Knows no signatures.
 
-#![allow(clippy::redundant_closure_for_method_calls, reason = "the methods are for one lifetime, the readers for any")]
+#![allow(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the methods are for one lifetime, the readers for any"
+)]
 
 use std::net::IpAddr;
 
