@@ -98,7 +98,7 @@ pub struct Patient {
     /// Whether a process has the database open, or answers at the socket.
     pub agent_runs: bool,
     /// How many bodies are sealed with which key.
-    pub sealed: Option<BTreeMap<String, u64>>,
+    pub sealed: Option<BTreeMap<u32, u64>>,
     /// The addresses of the broker.
     pub addresses: Vec<SocketAddr>,
 }

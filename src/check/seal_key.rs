@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use super::{Check, Finding, Look, ONE, Patient};
-use crate::tls::certificate::sha256_hex;
+use crate::store::seal::keys_in;
 
 pub(super) const CHECK: Check = Check {
     id: "seal-key",
@@ -49,17 +49,17 @@ fn look(patient: &mut Patient) -> Finding {
 
 /// Whether each sealed body has its key in the file.
 fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
-    let Some(keys) = numbers(text) else {
+    let Some(keys) = keys_in(text) else {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
     };
     let sealed = patient.sealed.clone().unwrap_or_default();
     let lost: u64 =
-        sealed.iter().filter(|(key, _)| !keys.contains(&key.as_str())).map(|(_, bodies)| bodies).sum();
+        sealed.iter().filter(|(key, _)| keys.iter().all(|(there, _)| there != *key)).map(|(_, bodies)| bodies).sum();
     if lost > 0 {
         let seen = format!("{lost} objects are sealed with keys that are not in {shown}");
         return Finding::failed(seen, format!("put the right key file back, or {again}"));
     }
-    let credential = match text.contains(" wrapped ") {
+    let credential = match keys.iter().any(|(_, wrapped)| *wrapped) {
         true if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
             ", wrapped with a credential that only the unit has"
         }
@@ -76,18 +76,10 @@ fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
     }
 }
 
-/// The numbers of the keys in a file whose checksum holds. The keys themselves are not looked at.
-fn numbers(text: &str) -> Option<Vec<&str>> {
-    let (body, sum) = text.split_at_checked(text.rfind("sum ")?)?;
-    if sum.strip_prefix("sum ")?.trim_end() != sha256_hex(body.as_bytes()) {
-        return None;
-    }
-    Some(body.lines().filter_map(|line| line.strip_prefix("key ")?.split(' ').next()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::certificate::sha256_hex;
     use crate::check::tests::{Bed, failed, ok, warned};
 
     fn file(keys: &[&str]) -> String {
@@ -102,7 +94,7 @@ mod tests {
         let mut patient = bed.patient();
         let path = patient.config().seal.key_file;
         assert!(matches!(look(&mut patient), Finding::Skipped(_)));
-        patient.sealed = Some([("17".to_owned(), 3)].into());
+        patient.sealed = Some([(17, 3)].into());
         failed(look(&mut patient), "is lost, and 3 objects", "start the agent");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, file(&["17"])).unwrap();

@@ -84,6 +84,13 @@ pub fn is_sealed(body: &str) -> bool {
     body.starts_with("sealed:")
 }
 
+/// What the text of a key file says of its keys without the keys: their numbers, and whether they are wrapped. None if
+/// it is damaged.
+#[must_use]
+pub fn keys_in(text: &str) -> Option<Vec<(u32, bool)>> {
+    Some(file::parse(text)?.iter().map(|line| (line.number, line.wrapped)).collect())
+}
+
 /// The keys could not be read or made.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {

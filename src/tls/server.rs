@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::ring::Ticketer;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -111,11 +112,30 @@ impl Server {
         let now = self.terms();
         // A session that goes on, and a handshake that began before the rule changed, have not been through this rule.
         if connection.handshake_kind() == Some(HandshakeKind::Resumed) || !Arc::ptr_eq(&terms, &now) {
-            now.clients.admit(shown).map_err(|error| refusal(shown.first(), &error))?;
+            now.clients.admit(shown).map_err(|error| {
+                // With the same session it would come again and never be told why.
+                self.forget_sessions(&now);
+                refusal(shown.first(), &error)
+            })?;
         }
         let certificate = shown.first().map(|der| Certificate::from_der("the client", der));
         let certificate = certificate.transpose().map_err(io::Error::other)?;
         Ok((stream, certificate))
+    }
+
+    /// Nobody goes on with a session any more, unless the rule has changed since: that has seen to it.
+    fn forget_sessions(&self, seen: &Arc<Terms>) {
+        let mut terms = self.lock();
+        if Arc::ptr_eq(&terms, seen)
+            && let Ok(tickets) = Ticketer::new()
+        {
+            *terms = Arc::new(Terms {
+                certificate: seen.certificate.clone(),
+                key: Arc::clone(&seen.key),
+                clients: Arc::clone(&seen.clients),
+                tickets,
+            });
+        }
     }
 
     /// The certificate shown.
@@ -139,7 +159,7 @@ impl Terms {
             certificate: identity.certificate().clone(),
             key: Arc::new(SingleCertAndKey::from(identity.certified()?)),
             clients: Arc::new(Clients::new(rule, clock)?),
-            tickets: rustls::crypto::ring::Ticketer::new().map_err(library)?,
+            tickets: Ticketer::new().map_err(library)?,
         }))
     }
 

@@ -53,7 +53,7 @@ pub struct Inspection {
     /// What is wrong with the structure of the file, its indexes included.
     pub structure: Option<String>,
     /// How many bodies are sealed with which key, by its number.
-    pub sealed: BTreeMap<String, u64>,
+    pub sealed: BTreeMap<u32, u64>,
 }
 
 impl Inspection {
@@ -217,13 +217,14 @@ pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, Store
 }
 
 /// How many bodies are sealed with which key.
-fn sealed_with(conn: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
+fn sealed_with(conn: &Connection) -> Result<BTreeMap<u32, u64>, StoreError> {
     let mut statement = conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
     let mut rows = statement.query([])?;
     let mut keys = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let start: String = row.get(0)?;
-        let key = start.split(':').nth(2).unwrap_or_default().to_owned();
+        // Zero for what cannot be read: no key has that number, so it counts as lost.
+        let key = start.split(':').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
         *keys.entry(key).or_default() += 1;
     }
     Ok(keys)
