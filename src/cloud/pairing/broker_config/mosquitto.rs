@@ -63,11 +63,12 @@ set_tcp_nodelay true
 # Nobody may read $SYS.
 sys_interval 0
 
-# journald takes it from there; names of topics are in debug messages only.
+# journald takes it from there. Information is: started, a listener, configuration and revocation list read anew.
 log_dest stderr
 log_type error
 log_type warning
 log_type notice
+log_type information
 connection_messages true
 "
     )
