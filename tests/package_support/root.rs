@@ -74,7 +74,7 @@ impl Root {
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.inside.to_string()]);
-        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--"]);
+        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--", "env", "--chdir=/"]);
         command
             .args(words)
             .env_clear()

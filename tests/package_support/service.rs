@@ -4,9 +4,10 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::{Root, Unit};
+use super::{LOOK, Root, Unit};
 
 /// Notes its process id, which stays the same for what it turns into, and sets file mode mask and limits; where the
 /// machine of the test grants fewer open files, that many must do.
@@ -18,7 +19,7 @@ pub(crate) struct Service<'a> {
     root: &'a Root,
     unit: &'a Unit,
     child: Child,
-    notify: UnixDatagram,
+    ready: Receiver<()>,
 }
 
 impl<'a> Service<'a> {
@@ -59,22 +60,14 @@ impl<'a> Service<'a> {
         let log = File::options().create(true).append(true).open(root.log_file(name)).unwrap();
         let mut command = root.command(&words);
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        Self { root, unit, child, notify }
+        Self { root, unit, child, ready: read(notify) }
     }
 
     /// Waits for `READY=1`, for as long as systemd would.
     fn ready(&mut self) {
         let start = Instant::now();
         let limit = Duration::from_secs(self.unit.seconds("TimeoutStartSec"));
-        self.notify.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let mut buffer = [0; 4096];
-        loop {
-            if let Ok(length) = self.notify.recv(&mut buffer) {
-                let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
-                if said.lines().any(|line| line == "READY=1") {
-                    return;
-                }
-            }
+        while self.ready.recv_timeout(LOOK).is_err() {
             let ended = self.child.try_wait().unwrap();
             assert!(
                 ended.is_none(),
@@ -100,7 +93,7 @@ impl<'a> Service<'a> {
                 return status;
             }
             assert!(start.elapsed() < limit, "{} does not end:\n{}", self.unit.name, self.log());
-            std::thread::park_timeout(Duration::from_millis(20));
+            std::thread::park_timeout(LOOK);
         }
     }
 
@@ -115,6 +108,22 @@ impl<'a> Service<'a> {
         assert!(status.success(), "{} ended with {status}:\n{log}", unit.name);
         root.run(&["rm", "-rf", &format!("/run/{}", unit.one("RuntimeDirectory"))]);
     }
+}
+
+/// Reads what a service says, as systemd does all the time: a full socket would make it wait. Tells of `READY=1`.
+fn read(notify: UnixDatagram) -> Receiver<()> {
+    let (said, ready) = channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(length) = notify.recv(&mut buffer) {
+            let message = String::from_utf8_lossy(&buffer[..length]);
+            if message.lines().any(|line| line == "READY=1") {
+                // After the start nobody waits for it.
+                let _ = said.send(());
+            }
+        }
+    });
+    ready
 }
 
 fn pid_file(name: &str) -> String {
