@@ -182,8 +182,8 @@ async fn another_identity_is_replaced_only_by_force() {
     }
 }
 
-#[tokio::test]
-async fn a_new_device_gets_the_documented_configuration() {
+#[test]
+fn a_new_device_gets_the_documented_configuration() {
     // The place of the database is a built-in one there, so only the text is made.
     let path = Path::new("/nonexistent/edgesync.toml");
     let before = Before::read(path, Some("pump-7")).unwrap();
