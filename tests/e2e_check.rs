@@ -23,7 +23,8 @@ async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
 /// The findings by their ids, and the exit code.
 async fn check(agent: &Agent) -> (Value, Option<i32>) {
     let output = edgesync(agent, &["check", "-o", "json"]).await;
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone()));
     (found.collect::<serde_json::Map<_, _>>().into(), output.status.code())
@@ -59,7 +60,17 @@ async fn a_node_in_health_has_nothing_that_failed() {
     let before = edge_rows(&agent.database);
     let (checks, code) = check(&agent).await;
     assert_eq!(code, Some(0), "{checks:#}");
-    for id in ["configuration", "clock", "database-integrity", "seal-key", "certificate", "tcp", "tls", "cloud", "local-api"] {
+    for id in [
+        "configuration",
+        "clock",
+        "database-integrity",
+        "seal-key",
+        "certificate",
+        "tcp",
+        "tls",
+        "cloud",
+        "local-api",
+    ] {
         assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
     }
     assert_eq!(checks.as_object().unwrap().len(), 17);

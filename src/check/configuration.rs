@@ -47,7 +47,7 @@ fn wrong(errors: &ConfigErrors) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Bed, failed, ok};
 
     #[test]
     fn a_file_that_is_right_is_ok_and_its_content_is_known_from_then_on() {
@@ -67,6 +67,6 @@ mod tests {
         failed(look(&mut patient), "link.keepalive: must be", "check-config");
         assert!(patient.config.is_none());
         bed.configure("[link]\nkeepalife = \"20s\"\n");
-        warned(look(&mut Patient::new(&bed.config_path())), "keepalife", "check-config");
+        failed(look(&mut Patient::new(&bed.config_path())), "keepalife", "check-config");
     }
 }

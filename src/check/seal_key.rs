@@ -53,8 +53,11 @@ fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
     };
     let sealed = patient.sealed.clone().unwrap_or_default();
-    let lost: u64 =
-        sealed.iter().filter(|(key, _)| keys.iter().all(|(there, _)| there != *key)).map(|(_, bodies)| bodies).sum();
+    let lost: u64 = sealed
+        .iter()
+        .filter(|(key, _)| keys.iter().all(|(there, _)| there != *key))
+        .map(|(_, bodies)| bodies)
+        .sum();
     if lost > 0 {
         let seen = format!("{lost} objects are sealed with keys that are not in {shown}");
         return Finding::failed(seen, format!("put the right key file back, or {again}"));
@@ -79,8 +82,8 @@ fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::certificate::sha256_hex;
     use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::tls::certificate::sha256_hex;
 
     fn file(keys: &[&str]) -> String {
         let lines = keys.iter().map(|key| format!("key {key} 2026-11-21T13:40:00Z plain c2VjcmV0\n"));

@@ -236,9 +236,12 @@ mod tests {
             ("mqtt://10.0.0.1:1884/", "10.0.0.1", 1884),
             ("tcp://[::1]:9", "::1", 9),
             ("mqtt://[fe80::1]", "fe80::1", 1883),
+            ("mqtts://broker.example", "broker.example", 8883),
+            ("ssl://broker.example:1", "broker.example", 1),
         ] {
             let url = BrokerUrl::parse(text).unwrap();
             assert_eq!((url.host.as_str(), url.port), (host, port), "{text}");
+            assert_eq!(url.tls, text.contains("s://"), "{text}");
             assert_eq!(BrokerUrl::parse(&url.to_string()), Ok(url));
         }
     }
@@ -248,13 +251,13 @@ mod tests {
         for bad in
             ["", "broker:1883", "mqtt://", "mqtt://:1883", "mqtt://a:0", "mqtt://a:99999", "mqtt://a b"]
         {
-            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtt://broker.example:1883"), "{bad}");
+            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtts://broker.example:8883"), "{bad}");
         }
         for bad in ["http://a", "mqtt://[::1", "mqtt://[x]:1", "mqtt://[::1]x", "mqtt://a/b", "mqtt://a:b:c"]
         {
             assert!(BrokerUrl::parse(bad).is_err(), "{bad}");
         }
-        assert!(BrokerUrl::parse("mqtts://a").unwrap_err().contains("plain MQTT only"));
+        assert!(BrokerUrl::parse("wss://a").unwrap_err().contains("WebSocket is not supported"));
         assert!(BrokerUrl::parse("mqtt://me:secret@a").unwrap_err().contains("password_file"));
     }
 

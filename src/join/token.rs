@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_it_says_of_itself_may_be_nonsense() {
-        for text in ["", "nonsense", "[]", r#"{"exp":"soon","sub":7}"#, r#"{"exp":9e99,"sub":"../etc"}"#] {
+        for text in ["nonsense", "[]", r#"{"exp":"soon","sub":7}"#, r#"{"exp":9e99,"sub":"../etc"}"#] {
             assert_eq!(claims(text), Claims::default(), "{text}");
         }
         assert_eq!(claims(r#"{"exp":99999999999999}"#).expires, None);

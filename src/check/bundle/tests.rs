@@ -52,7 +52,7 @@ async fn marked() -> (Bed, Report) {
     }
     let password = bed.path("password").display().to_string();
     bed.configure(&format!(
-        "[link]\nusername = \"u\"\npassword_file = {password:?}\n# password = \"{MARKER}\"\nunknown = \"{MARKER}\"\n"
+        "[link]\nusername = \"u\"\npassword_file = {password:?}\n# password = \"{MARKER}\"\n"
     ));
     let store = bed.store().await;
     store.apply(vec![secret()]).await.unwrap();
