@@ -185,7 +185,7 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
         ("[link]\nmax_frame = \"8KiB\"", "must be between 16KiB and 16MiB, not 8KiB"),
         (
             "[link]\nbroker = \"broker:1883\"",
-            "must be a broker address such as \"mqtt://broker.example:1883\"",
+            "must be a broker address such as \"mqtts://broker.example:8883\"",
         ),
         ("[link]\nprefix = \"a/#\"", "without '+', '#'"),
         ("[store]\npath = \"\"", "must be a path"),
