@@ -42,7 +42,7 @@ pub(super) async fn accept(stream: TcpStream, from: SocketAddr, tls: &Server) ->
     let subject = certificate.subject();
     let operator = subject.organization == OPERATORS;
     tracing::debug!(peer = %from, name = %subject.common_name, operator, "a client of the API showed a certificate");
-    let lasts = Duration::try_from(certificate.not_after().duration_since(Timestamp::now()));
+    let lasts = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
     // Who comes within a grace after the end of its certificate has nothing to ask here.
     let lasts = lasts.unwrap_or_default().min(LONGEST);
     Some(Secured { stream, peer: Peer::Certificate { operator }, lasts })

@@ -37,7 +37,7 @@ impl Bearer {
             return Self::Stranger("without a certificate".to_owned());
         };
         if let Some(node) = certificate.node() {
-            return Self::Node { name: node.to_owned(), until: certificate.not_after() };
+            return Self::Node { name: node.to_owned(), until: certificate.ends() };
         }
         let subject = certificate.subject();
         Self::Stranger(format!("'{}' of '{}'", brief(&subject.common_name), brief(&subject.organization)))

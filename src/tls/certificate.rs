@@ -97,6 +97,14 @@ impl Certificate {
         self.not_after
     }
 
+    /// The first moment at which it is not valid any more: the second of its end belongs to it (RFC 5280, section
+    /// 4.1.2.5).
+    #[cfg(feature = "cloud")]
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
+        self.not_after.checked_add(std::time::Duration::from_secs(1)).unwrap_or(Timestamp::MAX)
+    }
+
     /// The serial number, lower-case hexadecimal without leading zeros but for a last one.
     #[must_use]
     pub fn serial(&self) -> &str {
