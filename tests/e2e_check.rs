@@ -130,9 +130,9 @@ async fn a_flipped_bit_is_found_by_verify_and_mended_by_repair() {
     agent.stop().await;
 
     let mut bytes = std::fs::read(&agent.database).unwrap();
-    let needle = b"line-7\"";
+    let needle = b"\"line\":\"line-";
     let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
-    bytes[at] ^= 1;
+    bytes[at + 2] ^= 1;
     std::fs::write(&agent.database, bytes).unwrap();
     let damaged = edgesync(&agent, &["verify"]).await;
     assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
