@@ -37,7 +37,7 @@ const LISTED: usize = 1000;
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long what runs beside may take.
 const BESIDE: Duration = Duration::from_secs(20);
-const ZSTD_LEVEL: i32 = 9;
+const ZSTD_LEVEL: i32 = 1;
 
 const README: &str = "\
 A report of an edgesync agent. It holds no Secrets, tokens, passwords or keys; what looked like one is <redacted>.
