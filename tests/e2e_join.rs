@@ -6,6 +6,7 @@ mod e2e_site;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -152,7 +153,7 @@ async fn operators_come_with_certificates_and_nodes_are_none() {
     cloud.settings.text("pairing.listen", joining);
     cloud.run().await;
     let ask = async |words: &[&str]| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
         command.args(words);
         ended(command).await
     };
@@ -174,6 +175,13 @@ async fn operators_come_with_certificates_and_nodes_are_none() {
         output.status.success().then_some(())
     })
     .await;
+    // kubectl takes the same file.
+    let mut kubectl =
+        Command::new(std::env::var_os("EDGESYNC_TEST_KUBECTL").unwrap_or_else(|| "kubectl".into()));
+    kubectl.args(["--kubeconfig", kubeconfig, "create", "configmap", "by-ada", "--from-literal=a=b"]);
+    kubectl.env("HOME", site.path("home"));
+    let made = ended(kubectl).await;
+    assert!(said(&made).contains("configmap/by-ada created"), "{}", said(&made));
     let nobody = ask(&["nodes", "--server", &plain.replace(&cloud.api.to_string(), &api.to_string())]).await;
     assert!(!nobody.status.success(), "{}", said(&nobody));
     let without = ask(&["nodes", "--server", &address]).await;
