@@ -187,7 +187,11 @@ impl Keeper {
     async fn run(mut self, broker: Trust) {
         loop {
             self.look();
-            let wait = self.schedule.wait(&self.clock, fraction());
+            // Without a join service only the validity is watched.
+            let wait = match &self.url {
+                Some(_) => self.schedule.wait(&self.clock, fraction()),
+                None => LOOK_EVERY,
+            };
             // Shorter looks, because the clock may be set and the device may sleep meanwhile.
             let look =
                 if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
