@@ -43,7 +43,7 @@ async fn joined(site: &Site) -> (Fleet, Agent) {
     let fleet = Fleet::embedded(site, |_| {}).await;
     let mut agent = fleet.device(site, "edge-1").await;
     agent.run_as_configured().await;
-    fleet.cloud.apply(objects(0..50).into_iter().chain([secret(1_000)])).await;
+    fleet.cloud.apply(objects(0..50).chain([secret(1_000)])).await;
     in_sync(&agent).await;
     same_on_both_sides(&fleet.cloud, &agent).await;
     (fleet, agent)
