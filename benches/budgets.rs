@@ -23,6 +23,8 @@ mod processes;
 mod relay;
 #[path = "budgets/table.rs"]
 mod table;
+#[path = "budgets/tls.rs"]
+mod tls;
 
 use table::Table;
 
@@ -37,6 +39,7 @@ const SECTIONS: &[Section] = &[
     ("latency", processes::latency),
     ("start", processes::start),
     ("idle", idle::traffic),
+    ("tls", tls::figures),
     ("outbox", outbox::day_offline),
     ("fleet", fleet::reconnect_storm),
     ("api", api::figures),

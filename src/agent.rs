@@ -10,10 +10,12 @@ mod door;
 mod driver;
 mod events;
 mod facts;
+mod identity;
 mod kinds;
 pub mod metrics;
 mod objects;
 pub(crate) mod presence;
+mod seal;
 mod status;
 mod traffic;
 
@@ -33,14 +35,17 @@ use crate::link::{Link, LinkOptions, RetryOptions, Topics};
 use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
+use crate::tls::{self, Certificate, Trust};
 
 use access::Tokens;
 use clock::Clock;
 use door::DoorState;
-use driver::{Driver, Upstream, event_limits, outbox_limits};
+pub(crate) use driver::random;
 #[cfg(feature = "cloud")]
-pub(crate) use driver::{random, watch};
+pub(crate) use driver::watch;
+use driver::{Driver, Upstream, event_limits, outbox_limits};
 use events::Events;
+use identity::Membership;
 use kinds::KnownKinds;
 use objects::{EdgeObjects, ReadClock};
 use presence::Presence;
@@ -61,7 +66,9 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config().clone();
     let mut signals = Signals::new().context("installing signal handlers")?;
     make_parent(&config.store.path)?;
-    let clock = Clock::new(last_written(&config.store.path));
+    let passed = last_written(&config.store.path);
+    let identity = Membership::open(&config, passed).context("reading the identity")?;
+    let clock = Clock::new(passed);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
         .with_context(|| format!("opening {}", config.store.path.display()))?;
     let read_clock = clock.reader();
@@ -78,7 +85,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let (stop_api, api_stopped) = watch::channel(());
     let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
     let topics = Topics::new(&config.link.prefix)?;
-    let (link, heard) = Link::spawn(link_options(&config, &topics)?);
+    let (link, heard) = Link::spawn(link_options(&config, &topics, identity.as_ref())?);
     tracing::info!(
         node = config.node.name,
         broker = %config.link.broker,
@@ -87,7 +94,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         "the agent runs"
     );
     systemd::ready("looking for the cloud");
-    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream);
+    let mut driver =
+        Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream, identity);
     driver.run(&mut service, &mut signals, heard, asked).await;
     let farewell = Presence::farewell(&topics, &config.node.name);
     signals
@@ -135,10 +143,11 @@ async fn serve_api(
     let extension = StatusExtension::new(questions, door, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
-    let until = until_stopped(stopped.clone());
+    let (until, store) = (until_stopped(stopped.clone()), store.clone());
     tasks.spawn(async move {
         tokio::select! {
             () = objects.keep_small() => {}
+            () = seal::replace_worn(&store) => {}
             () = until => {}
         }
     });
@@ -167,7 +176,8 @@ fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("setting the mode of {}", path.display()))
 }
 
-fn store_options(config: &Config) -> EdgeOptions {
+/// How the configuration wants the store.
+pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     let mut options = EdgeOptions::default();
     let store = &config.store;
     options.engine.cache_kib = u32::try_from(store.cache_size / 1024).unwrap_or(u32::MAX);
@@ -175,14 +185,29 @@ fn store_options(config: &Config) -> EdgeOptions {
     options.engine.max_bytes = Some(store.max_size);
     options.flush_after = store.flush_interval;
     options.outbox = outbox_limits(config);
+    options.seal = Some(seal::options(config));
     // Without a scrub the digest is still recomputed at the start.
     options.check_every = store.scrub_interval.unwrap_or(Duration::MAX / 4);
     options
 }
 
-fn link_options(config: &Config, topics: &Topics) -> anyhow::Result<LinkOptions> {
+fn link_options(
+    config: &Config,
+    topics: &Topics,
+    identity: Option<&Membership>,
+) -> anyhow::Result<LinkOptions> {
     let node = &config.node.name;
     let mut options = configured_link(&config.link)?;
+    options.tls = match (config.link.broker.tls, identity, &config.link.ca_file) {
+        (false, ..) => None,
+        (true, Some(identity), _) => Some(identity.tls()),
+        (true, None, file) => {
+            let trust = file.as_deref().map(read_trust).transpose()?;
+            let trust = trust
+                .context("link.broker is with TLS, and there is neither an identity nor link.ca_file")?;
+            Some(tls::Client::new(&trust, None, tls::Clock::system([last_written(&config.store.path)]))?)
+        }
+    };
     // A broker that tells nodes apart does so by their user names.
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
@@ -214,6 +239,16 @@ pub(crate) fn configured_link(link: &crate::config::Link) -> anyhow::Result<Link
         taken_over: link.taken_over_backoff,
     };
     Ok(options)
+}
+
+/// Reads the authorities in a file (PEM).
+///
+/// # Errors
+/// The file cannot be read, or has no certificate.
+pub(crate) fn read_trust(path: &Path) -> anyhow::Result<Trust> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+    Ok(Trust::new(Certificate::all_from_pem(&name, &text)?))
 }
 
 /// A frame with its topic and the packet's own fields.

@@ -23,6 +23,7 @@ mod documents;
 mod duplicates;
 #[cfg(feature = "cloud")]
 mod events;
+pub mod exchange;
 mod extension;
 mod health;
 mod keeper;
@@ -39,6 +40,8 @@ mod read;
 mod request;
 mod response;
 mod rules;
+#[cfg(feature = "cloud")]
+mod secure;
 mod select;
 mod server;
 mod snapshots;

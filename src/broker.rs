@@ -4,7 +4,7 @@
 //! its own `up` and `presence`, and hears its own subtree and `cloud`. Any MQTT v5 client can connect,
 //! with QoS 0 or 1. What it moves is opaque to it.
 //!
-//! May depend on [`crate::link`] (topics, queue, framing) and [`crate::object`] (names). Why it exists:
+//! May depend on [`crate::link`] (topics, queue, framing), [`crate::tls`] and [`crate::object`] (names). Why it exists:
 //! `docs/decisions/0001-embedded-endpoint.md`.
 //!
 //! # Limits
@@ -23,6 +23,7 @@ mod counters;
 mod downlink;
 mod handshake;
 mod registry;
+mod wire;
 
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
@@ -36,6 +37,9 @@ use crate::link::topic::Topics;
 pub struct BrokerOptions {
     /// The topics it serves.
     pub topics: Topics,
+    /// TLS with client certificates; none for plain TCP, on loopback only. With it the certificate's node is the node,
+    /// whatever the client says, and a user name or client id that names another one is refused.
+    pub tls: Option<crate::tls::Server>,
     /// Connections at a time, those that have not yet said who they are included.
     pub max_connections: usize,
     /// The largest packet in either direction, in bytes, 1,024 or more; a client may ask for less.
@@ -49,7 +53,7 @@ pub struct BrokerOptions {
     /// The longest time a client may be silent, in whole seconds: it replaces a keep-alive of 0 or a larger
     /// one. MQTT adds half of it.
     pub max_keepalive: Duration,
-    /// How long a new connection may take until its CONNECT is complete.
+    /// How long a new connection may take until its CONNECT is complete, the handshake of TLS included.
     pub connect_timeout: Duration,
     /// The longest payload kept per retained topic, in bytes.
     pub max_retained_bytes: usize,
@@ -64,6 +68,7 @@ impl Default for BrokerOptions {
     fn default() -> Self {
         Self {
             topics: Topics::default(),
+            tls: None,
             max_connections: 20_000,
             max_packet: 1 << 20,
             queue: 256,
@@ -175,6 +180,12 @@ pub enum Departure {
     /// It exceeded a limit.
     #[error("it exceeded a limit: {0}")]
     Limit(String),
+    /// Its certificate has ended.
+    #[error("its certificate has expired")]
+    Expired,
+    /// Its certificate was revoked, see [`Broker::disconnect`].
+    #[error("its certificate was revoked")]
+    Revoked,
     /// The endpoint is shutting down.
     #[error("the endpoint is shutting down")]
     ShuttingDown,

@@ -10,16 +10,22 @@ mod args;
 #[cfg(feature = "cloud")]
 pub mod args_cloud;
 pub mod args_edge;
+mod check;
 #[cfg(feature = "cloud")]
 pub mod cloud;
 mod columns;
 pub mod edge;
 pub mod get;
+mod join;
+mod maintenance;
 mod manifest;
 pub mod output;
+#[cfg(feature = "cloud")]
+mod pairing;
 mod program;
 pub mod records;
 mod resolve;
+mod seal;
 pub mod service;
 pub mod traffic;
 
@@ -100,7 +106,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
-            Self::Client(ClientError::Connect { .. }) => EXIT_UNAVAILABLE,
+            Self::Client(ClientError::Connect { .. } | ClientError::Tls { .. }) => EXIT_UNAVAILABLE,
             _ => EXIT_FAILED,
         }
     }

@@ -12,6 +12,7 @@ mod memory;
 pub mod metrics;
 mod node;
 mod objects;
+mod pairing;
 pub mod placement;
 mod service;
 mod upkeep;

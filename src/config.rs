@@ -14,6 +14,7 @@ pub mod cloud;
 mod document;
 pub mod edge;
 mod error;
+mod host;
 mod link;
 mod log;
 #[cfg(feature = "cloud")]
@@ -28,6 +29,7 @@ use std::path::Path;
 
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
+pub use host::{JoinUrl, host_name};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 #[cfg(feature = "cloud")]

@@ -11,10 +11,12 @@
 //! - [`object`]: Kubernetes objects, versions, names, selectors, ObjectSync, Status. Pure.
 //! - [`sync`]: the protocol as two state machines, its frames, and the rules of a change. Pure.
 //! - [`store`]: SQLite. One writer thread with group commit, readers in snapshots; damage never stops it.
+//! - [`tls`]: certificates, keys, TLS for clients and servers.
 //! - [`link`]: the MQTT v5 client. `broker`: the MQTT v5 endpoint of the cloud side. Both carry bytes.
 //! - [`api`]: Kubernetes-style HTTP over whoever keeps the objects, and its client.
 //! - [`config`]: TOML and environment, checked; [`telemetry`]: logs; [`systemd`]: readiness, watchdog, signals;
 //!   [`memory`]: the allocator's settings.
+//! - [`join`]: becoming a member of a fleet and staying one. [`check`]: what is wrong with a node.
 //! - [`agent`]: the node. `cloud`: the fleet. They alone know all of the above.
 //! - [`cli`]: the command lines of both programs; `src/bin` only calls it.
 //!
@@ -25,7 +27,8 @@
 //! [`object`] and [`sync`] know no runtime, database, network, file, clock or random number: time and randomness
 //! come in as arguments, effects go out as values. [`store`], [`link`], `broker` and [`api`] do not know one
 //! another, but that the broker uses the link's topics, queue and framing. One crate, one place: rusqlite in [`store`],
-//! rumqttc in [`link`] and `broker`, hyper in [`api`], backoff in [`link::retry`], clap and anyhow in [`cli`] and in
+//! rumqttc in [`link`] and `broker`, rustls and rcgen in [`tls`], ring in [`tls`] and where secrets are sealed or tokens
+//! signed, hyper in [`api`], backoff in [`link::retry`], clap and anyhow in [`cli`] and in
 //! what it runs. `tests/layers.rs` reads the sources and fails where this does not hold.
 //!
 //! # Guarantees
@@ -49,10 +52,12 @@ pub mod agent;
 pub mod api;
 #[cfg(feature = "cloud")]
 pub mod broker;
+pub mod check;
 pub mod cli;
 #[cfg(feature = "cloud")]
 pub mod cloud;
 pub mod config;
+pub mod join;
 pub mod link;
 pub mod memory;
 pub mod object;
@@ -60,3 +65,4 @@ pub mod store;
 pub mod sync;
 pub mod systemd;
 pub mod telemetry;
+pub mod tls;

@@ -84,10 +84,12 @@ pub struct LinkOptions {
     pub username: Option<String>,
     /// The password, if the broker asks for one.
     pub password: Option<String>,
+    /// TLS; none for plain TCP. Follows a new identity by itself.
+    pub tls: Option<crate::tls::Client>,
     /// A dead peer is noticed within this time, at least 2 s. The client is heard of by the broker at least
     /// every half of it. While a packet arrives every byte counts as a sign of life, so it may take longer.
     pub keepalive: Duration,
-    /// The limit for name resolution, TCP, CONNACK and SUBACK together.
+    /// The limit for name resolution, TCP, TLS, CONNACK and SUBACK together.
     pub connect_timeout: Duration,
     /// The largest packet taken from the broker, in bytes, at least 1,024; also a limit for what is sent.
     pub max_packet: u32,
@@ -121,6 +123,7 @@ impl LinkOptions {
             client_id: client_id.to_owned(),
             username: None,
             password: None,
+            tls: None,
             keepalive: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(10),
             max_packet: 1 << 20,

@@ -8,6 +8,7 @@
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
 //! - [`reader`] runs reads in snapshots, on connections and threads of their own.
+//! - [`seal`] keeps Secrets unreadable on the disk.
 //! - [`snapshots`] keeps a commit readable between reads, for lists in several pages.
 //! - [`edge`] is what an edge node holds, on top of these.
 //! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
@@ -20,6 +21,7 @@ pub mod engine;
 mod error;
 pub mod migrate;
 pub mod reader;
+pub mod seal;
 pub mod snapshots;
 pub mod writer;
 

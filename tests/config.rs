@@ -185,7 +185,7 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
         ("[link]\nmax_frame = \"8KiB\"", "must be between 16KiB and 16MiB, not 8KiB"),
         (
             "[link]\nbroker = \"broker:1883\"",
-            "must be a broker address such as \"mqtt://broker.example:1883\"",
+            "must be a broker address such as \"mqtts://broker.example:8883\"",
         ),
         ("[link]\nprefix = \"a/#\"", "without '+', '#'"),
         ("[store]\npath = \"\"", "must be a path"),
@@ -387,11 +387,38 @@ mod cloud_side {
     }
 
     #[test]
-    fn others_cannot_connect_until_certificates_exist() {
-        let shown = errors("[broker]\nlisten = \"0.0.0.0:1883\"\n");
-        assert!(shown.contains("must be a loopback address") && shown.contains("no certificates"), "{shown}");
-        assert!(errors("[api]\nlisten = \"[::]:1\"\n").contains("must be a loopback address"));
-        assert!(load::<Config>("[api]\nlisten = \"[::1]:0\"\n", &[]).is_ok());
+    fn who_comes_from_another_machine_needs_a_certificate() {
+        let shown = errors("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
+        assert!(shown.contains("toml:3:7: broker.tls = \"off\" lets everybody in"), "{shown}");
+        assert!(shown.contains("use \"auto\", which demands a certificate there"), "{shown}");
+        assert!(
+            errors("[api]\nlisten = \"[::]:1\"\ntls = \"off\"\n")
+                .contains("api.tls = \"off\" lets everybody in")
+        );
+        let at = |text: &str| load::<Config>(text, &[]).unwrap().config;
+        for (text, demanded) in [
+            ("", true),
+            ("[broker]\nlisten = \"192.0.2.1:1\"\n", true),
+            ("[broker]\nlisten = \"[::ffff:127.0.0.1]:1\"\n", false),
+            ("[broker]\nlisten = \"127.0.0.1:1\"\ntls = \"on\"\n", true),
+            ("[broker]\nlisten = \"127.0.0.1:1\"\ntls = \"off\"\n", false),
+        ] {
+            let broker = at(text).broker;
+            assert_eq!(broker.tls.at(broker.listen), demanded, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_the_services_are_hosts() {
+        let shown = errors("[pairing]\nnames = [\"cloud.example\", \"https://x\"]\n");
+        assert!(
+            shown.contains("\"https://x\" is neither a host name in lower case nor an IP address"),
+            "{shown}"
+        );
+        let loaded =
+            load::<Config>("", &[("EDGESYNC_CLOUD_PAIRING_NAMES", "cloud.example,192.0.2.1")]).unwrap();
+        assert_eq!(loaded.config.pairing.names, ["cloud.example", "192.0.2.1"]);
+        assert_eq!(loaded.config.pairing.directory.to_str(), Some("/var/lib/edgesync-cloud/pki"));
     }
 
     #[test]
@@ -429,9 +456,10 @@ mod cloud_side {
     }
 
     #[test]
-    fn the_two_listeners_are_two() {
-        let shown = errors("[api]\nlisten = \"127.0.0.1:1883\"\n");
-        assert!(shown.contains("broker.listen and api.listen must not both be 127.0.0.1:1883"), "{shown}");
+    fn no_two_listeners_have_one_address() {
+        let shown = errors("[api]\nlisten = \"0.0.0.0:8883\"\n[pairing]\nlisten = \"0.0.0.0:8883\"\n");
+        assert!(shown.contains("broker.listen and api.listen must not both be 0.0.0.0:8883"), "{shown}");
+        assert!(shown.contains("api.listen and pairing.listen must not both be 0.0.0.0:8883"), "{shown}");
         assert!(
             load::<Config>("[api]\nlisten = \"127.0.0.1:0\"\n[broker]\nlisten = \"127.0.0.1:0\"\n", &[])
                 .is_ok()

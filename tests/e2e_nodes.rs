@@ -256,7 +256,7 @@ async fn a_removed_node_is_told_so_until_it_is_admitted() {
     assert_eq!(answer, json!({"node": NODE, "removed": true}));
     let told = node.requested().await;
     assert_eq!((told.removed, told.retry_after_seconds, &told.session), (true, 3600, &node.session()));
-    assert!(told.reason.contains("admit-node edge-1"), "{}", told.reason);
+    assert!(told.reason.contains("node admit edge-1"), "{}", told.reason);
     assert_eq!((get(&cloud, NODE_PATH).await, get(&cloud, LEASE_PATH).await), (None, None));
     let again: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
     assert_eq!(again["removed"], false);

@@ -40,7 +40,7 @@ pub(crate) struct Site {
     _cloud: Process,
 }
 
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyh
     }
 }
 
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     match name {
         "edgesync" => edge_program().clone(),
         _ => PathBuf::from(env!("CARGO_BIN_EXE_edgesync-cloud")),
@@ -65,7 +65,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// The agent as it is built for devices. The build is cargo's, so it takes time only if something has changed.
-fn edge_program() -> &'static PathBuf {
+pub(crate) fn edge_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let build = ["build", "--profile", "edge", "--no-default-features", "--bin", "edgesync"];
@@ -75,7 +75,7 @@ fn edge_program() -> &'static PathBuf {
     })
 }
 
-fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
+pub(crate) fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
     let log = std::fs::File::create(log)?;
     let mut command = Command::new(program(name));
     command.args(["run", "--config"]).arg(config).env("MALLOC_ARENA_MAX", "1");
@@ -109,7 +109,7 @@ impl Site {
             path("cloud.toml"),
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+                 backoff_min = \"50ms\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
             ),
@@ -261,7 +261,7 @@ impl FleetSite {
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n\
+                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
                  objects = {{ kinds = [\"ConfigMap\"] }}\n",
                 directory.path().display()
@@ -311,13 +311,13 @@ impl FleetSite {
     }
 }
 
-fn collection(object: &Value) -> String {
+pub(crate) fn collection(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
     format!("/api/v1/namespaces/{namespace}/{kind}s")
 }
 
-fn proc_number(process: &Process, file: &str, key: &str) -> u64 {
+pub(crate) fn proc_number(process: &Process, file: &str, key: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/{file}", process.0.id())).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default()
@@ -342,7 +342,7 @@ fn cpu(process: &Process) -> Duration {
     Duration::from_millis((field(14).unwrap_or(0) + field(15).unwrap_or(0)) * 10)
 }
 
-fn mib(kib: u64) -> String {
+pub(crate) fn mib(kib: u64) -> String {
     format!("{:.1} MB", kib as f64 * 1024.0 / 1e6)
 }
 

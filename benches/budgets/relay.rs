@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A line. Down at first.
@@ -9,12 +10,13 @@ pub(crate) struct Relay {
     port: u16,
     to: u16,
     open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    carried: Arc<AtomicU64>,
 }
 
 impl Relay {
     /// A line to a port of this machine.
     pub(crate) fn new(port: u16, to: u16) -> Self {
-        Self { port, to, open: Arc::default() }
+        Self { port, to, open: Arc::default(), carried: Arc::default() }
     }
 
     /// Where it begins.
@@ -22,11 +24,16 @@ impl Relay {
         self.port
     }
 
+    /// Bytes that went through in both directions.
+    pub(crate) fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
+    }
+
     /// Whoever connects gets through from now on.
     pub(crate) fn up(&self) -> anyhow::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", self.port))?;
         *self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Vec::new());
-        let (open, to) = (Arc::clone(&self.open), self.to);
+        let (open, to, carried) = (Arc::clone(&self.open), self.to, Arc::clone(&self.carried));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
@@ -37,8 +44,8 @@ impl Relay {
                     let _ = one.set_nodelay(true);
                     streams.extend(one.try_clone());
                 }
-                copy(&stream, &other);
-                copy(&other, &stream);
+                copy(&stream, &other, &carried);
+                copy(&other, &stream, &carried);
             }
         });
         Ok(())
@@ -61,11 +68,13 @@ impl Drop for Relay {
     }
 }
 
-fn copy(from: &TcpStream, to: &TcpStream) {
+fn copy(from: &TcpStream, to: &TcpStream, carried: &Arc<AtomicU64>) {
+    let carried = Arc::clone(carried);
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
     std::thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
+            carried.fetch_add(length as u64, Ordering::Relaxed);
             if to.write_all(buffer.get(..length).unwrap_or_default()).is_err() {
                 break;
             }

@@ -58,7 +58,7 @@ pub(super) async fn listen(
             Ok(listener) => {
                 let bound = match listener.address() {
                     Address::Tcp(bound) => *bound,
-                    Address::Unix(_) => address,
+                    Address::Tls { .. } | Address::Unix(_) => address,
                 };
                 if let Err(error) = tokens.write_kubeconfigs(bound) {
                     // Who has a token can still connect.

@@ -5,6 +5,7 @@ mod notices;
 mod numbers;
 mod show;
 mod upstream;
+mod verify;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::systemd::{self, Request, Signals};
 use super::apply::apply;
 use super::edge_config;
 use super::events::{Regarding, Why};
+use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
 use super::metrics::{Ages, LimitsHit, Rejections};
 use super::presence::{CloudPresence, Presence};
@@ -41,6 +43,8 @@ pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 
 /// How long nothing must have been applied before memory is given back.
 const QUIET: Duration = Duration::from_secs(2);
+/// How long after the start its memory is given back, unless a burst comes before.
+const SETTLED: Duration = Duration::from_secs(10);
 /// How often the loop looks at clock, traffic and device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end waits for the outbox to empty.
@@ -103,8 +107,11 @@ pub(super) struct Driver {
     /// Whether the cloud has said that this node was removed from the fleet.
     removed: bool,
     upstream: Upstream,
+    /// Key and certificates, once the node has joined.
+    identity: Option<Membership>,
     look_at: Instant,
     status_line: String,
+    verification: Option<verify::Verification>,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
 }
@@ -124,6 +131,7 @@ impl Driver {
         link: LinkHandle,
         topics: Topics,
         upstream: Upstream,
+        identity: Option<Membership>,
     ) -> Self {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
@@ -160,9 +168,12 @@ impl Driver {
             held_back: 0,
             removed: false,
             upstream,
+            identity,
             look_at: Instant::now(),
             status_line: String::new(),
-            release_at: None,
+            // What the start took is given back, too.
+            release_at: Some(Instant::now() + SETTLED),
+            verification: None,
         }
     }
 
@@ -225,6 +236,7 @@ impl Driver {
                     self.health_changed(&health);
                 }
                 Some(question) = asked.recv() => self.answer(question).await,
+                Some(news) = identity_news(&mut self.identity) => self.tell_identity(news),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
@@ -247,6 +259,7 @@ impl Driver {
                 // A store that cannot be read or written says so in its health.
                 let _ = store.release_memory().await;
                 crate::memory::release();
+                crate::memory::let_go_of_code();
             });
         }
         let traffic = self.link.traffic();
@@ -283,6 +296,9 @@ impl Driver {
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.look_soon();
+                if let Some(identity) = &self.identity {
+                    identity.connected();
+                }
                 self.machine.connected(self.now(), limit, random());
             }
             LinkEvent::Disconnected { cause, retry_in } => {
@@ -454,6 +470,9 @@ impl Driver {
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.machine.set_config(edge_config(config));
         self.reload_upstream(config);
+        if let Some(identity) = &self.identity {
+            identity.reread();
+        }
         systemd::ready(&self.status_line);
     }
 
@@ -468,6 +487,7 @@ impl Driver {
             }
         }
         self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
+        self.look_at_verification();
         self.tell_service_manager();
     }
 
@@ -566,6 +586,7 @@ impl Driver {
             Question::Traffic(answer) => {
                 let _ = answer.send(self.upstream.meter.show());
             }
+            Question::Verify(answer) => self.verify(answer),
         }
     }
 }
@@ -609,6 +630,14 @@ async fn front(
 ) -> Result<Applied, tokio::task::JoinError> {
     match applying.front_mut() {
         Some((_, task)) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What becomes of the certificate; pending for ever without one.
+async fn identity_news(identity: &mut Option<Membership>) -> Option<IdentityNews> {
+    match identity {
+        Some(identity) => identity.news.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -19,7 +19,7 @@ use crate::object::{Condition, NodeReport, name};
 mod address;
 mod conditions;
 
-pub(super) use conditions::{disk_condition, store_condition, traffic_condition};
+pub(super) use conditions::{certificate_condition, disk_condition, store_condition, traffic_condition};
 
 /// Free space of a disk below which it is under pressure: the smaller of a tenth of it and this.
 pub(super) const LOW_DISK_BYTES: u64 = 256 << 20;

@@ -60,6 +60,8 @@ pub struct AgentNumbers {
     pub traffic_today: u64,
     /// The limit for them, if there is one.
     pub traffic_budget: Option<u64>,
+    /// When the certificate ends, as Unix time; none before the node has joined.
+    pub certificate_end: Option<i64>,
     /// The outbox as of the last commit.
     pub outbox: OutboxState,
     /// The age of the oldest item of each lane, in the order of [`Lane::ALL`]; zero if it is empty.
@@ -363,6 +365,12 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         "The limit for them, if one is configured.",
         numbers.traffic_budget.map(|bytes| bytes as f64),
     );
+    optional(
+        out,
+        "edgesync_agent_certificate_end_seconds",
+        "When the certificate of the node ends, as Unix time.",
+        numbers.certificate_end.map(|end| end as f64),
+    );
 }
 
 fn transferred(
@@ -550,12 +558,14 @@ mod tests {
         let known = AgentNumbers {
             welcome_round_trip: Some(Duration::from_millis(1500)),
             traffic_budget: Some(1000),
+            certificate_end: Some(2_000_000_000),
             store: Some(EdgeStats { free_bytes: 4096, ..EdgeStats::default() }),
             ..AgentNumbers::default()
         };
         for line in [
             "edgesync_agent_session_round_trip_seconds 1.5",
             "edgesync_agent_traffic_budget_bytes 1000",
+            "edgesync_agent_certificate_end_seconds 2000000000",
             "edgesync_agent_store_free_bytes 4096",
         ] {
             let name = line.split(' ').next().unwrap();

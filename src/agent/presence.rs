@@ -63,7 +63,8 @@ impl CloudPresence {
     }
 }
 
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod tests {
     use super::*;
 

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::door::DoorState;
 use super::metrics::{self, AgentNumbers};
+use super::seal;
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::object::Status;
 use crate::object::status::Result;
@@ -21,11 +22,13 @@ pub(super) enum Question {
     Status(oneshot::Sender<Value>),
     /// What went through the link.
     Traffic(oneshot::Sender<Value>),
+    /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
+    Verify(oneshot::Sender<Value>),
     /// The numbers for the metrics, but for those of the store, which are read beside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
 
-/// Serves `/edgesync/v1/status` and `/edgesync/v1/traffic`, and the metrics of the agent.
+/// Serves `status`, `traffic`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
     door: watch::Receiver<DoorState>,
@@ -39,6 +42,24 @@ impl StatusExtension {
         store: EdgeStore,
     ) -> Self {
         Self { questions, door, store }
+    }
+
+    /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
+    async fn verify(&self) -> Result<Value> {
+        let checked = match self.store.check().await {
+            Ok(report) => json!({
+                "rows": report.rows,
+                "removed": report.removed,
+                "localRemoved": report.local_removed,
+                "outboxRemoved": report.outbox_removed,
+                "renewed": report.renewed,
+                "problem": null,
+            }),
+            // The file is replaced by what can be read of it; the Hello that follows tells the cloud.
+            Err(error) => json!({ "problem": Chain(&error).to_string() }),
+        };
+        let cloud = self.ask(Question::Verify).await?;
+        Ok(json!({ "store": checked, "cloud": cloud }))
     }
 
     /// Asks the loop; fails when it ends.
@@ -58,9 +79,15 @@ impl Extension for StatusExtension {
                 if let Some(status) = status.as_object_mut() {
                     status.insert("api".to_owned(), self.door.borrow().show());
                 }
+                let keys = seal::show(&self.store).await;
+                if let Some(store) = status.get_mut("store").and_then(Value::as_object_mut) {
+                    store.insert("seal".to_owned(), keys);
+                }
                 Ok(status)
             }
+            ("POST", "seal/rotate") => seal::rotate(&self.store, call.role).await,
             ("GET", "traffic") => self.ask(Question::Traffic).await,
+            ("POST", "verify") => self.verify().await,
             _ => Err(Status::no_such_path()),
         }
     }
@@ -75,6 +102,21 @@ impl Extension for StatusExtension {
         numbers.writing = health.writing;
         numbers.resets = health.reset.map_or(0, |reset| reset.number);
         metrics::write(&numbers, out);
+    }
+}
+
+/// An error with its causes in one line.
+struct Chain<'a>(&'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
     }
 }
 
@@ -109,6 +151,7 @@ mod tests {
                 match question {
                     Question::Status(answer) => drop(answer.send(json!({ "node": "n" }))),
                     Question::Traffic(answer) => drop(answer.send(json!({ "frames": [] }))),
+                    Question::Verify(answer) => drop(answer.send(json!({ "inSync": true }))),
                     Question::Numbers(answer) => {
                         drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
                     }
@@ -118,6 +161,10 @@ mod tests {
         let status = extension.call(get("status")).await.unwrap();
         assert_eq!(status, json!({ "node": "n", "api": { "state": "off" } }));
         assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
+        let verify =
+            ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };
+        let verified = extension.call(verify).await.unwrap();
+        assert_eq!((&verified["cloud"], &verified["store"]["rows"]), (&json!({ "inSync": true }), &json!(0)));
         assert_eq!(extension.call(get("nothing")).await.unwrap_err().code, 404);
         let mut text = String::new();
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;

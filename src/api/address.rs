@@ -1,18 +1,26 @@
-//! Where the API is reached: a TCP address or the path of a Unix socket.
+//! Where the API is reached: a TCP address, with or without TLS, or the path of a Unix socket.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-/// An address of the API: `127.0.0.1:8080`, `http://localhost:8080`, `/run/x.sock` or `unix:/run/x.sock`.
+/// An address of the API: `127.0.0.1:8080`, `http://localhost:8080`, `https://cloud.example:10551`, `/run/x.sock` or
+/// `unix:/run/x.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// TCP; port 0 lets the system choose when listening.
     Tcp(SocketAddr),
+    /// TLS, with a certificate on both sides.
+    Tls {
+        /// Host name or address, without brackets: what the server's certificate must be for.
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
     /// A Unix socket.
     Unix(PathBuf),
 }
@@ -20,7 +28,7 @@ pub enum Address {
 /// Text that is no [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no address: expected the path of a socket such as /run/edgesync/agent.sock, or IP:PORT such as 127.0.0.1:8080"
+    "'{0}' is no address: expected the path of a socket such as /run/edgesync/agent.sock, IP:PORT such as 127.0.0.1:8080, or https://HOST:PORT"
 )]
 pub struct AddressError(pub String);
 
@@ -36,6 +44,10 @@ impl FromStr for Address {
         if text.starts_with('/') || text.starts_with("./") {
             return Ok(Self::Unix(text.into()));
         }
+        if let Some(authority) = text.strip_prefix("https://") {
+            let (host, port) = host_and_port(authority.trim_end_matches('/')).ok_or_else(wrong)?;
+            return Ok(Self::Tls { host, port });
+        }
         let host_and_port = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
         if let Some(port) = host_and_port.strip_prefix("localhost:") {
             let port = port.parse().map_err(|_| wrong())?;
@@ -45,10 +57,26 @@ impl FromStr for Address {
     }
 }
 
+/// Reads `HOST:PORT`, an IPv6 address in brackets.
+fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.parse::<Ipv6Addr>().ok().map(|_| host)?,
+        None => host,
+    };
+    let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    let is_host = (1..=253).contains(&host.len()) && host.bytes().all(named);
+    let is_host = is_host || host.parse::<Ipv6Addr>().is_ok() && text.starts_with('[');
+    let port = port.parse().ok().filter(|port| *port > 0 && is_host)?;
+    Some((host.to_owned(), port))
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Tls { host, port } if host.contains(':') => write!(f, "https://[{host}]:{port}"),
+            Self::Tls { host, port } => write!(f, "https://{host}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -79,12 +107,30 @@ mod tests {
             ("127.0.0.1:80", "http://127.0.0.1:80"),
             ("http://[::1]:80/", "http://[::1]:80"),
             ("localhost:0", "http://127.0.0.1:0"),
+            ("https://cloud.example:10551/", "https://cloud.example:10551"),
+            ("https://127.0.0.1:1", "https://127.0.0.1:1"),
+            ("https://[::1]:10551", "https://[::1]:10551"),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), shown);
             assert_eq!(shown.parse(), Ok(address));
         }
-        for bad in ["", "80", "example.com:80", "unix:a", "https://127.0.0.1:1", "127.0.0.1", "localhost:x"] {
+        for bad in [
+            "",
+            "80",
+            "example.com:80",
+            "unix:a",
+            "127.0.0.1",
+            "localhost:x",
+            "https://",
+            "https://cloud.example",
+            "https://cloud.example:0",
+            "https://:1",
+            "https://::1:1",
+            "https://[x]:1",
+            "https://user@cloud:1",
+            "https://cloud:1/path",
+        ] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
     }

@@ -1,5 +1,5 @@
-//! Who asks, and what they may: bearer tokens with roles, and the peers of the Unix socket. Pure; depends
-//! on `object` only.
+//! Who asks, and what they may: bearer tokens with roles, the peers of the Unix socket, and the certificates of
+//! operators. Pure; depends on `object` only.
 //!
 //! A token comes as `Authorization: Bearer`, or as the password of `Authorization: Basic`: `kubectl` sends no
 //! bearer token over plain HTTP, but it does send the user and password of the server's address.
@@ -17,9 +17,10 @@ use crate::object::status::{Reason, Result};
 const MAX_HEADER: usize = 1024;
 
 /// What somebody may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Everything but Secrets.
+    #[default]
     Local,
     /// Everything.
     Secrets,
@@ -30,6 +31,13 @@ pub enum Role {
 pub enum Peer {
     /// TCP, where only a token tells who asks.
     Tcp,
+    /// TLS without a certificate of the client: only a token tells who asks.
+    Tls,
+    /// TLS with a certificate of the client, which was verified.
+    Certificate {
+        /// Whether it is an operator's: of the organization `system:masters`.
+        operator: bool,
+    },
     /// A Unix socket, whose permissions let in who may ask.
     Unix {
         /// The user of the process at the other end, if the system says.
@@ -54,7 +62,8 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Everybody who reaches the server may do everything.
+    /// Everybody who reaches the server may do everything; over TLS, which others than this machine reach, those with
+    /// the certificate of an operator.
     #[must_use]
     pub fn open() -> Self {
         Self { open: true, ..Self::default() }
@@ -71,13 +80,16 @@ impl Access {
     /// raise the role, never lower it.
     ///
     /// # Errors
-    /// 401 for a token that is not known, and for none over TCP.
+    /// 401 for a token that is not known, and for none over TCP. 403 for a certificate that is not an operator's.
     pub fn authenticate(&self, authorization: Option<&str>, peer: Peer) -> Result<Role> {
-        if self.open {
+        let over_tls = matches!(peer, Peer::Tls | Peer::Certificate { .. });
+        if self.open && !over_tls {
             return Ok(Role::Secrets);
         }
         let by_peer = match peer {
-            Peer::Tcp => None,
+            Peer::Certificate { operator: true } => return Ok(Role::Secrets),
+            Peer::Certificate { operator: false } if authorization.is_none() => return Err(no_operator()),
+            Peer::Tcp | Peer::Tls | Peer::Certificate { .. } => None,
             Peer::Unix { uid: Some(uid) } if uid == 0 || Some(uid) == self.own_uid => Some(Role::Secrets),
             Peer::Unix { .. } => Some(Role::Local),
         };
@@ -117,6 +129,12 @@ pub(super) fn authorize(role: Role, verb: &str, kind: &Kind) -> Result<()> {
 
 fn unauthorized() -> Status {
     Status::new(Reason::Unauthorized, "Unauthorized")
+}
+
+fn no_operator() -> Status {
+    let message =
+        "the certificate shown is not an operator's: the API needs one of the organization system:masters";
+    Status::new(Reason::Forbidden, message)
 }
 
 /// The token of an `Authorization` header.
@@ -204,6 +222,21 @@ mod tests {
         assert_eq!(access.authenticate(Some("Bearer secret-token"), peer(Some(1001))), Ok(Role::Secrets));
         assert_eq!(access.authenticate(Some("Bearer local-token"), peer(Some(0))), Ok(Role::Secrets));
         assert_eq!(code(access.authenticate(Some("Bearer wrong"), peer(Some(0)))), 401);
+    }
+
+    #[test]
+    fn over_tls_the_certificate_of_an_operator_opens_everything_and_no_other_does() {
+        for access in [access(), Access::open(), Access::default()] {
+            let role = |operator| access.authenticate(None, Peer::Certificate { operator });
+            assert_eq!(role(true), Ok(Role::Secrets));
+            assert_eq!(code(role(false)), 403);
+            assert_eq!(code(access.authenticate(None, Peer::Tls)), 401);
+            assert_eq!(code(access.authenticate(Some("Bearer x"), Peer::Tls)), 401);
+        }
+        let with_token = |peer| access().authenticate(Some("Bearer local-token"), peer);
+        assert_eq!(with_token(Peer::Tls), Ok(Role::Local));
+        assert_eq!(with_token(Peer::Certificate { operator: false }), Ok(Role::Local));
+        assert_eq!(with_token(Peer::Certificate { operator: true }), Ok(Role::Secrets));
     }
 
     #[test]

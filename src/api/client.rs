@@ -1,4 +1,4 @@
-//! A client of the API for the command line: HTTP/1 over loopback or a Unix socket, one connection
+//! A client of the API for the command line: HTTP/1 over loopback, a Unix socket or TLS, one connection
 //! that is kept open, answers within a limit.
 
 use std::io;
@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 use super::address::Address;
 use super::request::encode;
 use crate::object::{Resource, Scope, Status};
+use crate::tls::{self, HandshakeError};
 
 /// The longest answer that is taken, in bytes: a page of a list of large objects fits.
 pub const MAX_ANSWER: usize = 256 << 20;
@@ -42,6 +43,22 @@ pub enum ClientError {
         address: Address,
         /// Why.
         source: io::Error,
+    },
+    /// TLS fails, or a certificate is refused.
+    #[error("no TLS with {address}")]
+    Tls {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// An address with TLS, and no certificate to show.
+    #[error(
+        "{address} needs TLS: say which authority is believed and which certificate of an operator is shown"
+    )]
+    NoCertificate {
+        /// Where.
+        address: Address,
     },
     /// The connection broke, or the other side does not speak HTTP.
     #[error("{method} {path} at {address} failed")]
@@ -109,14 +126,21 @@ impl ClientError {
 #[derive(Debug)]
 pub struct Client {
     address: Address,
+    tls: Option<tls::Client>,
     idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
 impl Client {
-    /// A client; it connects with its first request.
+    /// A client; it connects with its first request. An address with TLS needs [`Client::with_tls`].
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, idle: Mutex::new(None) }
+        Self { address, tls: None, idle: Mutex::new(None) }
+    }
+
+    /// A client that uses TLS where the address asks for it.
+    #[must_use]
+    pub fn with_tls(address: Address, tls: tls::Client) -> Self {
+        Self { address, tls: Some(tls), idle: Mutex::new(None) }
     }
 
     /// The address.
@@ -131,6 +155,28 @@ impl Client {
     /// See [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.send(Method::GET, path, None, JSON).await
+    }
+
+    /// Gets text, such as metrics.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let exchange = self.exchange(Method::GET, path, Bytes::new(), JSON);
+        let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
+            let (address, path) = (self.address.clone(), path.to_owned());
+            return Err(ClientError::TimedOut { address, method: Method::GET, path });
+        };
+        match answered? {
+            (200..300, bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            (code, _) => Err(ClientError::Unexpected {
+                address: self.address.clone(),
+                method: Method::GET,
+                path: path.to_owned(),
+                code,
+                problem: "no text".to_owned(),
+            }),
+        }
     }
 
     /// Posts JSON and reads JSON.
@@ -219,11 +265,14 @@ impl Client {
         body: Bytes,
         content_type: &'static str,
     ) -> Result<(u16, Bytes), ClientError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange {
-            address: self.address.clone(),
-            method: method.clone(),
-            path: path.to_owned(),
-            source,
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| match self.refusal(&*source) {
+            Some(source) => ClientError::Tls { address: self.address.clone(), source },
+            None => ClientError::Exchange {
+                address: self.address.clone(),
+                method: method.clone(),
+                path: path.to_owned(),
+                source,
+            },
         };
         let request =
             self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
@@ -247,6 +296,8 @@ impl Client {
     ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
         let host = match &self.address {
             Address::Tcp(address) => address.to_string(),
+            Address::Tls { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tls { host, port } => format!("{host}:{port}"),
             Address::Unix(_) => "localhost".to_owned(),
         };
         let request =
@@ -283,20 +334,39 @@ impl Client {
         Ok(response)
     }
 
+    /// What TLS says of a failed exchange: a server refuses a certificate when the handshake is over.
+    fn refusal(&self, error: &(dyn std::error::Error + 'static)) -> Option<HandshakeError> {
+        let Address::Tls { host, .. } = &self.address else { return None };
+        let mut sources = std::iter::successors(Some(error), |error| error.source());
+        sources.find_map(|error| HandshakeError::of_io(host, error.downcast_ref::<io::Error>()?))
+    }
+
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let failed = |source| ClientError::Connect { address: self.address.clone(), source };
         let connecting = async {
             match &self.address {
                 Address::Tcp(address) => {
-                    let stream = TcpStream::connect(address).await?;
-                    stream.set_nodelay(true)?;
-                    handshake(stream).await
+                    let stream = TcpStream::connect(address).await.map_err(failed)?;
+                    stream.set_nodelay(true).map_err(failed)?;
+                    handshake(stream).await.map_err(failed)
                 }
-                Address::Unix(path) => handshake(UnixStream::connect(path).await?).await,
+                Address::Tls { host, port } => {
+                    let address = self.address.clone();
+                    let Some(tls) = &self.tls else { return Err(ClientError::NoCertificate { address }) };
+                    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                    stream.set_nodelay(true).map_err(failed)?;
+                    let secured = tls.connect(host, stream).await;
+                    let secured = secured.map_err(|source| ClientError::Tls { address, source })?;
+                    handshake(secured).await.map_err(failed)
+                }
+                Address::Unix(path) => {
+                    let stream = UnixStream::connect(path).await.map_err(failed)?;
+                    handshake(stream).await.map_err(failed)
+                }
             }
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => connected.map_err(failed),
+            Ok(connected) => connected,
             Err(_) => Err(failed(io::Error::from(io::ErrorKind::TimedOut))),
         }
     }
@@ -352,6 +422,13 @@ mod tests {
         assert_eq!(collection_path(&resource("deploy"), None), "/apis/apps/v1/deployments");
         let role = object_path(&resource("clusterroles"), "ignored", "system:node");
         assert_eq!(role, "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
+    }
+
+    #[tokio::test]
+    async fn an_address_with_tls_needs_a_certificate() {
+        let client = Client::new("https://cloud.example:10551".parse().unwrap());
+        let error = client.get::<Value>("/version").await.unwrap_err();
+        assert!(matches!(error, ClientError::NoCertificate { .. }), "{error}");
     }
 
     #[tokio::test]

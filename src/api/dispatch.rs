@@ -85,7 +85,8 @@ impl<K: Keeper, E: Extension> Api<K, E> {
             Request::Extension { method, path, query } => {
                 let bytes = body.read().await?;
                 let body = media::read_body(head.content_type, &bytes)?;
-                self.value(&self.extension.call(ExtensionCall { method, path, query, body }).await?, &head)
+                let call = ExtensionCall { method, path, query, body, role: head.role };
+                self.value(&self.extension.call(call).await?, &head)
             }
             Request::Objects(request) => {
                 let accepted = Accepted::read(head.accept, pretty)?;

@@ -4,6 +4,7 @@ use std::future::Future;
 
 use serde_json::Value;
 
+use super::auth::Role;
 use super::metrics::MetricsWriter;
 use crate::object::Status;
 use crate::object::status::Result;
@@ -35,6 +36,8 @@ pub struct ExtensionCall {
     pub query: Vec<(String, String)>,
     /// The body, `Null` if there is none.
     pub body: Value,
+    /// What who asks may do.
+    pub role: Role,
 }
 
 /// No further paths.

@@ -1,4 +1,4 @@
-//! Listening: TCP on loopback, and Unix sockets whose file is made, guarded and removed.
+//! Listening: TCP on loopback, TLS anywhere, and Unix sockets whose file is made, guarded and removed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
+#[cfg(feature = "cloud")]
+use crate::tls;
 
 /// Permissions of a socket: its owner and group may talk to the process behind it.
 const SOCKET_MODE: u32 = 0o660;
@@ -22,13 +24,21 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The API has no authentication of its own yet.
+    /// Without TLS whoever reaches the address would be let in, and could read along.
     #[error(
-        "cannot listen on {address}: the API answers on loopback only, use 127.0.0.1, ::1 or a Unix socket"
+        "cannot listen on {address}: without TLS the API answers on loopback only, use 127.0.0.1, ::1 or a Unix socket"
     )]
     NotLoopback {
         /// The address asked for.
         address: SocketAddr,
+    },
+    /// An address for clients.
+    #[error(
+        "cannot listen on {address}: this is how clients write it, listening needs IP:PORT and a certificate"
+    )]
+    ForClients {
+        /// The address asked for.
+        address: Address,
     },
     /// The system refuses the TCP address.
     #[error("cannot listen on {address}")]
@@ -77,12 +87,17 @@ pub struct Listener {
 #[derive(Debug)]
 pub(super) enum Inner {
     Tcp(TcpListener),
+    #[cfg(feature = "cloud")]
+    Tls(TcpListener, tls::Server),
     Unix(UnixListener),
 }
 
 /// An accepted connection.
 pub(super) enum Accepted {
     Tcp(TcpStream),
+    /// Before its handshake.
+    #[cfg(feature = "cloud")]
+    Tls(TcpStream, SocketAddr, tls::Server),
     Unix(UnixStream),
 }
 
@@ -94,8 +109,20 @@ impl Listener {
     pub async fn bind(address: &Address) -> Result<Self, ListenError> {
         match address {
             Address::Tcp(address) => Self::bind_tcp(*address).await,
+            Address::Tls { .. } => Err(ListenError::ForClients { address: address.clone() }),
             Address::Unix(path) => Self::bind_unix(path).await,
         }
+    }
+
+    /// Listens with TLS, on any address. The handshake of each connection is made in its own task.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    #[cfg(feature = "cloud")]
+    pub async fn bind_tls(address: SocketAddr, tls: tls::Server) -> Result<Self, ListenError> {
+        let (listener, bound) = listen(address).await?;
+        let address = Address::Tls { host: bound.ip().to_string(), port: bound.port() };
+        Ok(Self { address, inner: Inner::Tls(listener, tls), _file: None })
     }
 
     /// The address listened on, with the port that was chosen.
@@ -108,9 +135,7 @@ impl Listener {
         if !address.ip().is_loopback() {
             return Err(ListenError::NotLoopback { address });
         }
-        let failed = |source| ListenError::Tcp { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
+        let (listener, bound) = listen(address).await?;
         Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener), _file: None })
     }
 
@@ -151,9 +176,23 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream))
             }
+            #[cfg(feature = "cloud")]
+            Inner::Tls(listener, tls) => {
+                let (stream, from) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tls(stream, from, tls.clone()))
+            }
             Inner::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
         }
     }
+}
+
+/// Listens on a TCP address, and says which port that is.
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let failed = |source| ListenError::Tcp { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -287,6 +326,9 @@ mod tests {
         let public = Address::Tcp(([0, 0, 0, 0], 0).into());
         let refused = Listener::bind(&public).await.unwrap_err();
         assert!(matches!(refused, ListenError::NotLoopback { .. }), "{refused}");
+        let client_form = Address::Tls { host: "127.0.0.1".into(), port: 1 };
+        let refused = Listener::bind(&client_form).await.unwrap_err();
+        assert!(matches!(refused, ListenError::ForClients { .. }), "{refused}");
     }
 
     #[tokio::test]

@@ -159,10 +159,16 @@ impl<K: Keeper, E: Extension> Server<K, E> {
                 permit = Arc::clone(&self.connections).acquire_owned() => permit.ok(),
             };
             match accepted {
-                Accepted::Tcp(stream) => self.spawn(&mut tasks, stopped.clone(), stream, permit, Peer::Tcp),
+                Accepted::Tcp(stream) => {
+                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp, stopped.clone(), permit));
+                }
+                #[cfg(feature = "cloud")]
+                Accepted::Tls(stream, from, tls) => {
+                    tasks.spawn(Arc::clone(self).attend_tls(stream, from, tls, stopped.clone(), permit));
+                }
                 Accepted::Unix(stream) => {
                     let peer = Peer::Unix { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
-                    self.spawn(&mut tasks, stopped.clone(), stream, permit, peer);
+                    tasks.spawn(Arc::clone(self).attend(stream, peer, stopped.clone(), permit));
                 }
             }
         }
@@ -178,17 +184,40 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         tasks.shutdown().await;
     }
 
-    fn spawn<I>(
-        self: &Arc<Self>,
-        tasks: &mut JoinSet<()>,
+    /// Makes the handshake, which delays nobody else, and serves the connection while its certificate is good.
+    #[cfg(feature = "cloud")]
+    async fn attend_tls(
+        self: Arc<Self>,
+        stream: tokio::net::TcpStream,
+        from: std::net::SocketAddr,
+        tls: crate::tls::Server,
         mut stopped: watch::Receiver<()>,
-        stream: I,
         permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let secured = tokio::select! {
+            secured = super::secure::accept(stream, from, &tls) => secured,
+            // The other end is dropped when the shutdown begins.
+            _ = stopped.changed() => return,
+        };
+        let Some(secured) = secured else { return };
+        let served = self.attend(secured.stream, secured.peer, stopped, permit);
+        if tokio::time::timeout(secured.lasts, served).await.is_err() {
+            tracing::info!(peer = %from, "the certificate of a client of the API has ended: its connection is cut");
+        }
+    }
+
+    /// Serves one connection.
+    async fn attend<I>(
+        self: Arc<Self>,
+        stream: I,
         peer: Peer,
+        mut stopped: watch::Receiver<()>,
+        permit: Option<OwnedSemaphorePermit>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let server = Arc::clone(self);
+        let _permit = permit;
+        let server = Arc::clone(&self);
         let service = service_fn(move |request| {
             let server = Arc::clone(&server);
             async move { Ok::<_, Infallible>(server.respond(request, peer).await) }
@@ -200,21 +229,18 @@ impl<K: Keeper, E: Extension> Server<K, E> {
             .max_buf_size(self.limits.head_bytes.max(8 << 10))
             .max_headers(MAX_HEADERS)
             .serve_connection(io, service);
-        tasks.spawn(async move {
-            let _permit = permit;
-            let mut connection = std::pin::pin!(connection);
-            let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
-                // The other end is dropped when the shutdown begins.
-                _ = stopped.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a connection to the API ended early");
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            // The other end is dropped when the shutdown begins.
+            _ = stopped.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
             }
-        });
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to the API ended early");
+        }
     }
 
     async fn respond(&self, request: HttpRequest<Incoming>, peer: Peer) -> Response<ResponseBody> {
@@ -240,8 +266,16 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         peer: Peer,
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
-        if peer == Peer::Tcp && !is_local(&head.headers) {
-            let message = "requests must come from this machine: the Host or Origin header names another one";
+        let stray = match peer {
+            Peer::Tcp if !is_local(&head.headers) => {
+                Some("requests must come from this machine: the Host or Origin header names another one")
+            }
+            Peer::Tls | Peer::Certificate { .. } if !is_same_origin(&head.headers) => {
+                Some("requests of web pages must come from this server: the Origin header names another one")
+            }
+            _ => None,
+        };
+        if let Some(message) = stray {
             return response::status(&Status::new(Reason::Forbidden, message), "", Format::Json);
         }
         let authorization = header(&head.headers, &AUTHORIZATION);
@@ -249,7 +283,8 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         let role = match self.access.authenticate(authorization, peer) {
             Ok(role) => role,
             Err(_) if open => Role::Local,
-            Err(status) => return response::unauthorized(&status),
+            Err(status) if status.code == 401 => return response::unauthorized(&status),
+            Err(status) => return response::status(&status, "", Format::Json),
         };
         let request = match parsed {
             Ok(request) => request,
@@ -333,6 +368,12 @@ fn is_local(headers: &HeaderMap) -> bool {
         .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, host)| is_loopback_name(host)))
 }
 
+/// Whether a request is not from a web page of elsewhere: a browser that has a certificate shows it for those too.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = header(headers, &ORIGIN) else { return true };
+    origin.strip_prefix("https://").is_some_and(|origin| header(headers, &HOST) == Some(origin))
+}
+
 /// Whether `host[:port]` is loopback.
 fn is_loopback_name(host: &str) -> bool {
     if let Ok(address) = host.parse::<std::net::SocketAddr>() {
@@ -407,5 +448,18 @@ mod tests {
         assert!(!is_local(&headers));
         headers.insert(ORIGIN, "https://example.com".parse().unwrap());
         assert!(!is_local(&headers));
+    }
+
+    #[test]
+    fn over_tls_only_pages_of_the_server_itself_may_ask() {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, "cloud.example:10551".parse().unwrap());
+        assert!(is_same_origin(&headers));
+        headers.insert(ORIGIN, "https://cloud.example:10551".parse().unwrap());
+        assert!(is_same_origin(&headers));
+        for other in ["https://cloud.example", "http://cloud.example:10551", "null", "https://example.com"] {
+            headers.insert(ORIGIN, other.parse().unwrap());
+            assert!(!is_same_origin(&headers), "{other}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic, add};
 use super::registry::{Eviction, Origin, Outbound, Registry};
-use super::{BrokerOptions, DownlinkError, FleetEvent};
+use super::{BrokerOptions, DownlinkError, FleetEvent, is_loopback};
 use crate::link::packet_size;
 use crate::link::queue::{Limits, Refused};
 
@@ -24,10 +24,24 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 
 /// The endpoint cannot listen.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen for nodes on {address}")]
-pub struct BindError {
-    address: SocketAddr,
-    source: std::io::Error,
+pub enum BindError {
+    /// Whoever reaches the address could speak as any node.
+    #[error(
+        "cannot listen for nodes on {address} without TLS: others than this machine reach it, and only certificates \
+         tell nodes apart; leave broker.tls at \"auto\", or listen on 127.0.0.1"
+    )]
+    NotLoopback {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// The system refuses the address.
+    #[error("cannot listen for nodes on {address}")]
+    System {
+        /// The address asked for.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
 }
 
 /// What the tasks of one endpoint share.
@@ -53,13 +67,16 @@ impl Broker {
     /// Listens on `address` (port 0 for any) and serves from tasks on the current tokio runtime.
     ///
     /// # Errors
-    /// The address cannot be bound.
+    /// The address cannot be bound, or it is not loopback and there is no TLS.
     pub async fn bind(
         address: SocketAddr,
         options: BrokerOptions,
     ) -> Result<(Self, mpsc::Receiver<FleetEvent>), BindError> {
         let options = options.in_range();
-        let failed = |source| BindError { address, source };
+        if options.tls.is_none() && !is_loopback(&address) {
+            return Err(BindError::NotLoopback { address });
+        }
+        let failed = |source| BindError::System { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
         let (events, receiver) = mpsc::channel(options.events);
@@ -129,6 +146,13 @@ impl Broker {
     /// gets the newest one only. An empty payload removes it.
     pub fn set_cloud(&self, payload: Vec<u8>) {
         self.hub.registry.set_cloud((!payload.is_empty()).then(|| Bytes::from(payload)));
+    }
+
+    /// Cuts a node's connection, if it has one; its certificate was revoked, and [`crate::tls::Server::replace`] has
+    /// been told so before. Connections whose handshake is under way are told to come again. Returns whether the node
+    /// was connected.
+    pub fn disconnect(&self, node: &str) -> bool {
+        self.hub.registry.cut(node)
     }
 
     /// What is retained on a node's `presence`.

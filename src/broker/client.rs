@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, DisconnectReasonCode, Packet};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -19,6 +19,7 @@ use super::access::Target;
 use super::counters::add;
 use super::handshake::{self, Admitted, Refusal, Will};
 use super::registry::{Eviction, Seat};
+use super::wire::{self as connection, Bearer, Wire};
 use super::{Channel, Departure, FleetEvent};
 use crate::link::wire::{self, FrameBuffer, WireError};
 use exchange::Exchange;
@@ -65,6 +66,7 @@ impl Ended {
     fn evicted(eviction: Eviction) -> Self {
         match eviction {
             Eviction::TakenOver => Self::told(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver),
+            Eviction::Revoked => Self::told(Departure::Revoked, DisconnectReasonCode::NotAuthorized),
             Eviction::ShuttingDown => {
                 Self::told(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
             }
@@ -72,30 +74,59 @@ impl Ended {
     }
 }
 
+/// A client that was let in.
+struct Guest {
+    stream: Wire,
+    frames: FrameBuffer,
+    admitted: Admitted,
+    bearer: Bearer,
+    /// See [`Registry::cuts`](super::registry::Registry::cuts).
+    cuts: u64,
+}
+
 /// Serves one TCP connection.
-pub(super) async fn serve(hub: &Arc<Hub>, mut stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
     // Frames are written whole; waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
-    let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
-    let admitted = tokio::select! {
-        admitted = timeout(hub.options.connect_timeout, greet(hub, &mut stream, &mut frames)) => admitted,
+    let limit = hub.options.connect_timeout;
+    let welcomed = tokio::select! {
+        // Boxed, so that the task does not keep the room for it while the client is connected.
+        welcomed = timeout(limit, Box::pin(welcome(hub, stream, peer))) => welcomed,
         () = hub.closed() => return,
     };
-    match admitted {
-        Ok(Ok(admitted)) => attend(hub, stream, frames, admitted, peer).await,
+    match welcomed {
+        Ok(Ok(guest)) => attend(hub, guest, peer).await,
         Ok(Err(problem)) => {
             add(&hub.counters.refused, 1);
             tracing::info!(%peer, problem, "connection refused");
         }
         Err(_) => {
             add(&hub.counters.refused, 1);
-            tracing::info!(%peer, after = ?hub.options.connect_timeout, "no connect packet: closed");
+            tracing::info!(%peer, after = ?limit, "no connect packet: closed");
         }
     }
 }
 
+/// Takes a connection up to its CONNECT.
+async fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) -> Result<Guest, String> {
+    let cuts = hub.registry.cuts();
+    let (mut stream, bearer) = connection::open(hub, stream).await.map_err(|error| {
+        add(&hub.counters.tls, 1);
+        format!("no TLS: {error}")
+    })?;
+    let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
+    let admitted = greet(hub, &mut stream, &mut frames, &bearer, peer).await?;
+    Ok(Guest { stream, frames, admitted, bearer, cuts })
+}
+
 /// Reads the CONNECT and decides on it; a refusal is answered here.
-async fn greet(hub: &Hub, stream: &mut TcpStream, frames: &mut FrameBuffer) -> Result<Admitted, String> {
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    hub: &Hub,
+    stream: &mut S,
+    frames: &mut FrameBuffer,
+    bearer: &Bearer,
+    peer: SocketAddr,
+) -> Result<Admitted, String> {
     let packet = loop {
         if !frames.may_be_connect() {
             add(&hub.counters.malformed, 1);
@@ -106,63 +137,75 @@ async fn greet(hub: &Hub, stream: &mut TcpStream, frames: &mut FrameBuffer) -> R
             Ok(None) => {}
             Err(error) => {
                 add(&hub.counters.malformed, 1);
-                refuse_bytes(hub, stream, &error).await;
+                refuse_bytes(stream, &error).await;
                 return Err(error.to_string());
             }
         }
         match frames.fill(stream).await {
             Ok(0) => return Err("closed before its connect packet".to_owned()),
-            Ok(count) => add(&hub.counters.bytes_in, count as u64),
+            Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
     };
     let Packet::Connect(connect, will, login) = packet else {
         return Err("its first packet is no connect packet".to_owned());
     };
-    match handshake::admit(&hub.options, connect, will, login) {
+    match handshake::admit(&hub.options, connect, will, login, bearer) {
         Ok(admitted) => Ok(admitted),
         Err(refusal) => {
-            answer(hub, stream, &refusal.connack()).await;
+            if refusal.impostor {
+                add(&hub.counters.identity, 1);
+                tracing::warn!(%peer, reason = refusal.reason, "somebody claims to be another node");
+            }
+            answer(stream, &refusal.connack()).await;
             Err(refusal.reason)
         }
     }
 }
 
 /// Refuses what is not a CONNECT of MQTT v5, in words its sender understands.
-async fn refuse_bytes(hub: &Hub, stream: &mut TcpStream, error: &WireError) {
+async fn refuse_bytes<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, error: &WireError) {
     let code = match error {
         WireError::Version(3 | 4) => {
-            let _ = timeout(LAST_WORDS, stream.write_all(&V3_REFUSAL)).await;
-            return;
+            return say(stream, &V3_REFUSAL).await;
         }
         WireError::Version(_) => ConnectReturnCode::UnsupportedProtocolVersion,
         WireError::TooLarge { .. } => ConnectReturnCode::PacketTooLarge,
         // Whoever sends this does not speak MQTT; an answer would mean nothing.
         WireError::Malformed(_) => return,
     };
-    answer(hub, stream, &Refusal { code, reason: error.to_string() }.connack()).await;
+    answer(stream, &Refusal::new(code, error.to_string()).connack()).await;
 }
 
-async fn answer(hub: &Hub, stream: &mut TcpStream, packet: &Packet) {
+async fn answer<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, packet: &Packet) {
     let mut out = BytesMut::new();
     if wire::encode(packet, &mut out, u32::MAX).is_ok() {
-        add(&hub.counters.bytes_out, out.len() as u64);
-        // It may have gone already.
-        let _ = timeout(LAST_WORDS, stream.write_all(&out)).await;
+        say(stream, &out).await;
     }
 }
 
+/// Writes the last bytes of a connection; its peer may have gone already.
+async fn say<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) {
+    let talk = async {
+        stream.write_all(bytes).await?;
+        stream.shutdown().await
+    };
+    let _ = timeout(LAST_WORDS, talk).await;
+}
+
 /// Serves a client that was let in.
-async fn attend(
-    hub: &Arc<Hub>,
-    stream: TcpStream,
-    mut frames: FrameBuffer,
-    admitted: Admitted,
-    peer: SocketAddr,
-) {
+async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
+    let Guest { mut stream, mut frames, admitted, bearer, cuts } = guest;
     frames.set_limit(hub.options.max_packet);
     let down = hub.options.topics.down(&admitted.node);
-    let (seat, previous) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet);
+    let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
+    else {
+        add(&hub.counters.refused, 1);
+        tracing::info!(node = %admitted.node, %peer, "a certificate was revoked meanwhile: told to come again");
+        let refusal =
+            Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
+        return answer(&mut stream, &refusal.connack()).await;
+    };
     if hub.is_closing() {
         // The seats were told to go before this one was taken.
         seat.evict(Eviction::ShuttingDown);
@@ -184,7 +227,7 @@ async fn attend(
     }
     add(&hub.counters.connected, 1);
     tracing::info!(node = %seat.node, %peer, connection = seat.connection, "node connected");
-    let mut exchange = Exchange::new(hub, &seat, stream, frames, &admitted);
+    let mut exchange = Exchange::new(hub, &seat, stream, frames, &admitted, bearer.until());
     let ended = exchange.run().await;
     let (stream, out) = exchange.into_parts();
     depart(hub, &seat, &ended, admitted.will).await;
@@ -199,6 +242,8 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
     match &ended.why {
         Departure::NotReading(_) => add(&counters.not_reading, 1),
         Departure::Silent(_) => add(&counters.silent, 1),
+        Departure::Expired => add(&counters.expired, 1),
+        Departure::Revoked => add(&counters.revoked, 1),
         Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
@@ -224,7 +269,7 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
 
 /// Tells the client why, and reads what it still sends: closing with unread bytes would make TCP throw the
 /// reason away.
-async fn last_words(mut stream: TcpStream, mut out: BytesMut, code: DisconnectReasonCode) {
+async fn last_words(mut stream: Wire, mut out: BytesMut, code: DisconnectReasonCode) {
     wire::encode_disconnect(code, &mut out);
     let talk = async {
         stream.write_all_buf(&mut out).await?;

@@ -19,6 +19,10 @@ pub struct BrokerCounters {
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
     pub(super) queue_full: AtomicU64,
+    pub(super) tls: AtomicU64,
+    pub(super) identity: AtomicU64,
+    pub(super) expired: AtomicU64,
+    pub(super) revoked: AtomicU64,
 }
 
 /// A reading of [`BrokerCounters`].
@@ -52,6 +56,14 @@ pub struct BrokerTraffic {
     pub bytes_out: u64,
     /// Messages that had to wait because the queue of their node was full.
     pub queue_full: u64,
+    /// Connections without a handshake of TLS, or with a certificate that is not taken.
+    pub tls: u64,
+    /// Connections refused for their certificate being no node's, or for naming another node than it.
+    pub identity: u64,
+    /// Connections ended because their certificate did.
+    pub expired: u64,
+    /// Connections ended because their certificate was revoked.
+    pub revoked: u64,
     /// Connections that are open.
     pub open: u64,
 }
@@ -77,6 +89,10 @@ impl BrokerCounters {
             bytes_in: get(&self.bytes_in),
             bytes_out: get(&self.bytes_out),
             queue_full: get(&self.queue_full),
+            tls: get(&self.tls),
+            identity: get(&self.identity),
+            expired: get(&self.expired),
+            revoked: get(&self.revoked),
             open: 0,
         }
     }

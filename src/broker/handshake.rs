@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::BrokerOptions;
 use super::access::{self, Target};
+use super::wire::{Bearer, brief};
 use crate::object::name;
 
 /// QoS 1 publishes a client may have on the way to us. What we have not handled we have not read, so this
@@ -45,11 +46,17 @@ pub(super) struct Will {
 pub(super) struct Refusal {
     pub(super) code: ConnectReturnCode,
     pub(super) reason: String,
+    /// Whether the client claims to be somebody that its certificate does not name.
+    pub(super) impostor: bool,
 }
 
 impl Refusal {
-    fn new(code: ConnectReturnCode, reason: impl Into<String>) -> Self {
-        Self { code, reason: reason.into() }
+    pub(super) fn new(code: ConnectReturnCode, reason: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), impostor: false }
+    }
+
+    fn impostor(code: ConnectReturnCode, reason: String) -> Self {
+        Self { code, reason, impostor: true }
     }
 
     /// The answer to the client.
@@ -61,22 +68,21 @@ impl Refusal {
 
 /// Decides on a CONNECT.
 ///
-/// The node's name is the user name if there is one, and else the client id. The password is not looked at:
-/// without certificates the endpoint is for this machine alone.
+/// The certificate names the node. Without TLS, on this machine alone, the user name does if there is one, and else
+/// the client id. The password is not looked at.
 pub(super) fn admit(
     options: &BrokerOptions,
     connect: Connect,
     will: Option<LastWill>,
     login: Option<Login>,
+    bearer: &Bearer,
 ) -> Result<Admitted, Refusal> {
     let asked = connect.properties;
     if asked.as_ref().is_some_and(|asked| asked.authentication_method.is_some()) {
         let code = ConnectReturnCode::BadAuthenticationMethod;
         return Err(Refusal::new(code, "extended authentication is not supported"));
     }
-    let assigned = connect.client_id.is_empty().then(|| format!("auto-{}", Uuid::new_v4()));
-    let client_id = assigned.clone().unwrap_or(connect.client_id);
-    let node = node_name(client_id, login)?;
+    let (node, assigned) = node_name(connect.client_id, login, bearer)?;
     let will = will.map(|will| check_will(options, &node, &will)).transpose()?;
     let (keepalive, server_keep_alive) = keepalive(options, connect.keep_alive);
     let max_packet = asked.as_ref().and_then(|asked| asked.max_packet_size).unwrap_or(u32::MAX);
@@ -107,8 +113,44 @@ pub(super) fn admit(
     })
 }
 
-fn node_name(client_id: String, login: Option<Login>) -> Result<String, Refusal> {
+/// The name of the node, and its client id if it left that to us.
+fn node_name(
+    client_id: String,
+    login: Option<Login>,
+    bearer: &Bearer,
+) -> Result<(String, Option<String>), Refusal> {
     let user = login.map(|login| login.username).filter(|user| !user.is_empty());
+    let anonymous = client_id.is_empty();
+    match bearer {
+        Bearer::Local => {
+            let assigned = anonymous.then(|| format!("auto-{}", Uuid::new_v4()));
+            let client_id = assigned.clone().unwrap_or(client_id);
+            claimed_name(client_id, user).map(|node| (node, assigned))
+        }
+        Bearer::Stranger(who) => {
+            let reason =
+                format!("only nodes are let in, with a certificate of O=system:nodes; this is {who}");
+            Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason))
+        }
+        Bearer::Node { name, .. } => {
+            let other = |what: &str, given: &str| {
+                format!("{what} is '{}', the certificate is for '{name}'; leave it out", brief(given))
+            };
+            if let Some(user) = user.filter(|user| user != name) {
+                let reason = other("the user name", &user);
+                return Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason));
+            }
+            if !anonymous && client_id != *name {
+                let reason = other("the client id", &client_id);
+                return Err(Refusal::impostor(ConnectReturnCode::ClientIdentifierNotValid, reason));
+            }
+            Ok((name.clone(), anonymous.then(|| name.clone())))
+        }
+    }
+}
+
+/// The name that a client of this machine gives itself.
+fn claimed_name(client_id: String, user: Option<String>) -> Result<String, Refusal> {
     let (name, code, what) = match user {
         Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "the user name"),
         None => (client_id, ConnectReturnCode::ClientIdentifierNotValid, "the client id"),
@@ -175,6 +217,16 @@ fn no_properties() -> ConnAckProperties {
 mod tests {
     use super::*;
 
+    /// Without TLS.
+    fn admit(
+        options: &BrokerOptions,
+        connect: Connect,
+        will: Option<LastWill>,
+        login: Option<Login>,
+    ) -> Result<Admitted, Refusal> {
+        super::admit(options, connect, will, login, &Bearer::Local)
+    }
+
     fn connect(client_id: &str, keep_alive: u16) -> Connect {
         Connect { keep_alive, client_id: client_id.to_owned(), clean_start: true, properties: None }
     }
@@ -212,6 +264,33 @@ mod tests {
         let admitted = admit(&BrokerOptions::default(), connect("", 5), None, None).unwrap();
         let assigned = properties(&admitted).assigned_client_identifier.clone().unwrap();
         assert_eq!(*admitted.node, *assigned);
+    }
+
+    #[test]
+    fn with_a_certificate_its_node_counts_whatever_the_client_says() {
+        let options = BrokerOptions::default();
+        let node = Bearer::Node { name: "n-1".into(), until: jiff::Timestamp::MAX };
+        let ask = |bearer: &Bearer, client_id: &str, user: Option<&str>| {
+            let login = user.map(|user| Login::new(user, "x"));
+            super::admit(&options, connect(client_id, 5), None, login, bearer)
+        };
+        for (client_id, user) in [("n-1", None), ("n-1", Some("n-1")), ("n-1", Some("")), ("", Some("n-1"))] {
+            assert_eq!(&*ask(&node, client_id, user).unwrap().node, "n-1", "{client_id} {user:?}");
+        }
+        let admitted = ask(&node, "", None).unwrap();
+        assert_eq!(properties(&admitted).assigned_client_identifier.as_deref(), Some("n-1"));
+        let stranger = Bearer::Stranger("without a certificate".into());
+        for (bearer, client_id, user, expected) in [
+            (&node, "n-2", None, ConnectReturnCode::ClientIdentifierNotValid),
+            (&node, "N-1", None, ConnectReturnCode::ClientIdentifierNotValid),
+            (&node, "n-1", Some("n-2"), ConnectReturnCode::NotAuthorized),
+            (&node, "n-2", Some("n-1"), ConnectReturnCode::ClientIdentifierNotValid),
+            (&stranger, "n-1", Some("n-1"), ConnectReturnCode::NotAuthorized),
+            (&stranger, "", None, ConnectReturnCode::NotAuthorized),
+        ] {
+            let refusal = ask(bearer, client_id, user).unwrap_err();
+            assert_eq!((refusal.code, refusal.impostor), (expected, true), "{client_id} {user:?}");
+        }
     }
 
     #[test]

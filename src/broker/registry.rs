@@ -32,6 +32,7 @@ pub(super) enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
     TakenOver,
+    Revoked,
     ShuttingDown,
 }
 
@@ -82,6 +83,8 @@ pub(super) enum Retained {
 #[derive(Default)]
 struct State {
     seats: HashMap<Arc<str>, Arc<Seat>>,
+    /// How often somebody was cut off.
+    cuts: u64,
     presence: HashMap<Arc<str>, Bytes>,
 }
 
@@ -107,14 +110,32 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How often somebody was cut off so far; a connection remembers it before its certificate is looked at.
+    pub(super) fn cuts(&self) -> u64 {
+        self.lock().cuts
+    }
+
+    /// Tells a node's connection to go, and gives no place to connections whose certificate was looked at before.
+    /// Returns whether the node was connected.
+    pub(super) fn cut(&self, node: &str) -> bool {
+        let mut state = self.lock();
+        state.cuts += 1;
+        let Some(seat) = state.seats.get(node) else { return false };
+        seat.queue.close_and_clear();
+        seat.evict(Eviction::Revoked);
+        true
+    }
+
     /// Gives a node's name to a new connection and tells the one that had it to go; that one is returned,
-    /// and [`Seat::gone`] says when its last word has been said.
+    /// and [`Seat::gone`] says when its last word has been said. `None` if somebody was cut off since `cuts` were
+    /// counted: it may have been this one.
     pub(super) fn sit(
         &self,
         node: &Arc<str>,
         down: Arc<str>,
         max_packet: u32,
-    ) -> (Arc<Seat>, Option<Arc<Seat>>) {
+        cuts: u64,
+    ) -> Option<(Arc<Seat>, Option<Arc<Seat>>)> {
         let seat = Arc::new(Seat {
             connection: self.connections.fetch_add(1, Ordering::Relaxed) + 1,
             node: Arc::clone(node),
@@ -125,12 +146,17 @@ impl Registry {
             evict: watch::channel(None).0,
             gone: watch::channel(false).0,
         });
-        let previous = self.lock().seats.insert(Arc::clone(node), Arc::clone(&seat));
+        let mut state = self.lock();
+        if state.cuts != cuts {
+            return None;
+        }
+        let previous = state.seats.insert(Arc::clone(node), Arc::clone(&seat));
+        drop(state);
         if let Some(previous) = &previous {
             previous.queue.close_and_clear();
             previous.evict(Eviction::TakenOver);
         }
-        (seat, previous)
+        Some((seat, previous))
     }
 
     /// Frees the name, unless a newer connection has it.
@@ -198,7 +224,7 @@ mod tests {
     }
 
     fn sit(registry: &Registry, node: &str) -> (Arc<Seat>, Option<Arc<Seat>>) {
-        registry.sit(&Arc::from(node), Arc::from("down"), 1000)
+        registry.sit(&Arc::from(node), Arc::from("down"), 1000, registry.cuts()).unwrap()
     }
 
     #[test]
@@ -215,6 +241,18 @@ mod tests {
         registry.leave(&new);
         assert_eq!(registry.occupied(), 0);
         assert!(registry.seat("a").is_none());
+    }
+
+    #[test]
+    fn whoever_is_cut_off_goes_and_does_not_slip_in_with_what_was_checked_before() {
+        let registry = registry();
+        assert!(!registry.cut("a"), "nobody is there");
+        let before = registry.cuts();
+        let (seat, _) = sit(&registry, "a");
+        assert!(registry.cut("a"));
+        assert_eq!(*seat.evictions().borrow(), Some(Eviction::Revoked));
+        assert!(registry.sit(&Arc::from("a"), Arc::from("down"), 1000, before).is_none());
+        assert_eq!(sit(&registry, "b").0.node.as_ref(), "b");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Arguments that both programs share.
 
 use std::path::PathBuf;
+#[cfg(feature = "cloud")]
+use std::time::Duration;
 
 use clap::Args;
 
@@ -58,6 +60,12 @@ impl GetArgs {
             output: self.output.output,
         }
     }
+}
+
+/// A duration as in the configuration: `30s`, `24h`, `7d`.
+#[cfg(feature = "cloud")]
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    crate::config::units::read_duration(text)
 }
 
 /// A path that is not empty.

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -89,19 +90,27 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
-    RemoveNode {
-        /// Name of the node
-        #[arg(value_name = "NODE")]
-        node: String,
+    /// Remove, admit or revoke a node
+    Node {
+        #[command(subcommand)]
+        command: NodeCommand,
+    },
+    /// Tokens with which devices join
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
+    /// Print what an external broker needs to tell nodes apart by their certificates
+    BrokerConfig {
+        #[command(flatten)]
+        broker: BrokerArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Let a node that was removed come back
-    AdmitNode {
-        /// Name of the node
-        #[arg(value_name = "NODE")]
-        node: String,
+    /// Print a kubeconfig with a new certificate of an operator, who may do everything
+    Kubeconfig {
+        #[command(flatten)]
+        operator: OperatorArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -110,6 +119,104 @@ pub enum CloudCommand {
         #[command(flatten)]
         demo: DemoArgs,
     },
+}
+
+/// What is done with a node.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum NodeCommand {
+    /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
+    Remove {
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Let a node that was removed come back
+    Admit {
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Revoke all certificates and tokens of a node and cut its connection: it comes back with a new token only
+    Revoke {
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+}
+
+/// Which node, and where.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct NodeArgs {
+    /// Name of the node
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// What is done with tokens.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum TokenCommand {
+    /// Make a token and print it; it is not shown again
+    Create {
+        /// The only node that may use it, also to replace the device of that name [default: any new name]
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// How long it can be used
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = args::duration)]
+        ttl: Duration,
+        /// How often it can be used
+        #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        uses: u32,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show the tokens that exist, without their secret part
+    List {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Make a token useless
+    Revoke {
+        /// Its id, as "token list" shows it
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+/// What the configuration of a broker is made from.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct BrokerArgs {
+    /// Which broker
+    #[arg(value_name = "BROKER", value_parser = ["mosquitto", "emqx"])]
+    pub flavor: String,
+    /// Write the files to this new directory, readable by their owner only; without it they are printed
+    #[arg(long, value_name = "DIRECTORY", value_parser = args::path)]
+    pub output: Option<PathBuf>,
+    /// Where the files will be, as the broker sees it [default: the directory of --output, or /etc/mosquitto/edgesync]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub installed: Option<String>,
+    /// Host name or address by which nodes reach the broker; may be given more than once [default: pairing.names]
+    #[arg(long = "name", value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Port that the broker listens on
+    #[arg(long, default_value_t = 8883)]
+    pub port: u16,
+}
+
+/// Whom a kubeconfig is for.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct OperatorArgs {
+    /// Name of the operator, for the log of the API
+    #[arg(long, value_name = "NAME", default_value = "operator")]
+    pub user: String,
+    /// How long the certificate is good; it cannot be revoked
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = args::duration)]
+    pub lifetime: Duration,
+    /// Address of the API, as the operator reaches it [default: the one that is asked]
+    #[arg(long, value_name = "https://HOST:PORT")]
+    pub api: Option<String>,
 }
 
 /// The manifests of `apply` and `delete`.
@@ -149,6 +256,9 @@ pub struct ServerArgs {
         default_value = "http://127.0.0.1:10551"
     )]
     pub address: Address,
+    /// A kubeconfig of "edgesync-cloud kubeconfig", for an https:// address
+    #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// The size of the demo, and what is left of it.

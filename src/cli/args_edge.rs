@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::args::{self, CheckArgs, GetArgs, OutputArgs};
+use crate::config::JoinUrl;
 
 /// A reliable sync agent for edge nodes: Kubernetes objects, persisted and reported.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,21 @@ pub enum EdgeCommand {
         config: ConfigArgs,
         #[command(flatten)]
         check: CheckArgs,
+    },
+    /// Join a cloud with a token: get a certificate, write the configuration, check the connection
+    Join {
+        #[command(flatten)]
+        join: JoinArgs,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Check everything the agent needs, and say what to do where something is wrong
+    #[command(after_help = "Exit codes: 0 nothing failed (warnings may be there), 1 something failed.")]
+    Check {
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Show what the agent is doing
     Status {
@@ -64,6 +80,78 @@ pub enum EdgeCommand {
         #[command(flatten)]
         socket: SocketArgs,
     },
+    /// Keys of what is sealed in the database
+    Seal {
+        #[command(subcommand)]
+        command: SealCommand,
+    },
+    /// Copy the database to a new file, consistent, while the agent runs or not
+    #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
+    Backup {
+        /// The new file; it must not exist
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: PathBuf,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Check the database: each row, count and digest; and with --online that the cloud records the same
+    #[command(
+        after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
+                            1 damaged, or the cloud did not confirm; 69 no agent answers."
+    )]
+    Verify {
+        /// Have the running agent compare with the cloud, too
+        #[arg(long)]
+        online: bool,
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+    /// Replace a damaged database by what can be read of it; the agent must be stopped
+    #[command(after_help = "Exit codes: 0 sound now (what is lost is shown, and sent again by the cloud), \
+                            1 not repaired: the agent runs, or the disk is full or broken.")]
+    Repair {
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Collect what a report of a problem needs, without secrets, in one archive
+    SupportBundle {
+        /// The new file [default: edgesync-support-<node>-<time>.tar.zst]
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+}
+
+/// What is done with the keys.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum SealCommand {
+    /// Make a new key, seal everything with it, and forget the old one; the agent goes on meanwhile
+    Rotate {
+        #[command(flatten)]
+        socket: SocketArgs,
+    },
+}
+
+/// How to join.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct JoinArgs {
+    /// Address of the cloud's join service
+    #[arg(long, value_name = "https://HOST:PORT")]
+    pub cloud: JoinUrl,
+    /// The token; or - to read it from standard input, which keeps it out of the process list
+    #[arg(long, env = "EDGESYNC_JOIN_TOKEN", hide_env_values = true)]
+    pub token: String,
+    /// Name of the node [default: that of the token, of the configuration, or of the host]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Replace the identity that this device has
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Which configuration file.
@@ -71,6 +159,7 @@ pub enum EdgeCommand {
 pub struct ConfigArgs {
     /// Configuration file
     #[arg(
+        id = "config",
         short = 'c',
         long = "config",
         value_name = "FILE",

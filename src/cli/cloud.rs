@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args_cloud::{CloudArgs, CloudCommand, DemoArgs, ServerArgs};
+use super::args_cloud::{CloudArgs, CloudCommand, DemoArgs, NodeArgs, NodeCommand, ServerArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
-use super::{Peer, apply, edge, get};
-use crate::api::{Client, ClientError, encode};
+use super::{CliError, Peer, apply, edge, get, pairing};
+use crate::api::{Address, Client, encode};
 use crate::cloud::demo::{self, DemoOptions};
 use crate::config::cloud::Config;
 use crate::memory;
@@ -61,53 +61,49 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }
         CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            Ok(apply::run(&client(server), &manifests.files, namespace, terminal).await?.exit_code())
+            Ok(apply::run(&client(server)?, &manifests.files, namespace, terminal).await?.exit_code())
         }),
         CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            let client = client(server);
+            let client = client(server)?;
             let summary =
                 apply::delete(&client, &manifests.files, namespace, ignore_not_found, terminal).await?;
             Ok(summary.exit_code())
         }),
         CloudCommand::Get { get, server } => program::ask(async |terminal| {
-            get::run(&client(server), &get.query(), Timestamp::now(), terminal).await?;
+            get::run(&client(server)?, &get.query(), Timestamp::now(), terminal).await?;
             Ok(0)
         }),
         CloudCommand::Nodes { output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
-            records::table(&client(server), NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await?;
+            records::table(&client(server)?, NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await?;
             Ok(0)
         }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
-            records::syncs(&client(server), node.as_deref(), output.output, now, terminal).await?;
+            records::syncs(&client(server)?, node.as_deref(), output.output, now, terminal).await?;
             Ok(0)
         }),
         CloudCommand::ConfirmDeletions { node, server } => program::ask(async |terminal| {
             let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
-            client(server).post::<Value>(&path, &Value::Null).await?;
+            client(server)?.post::<Value>(&path, &Value::Null).await?;
             writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
             Ok(0)
         }),
-        CloudCommand::RemoveNode { node, server } => program::ask(async |terminal| {
-            let said = if ask_of_node(server, &node, "remove", "/removed").await? {
-                "removed from the fleet"
-            } else {
-                "has been removed already"
-            };
-            writeln!(terminal.out, "node '{node}' {said}")?;
+        CloudCommand::Node { command } => program::ask(async |terminal| {
+            let said = change_node(command).await?;
+            writeln!(terminal.out, "{said}")?;
             Ok(0)
         }),
-        CloudCommand::AdmitNode { node, server } => program::ask(async |terminal| {
-            let said = if ask_of_node(server, &node, "admit", "/admitted").await? {
-                "may come back: it is asked to, or will within the hour"
-            } else {
-                "was not removed"
-            };
-            writeln!(terminal.out, "node '{node}' {said}")?;
-            Ok(0)
-        }),
+        CloudCommand::Token { command } => {
+            program::ask(async |terminal| pairing::token(command, terminal).await)
+        }
+        CloudCommand::BrokerConfig { broker, server } => {
+            program::ask(async |terminal| pairing::broker_config(&client(server)?, &broker, terminal).await)
+        }
+        CloudCommand::Kubeconfig { operator, server } => {
+            program::ask(async |terminal| pairing::kubeconfig(&client(server)?, &operator, terminal).await)
+        }
         CloudCommand::Run { config } => {
             program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
         }
@@ -120,13 +116,41 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
     }
 }
 
-/// Has something done with a node. Tells whether it has made a difference.
-async fn ask_of_node(server: ServerArgs, node: &str, verb: &str, field: &str) -> Result<bool, ClientError> {
-    let path = format!("{NODES_PATH}/{}/{verb}", encode(node));
-    let answer = client(server).post::<Value>(&path, &Value::Null).await?;
-    Ok(answer.pointer(field).and_then(Value::as_bool).unwrap_or(false))
+/// Has something done with a node, and says what was done.
+async fn change_node(command: NodeCommand) -> Result<String, CliError> {
+    let (NodeArgs { node, server }, verb) = match command {
+        NodeCommand::Remove { node } => (node, "remove"),
+        NodeCommand::Admit { node } => (node, "admit"),
+        NodeCommand::Revoke { node } => (node, "revoke"),
+    };
+    let path = format!("{NODES_PATH}/{}/{verb}", encode(&node));
+    let answer = client(server)?.post::<Value>(&path, &Value::Null).await?;
+    let is = |field: &str| answer[field].as_bool().unwrap_or(false);
+    Ok(match verb {
+        "remove" if is("removed") => format!("node '{node}' removed from the fleet"),
+        "remove" => format!("node '{node}' has been removed already"),
+        "admit" if is("admitted") => {
+            format!("node '{node}' may come back: it is asked to, or will within the hour")
+        }
+        "admit" => format!("node '{node}' was not removed"),
+        _ => format!(
+            "node '{node}': {} certificates revoked; it comes back with a new token only\n\
+             An external broker must be given the new revocation list: edgesync-cloud broker-config",
+            answer["certificates"]
+        ),
+    })
 }
 
-fn client(server: ServerArgs) -> Client {
-    Client::new(server.address)
+/// A client of the API that is asked.
+pub(super) fn client(server: ServerArgs) -> Result<Client, CliError> {
+    match (&server.address, &server.kubeconfig) {
+        (Address::Tls { .. }, Some(file)) => {
+            let tls = pairing::credentials(file)?;
+            Ok(Client::with_tls(server.address, tls))
+        }
+        (Address::Tls { .. }, None) => Err(CliError::Usage(
+            "an https:// address needs --kubeconfig FILE, which 'edgesync-cloud kubeconfig' makes".to_owned(),
+        )),
+        _ => Ok(Client::new(server.address)),
+    }
 }

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use super::args_edge::{EdgeArgs, EdgeCommand, SocketArgs};
+use super::args_edge::{EdgeArgs, EdgeCommand, SealCommand, SocketArgs};
 use super::output::key_values;
 use super::program::Threads;
-use super::{Peer, get, program, records, traffic};
+use super::{Peer, check, get, join, maintenance, program, records, seal, traffic};
 use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
@@ -55,6 +55,19 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await?;
             Ok(0)
         }),
+        EdgeCommand::Join { join, config } => join::run(&join, &config.path),
+        EdgeCommand::Check { config, output } => check::run(&config.path, output.output),
+        EdgeCommand::Seal { command: SealCommand::Rotate { socket } } => {
+            program::ask(async |terminal| seal::rotate(&client(socket), terminal).await)
+        }
+        EdgeCommand::Backup { file, config } => maintenance::backup(&config.path, &file),
+        EdgeCommand::Verify { online, config, socket } => {
+            maintenance::verify(&config.path, online.then(|| client(socket)))
+        }
+        EdgeCommand::Repair { config } => maintenance::repair(&config.path),
+        EdgeCommand::SupportBundle { file, config, socket } => {
+            maintenance::support_bundle(&config.path, file.as_deref(), &client(socket))
+        }
         EdgeCommand::Run { config } => program::serve::<Config>(&config.path, Threads::One, agent::run),
     }
 }

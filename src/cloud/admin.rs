@@ -3,15 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::{self, CloudNumbers};
+use super::pairing::Pairing;
+use super::pairing::broker_config::{self, BrokerConfig, Flavor};
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::broker::Downlink;
 use crate::object::Status;
 use crate::object::status::{Reason, Result};
 use crate::store::cloud::CloudStore;
+use crate::store::cloud::pairing::TokenRecord;
+use crate::tls::Certificate;
 
 /// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,6 +36,8 @@ pub(super) enum AdminRequest {
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
     Admit(String, Answer),
+    /// A node's certificates were revoked: its connection is cut.
+    Cut(String),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
@@ -44,10 +53,16 @@ pub(super) struct Sources {
     pub(super) database: PathBuf,
     /// The way to the nodes.
     pub(super) downlink: Downlink,
+    /// Who belongs to the fleet.
+    pub(super) pairing: Pairing,
+    /// What a broker's configuration is made from.
+    pub(super) broker: BrokerDefaults,
+    /// Where nodes join, as far as it is known: `https://HOST:PORT`.
+    pub(super) service: Option<String>,
 }
 
-/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove` and `admit` below that, and the metrics of the
-/// cloud side.
+/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit` and `revoke` below that; `tokens`, `operators`
+/// and `broker-config`; and the metrics of the cloud side.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
     sources: Sources,
@@ -64,6 +79,119 @@ impl Admin {
         self.requests.send(request(answer)).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
     }
+}
+
+impl Admin {
+    /// What concerns tokens, operators and brokers.
+    async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
+        let pairing = &self.sources.pairing;
+        match (method, path) {
+            ("GET", ["tokens"]) => {
+                let now = Timestamp::now();
+                let tokens = pairing.tokens().await?;
+                Ok(json!({ "items": tokens.iter().map(|token| show_token(token, now)).collect::<Vec<_>>() }))
+            }
+            ("POST", ["tokens"]) => {
+                let wanted: WantedToken = wanted(body)?;
+                let ttl = Duration::from_secs(wanted.ttl_seconds);
+                let made = pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses).await?;
+                let mut shown = show_token(&made.record, Timestamp::now());
+                shown["token"] = made.token.into();
+                shown["cloud"] = json!(self.sources.service);
+                Ok(shown)
+            }
+            ("POST", ["tokens", id, "revoke"]) => {
+                Ok(json!({ "id": id, "revoked": pairing.revoke_token(id).await? }))
+            }
+            ("POST", ["operators"]) => {
+                let wanted: WantedOperator = wanted(body)?;
+                let lifetime = Duration::from_secs(wanted.lifetime_seconds);
+                let identity = pairing.operator(&wanted.user, lifetime).await?;
+                let pem = |certificates: &[Certificate]| {
+                    certificates.iter().map(Certificate::to_pem).collect::<String>()
+                };
+                Ok(json!({
+                    "ca": pem(&pairing.trust().0),
+                    "certificate": pem(identity.chain()),
+                    "key": identity.key().to_pem(),
+                }))
+            }
+            ("POST", ["broker-config"]) => {
+                let files = broker_config::files(pairing, &self.sources.broker.complete(wanted(body)?)?)?;
+                Ok(json!(files))
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+}
+
+/// What a token is asked for with.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WantedToken {
+    node: Option<String>,
+    ttl_seconds: u64,
+    uses: u32,
+}
+
+/// What the certificate of an operator is asked for with.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WantedOperator {
+    user: String,
+    lifetime_seconds: u64,
+}
+
+/// What the configuration of a broker is asked for with.
+#[derive(Deserialize)]
+struct WantedBroker {
+    broker: String,
+    directory: String,
+    names: Vec<String>,
+    port: u16,
+}
+
+/// What of a broker's configuration follows from that of the cloud side.
+#[derive(Clone, Debug)]
+pub(super) struct BrokerDefaults {
+    /// `pairing.names`.
+    pub(super) names: Vec<String>,
+    /// `link.prefix`.
+    pub(super) prefix: String,
+    /// The largest packet, in bytes.
+    pub(super) max_packet: u32,
+}
+
+impl BrokerDefaults {
+    fn complete(&self, wanted: WantedBroker) -> Result<BrokerConfig> {
+        let flavor = match wanted.broker.as_str() {
+            "mosquitto" => Flavor::Mosquitto,
+            "emqx" => Flavor::Emqx,
+            other => {
+                let message = format!("broker must be \"mosquitto\" or \"emqx\", not {other:?}");
+                return Err(Status::new(Reason::BadRequest, message));
+            }
+        };
+        let names = if wanted.names.is_empty() { self.names.clone() } else { wanted.names };
+        let (prefix, max_packet) = (self.prefix.clone(), self.max_packet);
+        Ok(BrokerConfig { flavor, directory: wanted.directory, names, port: wanted.port, prefix, max_packet })
+    }
+}
+
+fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
+    T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
+}
+
+fn show_token(token: &TokenRecord, now: Timestamp) -> Value {
+    let state = match token {
+        token if token.revoked.is_some() => "revoked",
+        token if token.expires <= now => "expired",
+        token if token.used >= token.uses => "used up",
+        _ => "usable",
+    };
+    let mut shown = json!(token);
+    shown["state"] = state.into();
+    shown
 }
 
 pub(super) fn unknown(node: &str) -> Status {
@@ -92,7 +220,13 @@ impl Extension for Admin {
                 let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
                 Ok(json!({ "node": node, "admitted": admitted }))
             }
-            _ => Err(Status::no_such_path()),
+            ("POST", ["nodes", node, "revoke"]) => {
+                let certificates = self.sources.pairing.revoke_node(node).await?;
+                // The loop ends with the process, and all connections with it.
+                let _ = self.requests.send(AdminRequest::Cut((*node).to_owned())).await;
+                Ok(json!({ "node": node, "certificates": certificates }))
+            }
+            _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }
     }
 
@@ -100,7 +234,7 @@ impl Extension for Admin {
         // Without an answer only the families of the API and the process are there: an alert can tell.
         let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
-        let Sources { store, database, downlink } = &self.sources;
+        let Sources { store, database, downlink, .. } = &self.sources;
         numbers.store = store.stats();
         numbers.database_bytes = size(database);
         let mut log = database.clone().into_os_string();

@@ -31,6 +31,7 @@ use crate::systemd::{self, Request, Signals};
 use super::CloudObjects;
 use super::admin::AdminRequest;
 use super::node::{Node, NodeMachine, desired};
+use super::pairing::Pairing;
 use super::placement::Placement;
 use super::vitals::Vitals;
 use numbers::Counts;
@@ -93,6 +94,7 @@ pub(super) struct Fleet {
     intake: Intake,
     removals: Removals,
     events: Events,
+    pairing: Pairing,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -120,6 +122,7 @@ impl Fleet {
         config: &Config,
         objects: Arc<CloudObjects>,
         downlink: Downlink,
+        pairing: Pairing,
     ) -> Result<Self, CloudError> {
         let store = objects.store().clone();
         let (_, summaries, feed) = store.follow().await?;
@@ -161,6 +164,7 @@ impl Fleet {
             intake: Intake::default(),
             removals: Removals::new(known.removed),
             events: Events::new(config.nodes.event_ttl),
+            pairing,
         };
         for summary in summaries {
             fleet.upsert(summary);
@@ -246,6 +250,7 @@ impl Fleet {
         self.metrics_per_node = config.nodes.metrics_per_node;
         self.vitals.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
         self.events.ttl = config.nodes.event_ttl;
+        self.pairing.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
         for node in self.nodes.values_mut() {
             if let Some(machine) = node.machine() {
                 machine.set_config(self.config.clone());
@@ -403,6 +408,11 @@ impl Fleet {
     }
 
     fn frame(&mut self, name: &str, payload: &[u8]) {
+        // An external broker may not know the newest revocation list, and cuts nobody who is connected.
+        if self.pairing.is_revoked(name) {
+            *self.bad_frames.entry("revoked").or_default() += 1;
+            return;
+        }
         let frame = match Up::decode(payload, self.max_frame) {
             Ok(Up::Hello(hello)) if hello.node != name => {
                 *self.bad_frames.entry("node").or_default() += 1;
@@ -466,6 +476,12 @@ impl Fleet {
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
             AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),
+            AdminRequest::Cut(name) => {
+                if let Downlink::Embedded(broker) = &self.downlink {
+                    broker.disconnect(&name);
+                }
+                self.disconnected(&name);
+            }
             AdminRequest::ConfirmDeletions(name, answer) => {
                 let now = self.now();
                 let confirmed = self.nodes.get_mut(&name).and_then(Node::machine).map(|machine| {

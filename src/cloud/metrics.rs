@@ -342,6 +342,10 @@ fn write_endpoint(endpoint: Option<&BrokerTraffic>, out: &mut MetricsWriter<'_>)
             ("taken_over", endpoint.taken_over),
             ("not_reading", endpoint.not_reading),
             ("silent", endpoint.silent),
+            ("tls", endpoint.tls),
+            ("identity", endpoint.identity),
+            ("expired", endpoint.expired),
+            ("revoked", endpoint.revoked),
         ],
     );
     for (name, help, value) in [

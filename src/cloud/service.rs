@@ -1,25 +1,31 @@
 //! Starts the cloud side and ends it: store, endpoint or broker, fleet, API.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::agent::presence::CloudPresence;
-use crate::agent::{configured_link, packet_limit};
+use crate::agent::{configured_link, packet_limit, read_trust};
 use crate::api::{Access, Address, Limits, Listener, Server};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
 use crate::cli::service::Service;
 use crate::config::cloud::{BrokerMode, Config};
+use crate::config::{BrokerUrl, JoinUrl, host_name};
 use crate::link::{Introduction, Publish, Topics};
 use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
 use crate::systemd::{self, Signals};
+use crate::tls::{self, Clock};
 
-use super::admin::{Admin, Sources};
+use super::admin::{Admin, BrokerDefaults, Sources};
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
+use super::pairing::service::JoinService;
+use super::pairing::{Pairing, PairingOptions};
 use super::upkeep::Upkeep;
 
 /// How long the end waits for an external broker to take the farewell.
@@ -37,22 +43,51 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let store = open_store(&config).await?;
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, mut api_stopped) = watch::channel(());
-    let listener = Listener::bind(&Address::Tcp(config.api.listen)).await.context("opening the API")?;
+    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
+    let listener = match config.api.tls.at(config.api.listen) {
+        true => Listener::bind_tls(config.api.listen, pairing.api_tls()).await,
+        false => Listener::bind(&Address::Tcp(config.api.listen)).await,
+    };
+    let listener = listener.context("opening the API")?;
     let address = listener.address().clone();
     let topics = Topics::new(&config.link.prefix)?;
-    let (downlink, events) = open_downlink(&config, &topics).await?;
+    let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
+    let join = match config.pairing.listen {
+        Some(address) => {
+            Some(JoinService::bind(address, pairing.clone()).await.context("opening the join service")?)
+        }
+        None => None,
+    };
     let broker = match &downlink {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut fleet =
-        Fleet::start(&config, Arc::clone(&objects), downlink.clone()).await.context("reading the store")?;
+    let mut fleet = Fleet::start(&config, Arc::clone(&objects), downlink.clone(), pairing.clone())
+        .await
+        .context("reading the store")?;
     let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
-    let sources =
-        Sources { store: store.clone(), database: config.store.path.clone(), downlink: downlink.clone() };
+    let joining = join.as_ref().map(JoinService::address);
+    let sources = Sources {
+        store: store.clone(),
+        database: config.store.path.clone(),
+        downlink: downlink.clone(),
+        pairing: pairing.clone(),
+        broker: BrokerDefaults {
+            names: config.pairing.names.clone(),
+            prefix: config.link.prefix.clone(),
+            max_packet: packet_limit(config.link.max_frame),
+        },
+        service: joining.map(|address| join_url(&config, address)),
+    };
+    // Over TLS only operators get as far as that; without it whoever is on this machine is one.
     let server = Server::new(objects, Admin::new(requests, sources), Access::open(), limits);
+    let mut pairs = JoinSet::new();
+    if let Some(join) = join {
+        pairs.spawn(join.serve(api_stopped.clone()));
+    }
+    pairs.spawn(async move { pairing.keep().await });
     let api = tokio::spawn(async move {
         server
             .serve(listener, async move {
@@ -60,7 +95,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             })
             .await;
     });
-    tracing::info!(%address, broker, store = %config.store.path.display(), "the cloud side runs");
+    let joining = joining.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    tracing::info!(%address, broker, joining, store = %config.store.path.display(), "the cloud side runs");
     systemd::ready(&format!("API on {address}, broker {broker}"));
     fleet.run(&mut service, &mut signals, events, admin).await;
     systemd::stopping("draining");
@@ -71,6 +107,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             downlink.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
             let _ = api.await;
+            pairs.shutdown().await;
             drop(upkeep);
             fleet.finish().await;
             store.close().await;
@@ -98,10 +135,51 @@ async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> 
     Ok(tokio::task::spawn_blocking(move || CloudStore::open(&path, &options)).await??)
 }
 
-fn endpoint_options(config: &Config, topics: &Topics) -> BrokerOptions {
+/// Where nodes join, for a hint: by the first name that is configured, else by that of the machine.
+fn join_url(config: &Config, address: SocketAddr) -> String {
+    let host = config.pairing.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
+        true => host_name(),
+        false => address.ip().to_string(),
+    });
+    JoinUrl { host, port: address.port() }.to_string()
+}
+
+fn pairing_options(config: &Config) -> PairingOptions {
+    let mut names = config.pairing.names.clone();
+    names.push(host_name());
+    for address in [config.pairing.listen, Some(config.broker.listen), Some(config.api.listen)] {
+        names.extend(address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()));
+    }
+    names.retain(|name| !name.is_empty());
+    names.sort();
+    names.dedup();
+    PairingOptions {
+        directory: config.pairing.directory.clone(),
+        names,
+        broker: config.pairing.broker_url.as_ref().map_or_else(|| told_broker(config), BrokerUrl::to_string),
+        prefix: config.link.prefix.clone(),
+        lifetime: config.pairing.certificate_lifetime,
+        grace: config.pairing.renewal_grace,
+    }
+}
+
+/// The broker as nodes are told of it. Without a host it is on the machine that they ask.
+fn told_broker(config: &Config) -> String {
+    let listen = config.broker.listen;
+    match config.broker.mode {
+        BrokerMode::External => config.link.broker.to_string(),
+        BrokerMode::Embedded => {
+            let scheme = if config.broker.tls.at(listen) { "mqtts" } else { "mqtt" };
+            format!("{scheme}://:{}", listen.port())
+        }
+    }
+}
+
+fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>) -> BrokerOptions {
     let link = &config.link;
     BrokerOptions {
         topics: topics.clone(),
+        tls: pairing.filter(|_| config.broker.tls.at(config.broker.listen)).map(Pairing::endpoint_tls),
         max_connections: config.broker.max_connections,
         max_packet: packet_limit(link.max_frame),
         queue_bytes: config.broker.queue,
@@ -114,17 +192,19 @@ fn endpoint_options(config: &Config, topics: &Topics) -> BrokerOptions {
 async fn open_downlink(
     config: &Config,
     topics: &Topics,
+    pairing: &Pairing,
 ) -> anyhow::Result<(Downlink, mpsc::Receiver<FleetEvent>)> {
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {
-            let options = endpoint_options(config, topics);
+            let options = endpoint_options(config, topics, Some(pairing));
             let (broker, events) =
                 Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {
             let mut options = configured_link(link)?;
+            options.tls = cloud_tls(link, pairing)?;
             options.queue = 1024;
             options.queue_bytes = config.broker.queue;
             options.events = 1024;
@@ -139,6 +219,18 @@ async fn open_downlink(
     }
 }
 
+/// TLS to an external broker, with a certificate of the own CA.
+fn cloud_tls(link: &crate::config::Link, pairing: &Pairing) -> anyhow::Result<Option<tls::Client>> {
+    if !link.broker.tls {
+        return Ok(None);
+    }
+    let trust = match &link.ca_file {
+        Some(file) => read_trust(file)?,
+        None => pairing.trust(),
+    };
+    Ok(Some(tls::Client::new(&trust, Some(&pairing.cloud_identity()?), Clock::system([]))?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +242,7 @@ mod tests {
         config.link.keepalive = Duration::from_secs(45);
         config.link.max_frame = 32 << 10;
         config.link.inflight = 7;
-        let options = endpoint_options(&config, &Topics::new(&config.link.prefix).unwrap());
+        let options = endpoint_options(&config, &Topics::new(&config.link.prefix).unwrap(), None);
         assert_eq!(options.topics.prefix(), "plant/7");
         assert_eq!(options.max_keepalive, Duration::from_secs(45));
         assert_eq!((options.max_packet, options.inflight), ((32 << 10) + 2048, 7));

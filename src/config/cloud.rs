@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size};
-use super::{Link, Log, Placement, Review, Settings};
+use super::{BrokerUrl, Link, Log, Placement, Review, Settings};
+use crate::object::name;
 
 /// The cloud side's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +22,8 @@ pub struct Config {
     pub link: Link,
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
+    /// How nodes join.
+    pub pairing: Pairing,
     /// What is kept of the nodes.
     pub nodes: Nodes,
     /// The API for operators.
@@ -49,6 +52,8 @@ pub struct Broker {
     pub mode: BrokerMode,
     /// Address of the embedded endpoint.
     pub listen: SocketAddr,
+    /// Whether the embedded endpoint demands TLS and certificates.
+    pub tls: Tls,
     /// Largest number of connections to the embedded endpoint.
     pub max_connections: usize,
     /// Largest number of bytes that wait for one slow client of the embedded endpoint.
@@ -67,10 +72,43 @@ pub enum BrokerMode {
 const MODES: &[(&str, BrokerMode)] =
     &[("embedded", BrokerMode::Embedded), ("external", BrokerMode::External)];
 
-const WHY_LOOPBACK: &str = "this version has no certificates to tell nodes apart, so nobody else may connect; for nodes \
-                            on other machines use mode = \"external\" and a broker with authentication";
-const WHY_LOOPBACK_API: &str =
-    "this version has no certificates to tell operators apart; use a tunnel such as ssh -L";
+/// Whether somebody must come with TLS and a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// Where other machines can connect.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never; only on a loopback address.
+    Off,
+}
+
+const TLS: &[(&str, Tls)] = &[("auto", Tls::Auto), ("on", Tls::On), ("off", Tls::Off)];
+
+impl Tls {
+    /// Whether TLS and certificates are demanded at an address.
+    #[must_use]
+    pub fn at(self, address: SocketAddr) -> bool {
+        match self {
+            Self::Auto => !address.ip().to_canonical().is_loopback(),
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
+
+    /// Without TLS nobody is told apart, so only this machine may connect.
+    fn check(self, listen: (&'static str, SocketAddr), key: &'static str, review: &mut Review<'_>) {
+        if self == Self::Off && Self::Auto.at(listen.1) {
+            let message = format!(
+                "{key} = \"off\" lets everybody in who reaches {} = \"{}\": use \"auto\", which demands a certificate \
+                 there, or a loopback address",
+                listen.0, listen.1
+            );
+            review.conflict(&[key, listen.0], message);
+        }
+    }
+}
 
 /// Windows, times and guards of the sync protocol.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +134,23 @@ pub struct Sync {
     pub mass_delete_min: usize,
 }
 
+/// How nodes join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pairing {
+    /// Address of the join service; none for no joining.
+    pub listen: Option<SocketAddr>,
+    /// Where keys and certificates are; after loading never empty.
+    pub directory: PathBuf,
+    /// Host names and addresses by which nodes reach this machine, beside the host name.
+    pub names: Vec<String>,
+    /// What nodes are told of the broker; none for what follows from the rest.
+    pub broker_url: Option<BrokerUrl>,
+    /// How long certificates of nodes are good.
+    pub certificate_lifetime: Duration,
+    /// How long after its end a certificate may still be renewed.
+    pub renewal_grace: Duration,
+}
+
 /// What is kept of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
@@ -112,6 +167,8 @@ pub struct Nodes {
 pub struct Api {
     /// Address of the HTTP API.
     pub listen: SocketAddr,
+    /// Whether the API demands TLS and certificates.
+    pub tls: Tls,
     /// Largest request body, in bytes.
     pub max_body: usize,
 }
@@ -131,7 +188,8 @@ impl Default for Broker {
     fn default() -> Self {
         Self {
             mode: BrokerMode::Embedded,
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)),
+            tls: Tls::Auto,
             max_connections: 20_000,
             queue: 4 << 20,
         }
@@ -154,6 +212,19 @@ impl Default for Sync {
     }
 }
 
+impl Default for Pairing {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
+            directory: PathBuf::new(),
+            names: Vec::new(),
+            broker_url: None,
+            certificate_lifetime: hours(365 * 24),
+            renewal_grace: hours(90 * 24),
+        }
+    }
+}
+
 impl Default for Nodes {
     fn default() -> Self {
         Self { lease_flush: seconds(5), event_ttl: hours(1), metrics_per_node: true }
@@ -162,7 +233,7 @@ impl Default for Nodes {
 
 impl Default for Api {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), max_body: 32 << 20 }
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), tls: Tls::Auto, max_body: 32 << 20 }
     }
 }
 
@@ -179,10 +250,11 @@ impl Store {
 
 impl Broker {
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { mode, listen, max_connections, queue } = self;
+        let Self { mode, listen, tls, max_connections, queue } = self;
         keys.section("broker");
         keys.fixed("mode", units::choice(mode, MODES));
-        keys.fixed("listen", units::loopback(listen, WHY_LOOPBACK));
+        keys.fixed("listen", units::address(listen));
+        keys.fixed("tls", units::choice(tls, TLS));
         keys.fixed("max_connections", units::count(max_connections, 1..=1_000_000));
         keys.fixed("queue", units::size(queue, 64 * KIB..=256 * MIB));
     }
@@ -240,6 +312,35 @@ impl Sync {
     }
 }
 
+impl Pairing {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { listen, directory, names, broker_url, certificate_lifetime, renewal_grace } = self;
+        keys.section("pairing");
+        keys.fixed("listen", units::address_or_off(listen));
+        keys.fixed("directory", units::path_or_derived(directory));
+        let what = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
+        keys.fixed("names", units::words(names, what, check_host));
+        let url = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
+        let parse = |text: &str| match text {
+            "" => Ok(None),
+            text => BrokerUrl::parse(text).map(Some),
+        };
+        let show = |value: &Option<BrokerUrl>| value.as_ref().map_or(String::new(), BrokerUrl::to_string);
+        keys.fixed("broker_url", units::text(broker_url, url, parse, show));
+        let lifetime = minutes(1)..=hours(24 * 3650);
+        keys.live("certificate_lifetime", units::duration(certificate_lifetime, lifetime));
+        keys.live("renewal_grace", units::duration(renewal_grace, seconds(0)..=hours(24 * 3650)));
+    }
+}
+
+/// A host name or address.
+fn check_host(text: &str) -> Result<(), String> {
+    if text.parse::<std::net::IpAddr>().is_ok() || name::check_subdomain(text).is_ok() {
+        return Ok(());
+    }
+    Err(format!("{text:?} is neither a host name in lower case nor an IP address"))
+}
+
 impl Nodes {
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { lease_flush, event_ttl, metrics_per_node } = self;
@@ -252,9 +353,10 @@ impl Nodes {
 
 impl Api {
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { listen, max_body } = self;
+        let Self { listen, tls, max_body } = self;
         keys.section("api");
-        keys.fixed("listen", units::loopback(listen, WHY_LOOPBACK_API));
+        keys.fixed("listen", units::address(listen));
+        keys.fixed("tls", units::choice(tls, TLS));
         keys.fixed("max_body", units::size(max_body, 64 * KIB..=256 * MIB));
     }
 }
@@ -264,12 +366,13 @@ impl Settings for Config {
     const ENV_OTHERS: &'static [&'static str] = &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, broker, link, sync, nodes, api, log } = self;
+        let Self { placement, store, broker, link, sync, pairing, nodes, api, log } = self;
         placement.bind(keys);
         store.bind(keys);
         broker.bind(keys);
         link.bind(keys);
         sync.bind(keys);
+        pairing.bind(keys);
         nodes.bind(keys);
         api.bind(keys);
         log.bind(keys);
@@ -286,12 +389,29 @@ impl Settings for Config {
         }
         self.link.check(review);
         self.sync.check(&self.link, review);
+        if self.pairing.directory.as_os_str().is_empty() {
+            self.pairing.directory = self.store.path.with_file_name("pki");
+            review.derived("pairing.directory", "beside store.path");
+        }
+        self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
+        self.api.tls.check(("api.listen", self.api.listen), "api.tls", review);
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
         }
-        if self.broker.listen == self.api.listen && self.api.listen.port() != 0 {
-            let message = format!("broker.listen and api.listen must not both be {}", self.api.listen);
-            review.conflict(&["broker.listen", "api.listen"], message);
+        let listens = [
+            ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
+            ("api.listen", Some(self.api.listen)),
+            ("pairing.listen", self.pairing.listen),
+        ];
+        for (number, (one, address)) in listens.iter().enumerate() {
+            for (other, same) in &listens[number + 1..] {
+                if let (Some(address), true) = (address, address == same)
+                    && address.port() != 0
+                {
+                    let message = format!("{one} and {other} must not both be {address}");
+                    review.conflict(&[one, other], message);
+                }
+            }
         }
     }
 }

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::host::host_name;
 use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
-use super::{Link, Log, Review, Settings};
+use super::{JoinUrl, Link, Log, Review, Settings};
 use crate::object::name;
 
 /// The agent's configuration.
@@ -19,6 +20,10 @@ pub struct Config {
     pub store: Store,
     /// The connection to the broker.
     pub link: Link,
+    /// Key and certificates of the node.
+    pub identity: Identity,
+    /// What is unreadable in the database without a key.
+    pub seal: Seal,
     /// Limits and times of the sync protocol.
     pub sync: Sync,
     /// The node's Lease.
@@ -59,6 +64,24 @@ pub struct Store {
     pub flush_interval: Duration,
     /// How often checksums and digest are recomputed when idle; `None` for never.
     pub scrub_interval: Option<Duration>,
+}
+
+/// Key and certificates of the node, as `edgesync join` writes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The directory with `ca.crt` and `node.pem`; none before the node has joined.
+    pub directory: Option<PathBuf>,
+    /// The join service, where the certificate is renewed: `https://HOST:PORT`; empty for nowhere.
+    pub cloud: Option<JoinUrl>,
+}
+
+/// What is unreadable in the database without a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Kinds whose objects are sealed, beside Secrets.
+    pub kinds: Vec<String>,
+    /// The file with the keys; after loading never empty.
+    pub key_file: PathBuf,
 }
 
 /// Limits and times of the sync protocol.
@@ -136,6 +159,12 @@ impl Default for Store {
             flush_interval: seconds(30),
             scrub_interval: Some(hours(24)),
         }
+    }
+}
+
+impl Default for Seal {
+    fn default() -> Self {
+        Self { kinds: vec!["secrets".to_owned()], key_file: PathBuf::new() }
     }
 }
 
@@ -220,6 +249,31 @@ impl Store {
     }
 }
 
+impl Identity {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { directory, cloud } = self;
+        keys.section("identity");
+        keys.fixed("directory", units::optional_path(directory));
+        let what = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
+        let parse = |text: &str| match text {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(|problem: String| format!("must be {what}: {problem}")),
+        };
+        let show = |url: &Option<JoinUrl>| url.as_ref().map_or(String::new(), JoinUrl::to_string);
+        keys.fixed("cloud", units::text(cloud, what, parse, show));
+    }
+}
+
+impl Seal {
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { kinds, key_file } = self;
+        keys.section("seal");
+        let what = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
+        keys.fixed("kinds", units::words(kinds, what, check_kind));
+        keys.fixed("key_file", units::path_or_derived(key_file));
+    }
+}
+
 impl Sync {
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { max_object, compress_above, hello_timeout, report_timeout } = self;
@@ -281,13 +335,15 @@ impl Api {
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_";
     const ENV_OTHERS: &'static [&'static str] =
-        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_TEST_"];
+        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_JOIN_", "EDGESYNC_TEST_"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { node, store, link, sync, lease, outbox, events, traffic, api, log } = self;
+        let Self { node, store, link, identity, seal, sync, lease, outbox, events, traffic, api, log } = self;
         node.bind(keys);
         store.bind(keys);
         link.bind(keys);
+        identity.bind(keys);
+        seal.bind(keys);
         sync.bind(keys);
         lease.bind(keys);
         outbox.bind(keys);
@@ -311,7 +367,18 @@ impl Settings for Config {
             self.api.kubeconfig = self.store.path.with_file_name("kubeconfig");
             review.derived("api.kubeconfig", "beside store.path");
         }
+        if self.seal.key_file.as_os_str().is_empty() {
+            self.seal.key_file = self.store.path.with_file_name("seal.key");
+            review.derived("seal.key_file", "beside store.path");
+        }
         self.link.check(review);
+        if self.link.broker.tls && self.link.ca_file.is_none() && self.identity.directory.is_none() {
+            let message = format!(
+                "nothing says which certificate {} may have: join with 'edgesync join', or set link.ca_file",
+                self.link.broker
+            );
+            review.conflict(&["link.broker"], message);
+        }
         let (interval, duration) =
             (("lease.interval", self.lease.interval), ("lease.duration", self.lease.duration));
         if let Err(message) = units::ordered(interval, duration, units::show_duration) {
@@ -328,15 +395,15 @@ impl Settings for Config {
     }
 }
 
+/// A kind as in `kubectl`: plural, with the group behind a dot.
+fn check_kind(text: &str) -> Result<(), String> {
+    name::check_subdomain(text)
+        .map_err(|problem| format!("{text:?} is no kind such as \"secrets\": it {problem}"))
+}
+
 fn parse_name(text: &str) -> Result<String, String> {
     if !text.is_empty() {
         name::check_subdomain(text)?;
     }
     Ok(text.to_owned())
-}
-
-/// The host name in lower case, as node names are; empty if the system gives none.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_lowercase()
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Review;
 use super::slot::{Keys, quote};
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
+use super::{Review, host};
 use crate::sync::frame::MIN_MAX_FRAME;
 
 /// The connection to an MQTT broker.
@@ -23,6 +23,8 @@ pub struct Link {
     pub username: Option<String>,
     /// File whose first line is the password.
     pub password_file: Option<PathBuf>,
+    /// The authorities that the broker's certificate must be from; those of the cloud if none is given.
+    pub ca_file: Option<PathBuf>,
     /// A peer that is silent for longer is dead.
     pub keepalive: Duration,
     /// How long a connection may take until CONNACK.
@@ -41,26 +43,31 @@ pub struct Link {
     pub inflight: u16,
 }
 
-/// Where a broker is: `mqtt://host:port`.
+/// Where a broker is: `mqtt://host:port`, or `mqtts://host:port` with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerUrl {
     /// Host name or address, without brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Whether the connection is made over TLS.
+    pub tls: bool,
 }
 
-const URL: &str = "a broker address such as \"mqtt://broker.example:1883\"";
+const URL: &str = "a broker address such as \"mqtts://broker.example:8883\"";
 const MQTT_PORT: u16 = 1883;
+/// MQTT over TLS, as registered with IANA (secure-mqtt).
+const MQTTS_PORT: u16 = 8883;
 
 impl Default for Link {
     fn default() -> Self {
         Self {
-            broker: BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT },
+            broker: BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false },
             prefix: "edgesync/v1".into(),
             client_id: String::new(),
             username: None,
             password_file: None,
+            ca_file: None,
             keepalive: seconds(20),
             connect_timeout: seconds(10),
             backoff_min: seconds(1),
@@ -82,6 +89,7 @@ impl Link {
             client_id,
             username,
             password_file,
+            ca_file,
             keepalive,
             connect_timeout,
             backoff_min,
@@ -104,6 +112,7 @@ impl Link {
         );
         keys.fixed("username", units::text(username, "a user name, or \"\" for none", parse_user, show_user));
         keys.fixed("password_file", units::optional_path(password_file));
+        keys.fixed("ca_file", units::optional_path(ca_file));
         // MQTT carries the keepalive as 16 bits of seconds; below two a slow link looks dead.
         keys.fixed("keepalive", units::duration(keepalive, seconds(2)..=minutes(20)));
         keys.fixed("connect_timeout", units::duration(connect_timeout, seconds(1)..=minutes(5)));
@@ -132,9 +141,13 @@ impl Link {
                 "link.password_file needs link.username: MQTT sends a password only with a user name";
             review.conflict(&["link.password_file"], message);
         }
-        if self.password_file.is_some() && !self.broker.is_local() {
+        if self.ca_file.is_some() && !self.broker.tls {
+            let message = format!("link.ca_file is for TLS, and {} is without: write mqtts://", self.broker);
+            review.conflict(&["link.ca_file"], message);
+        }
+        if self.password_file.is_some() && !self.broker.tls && !self.broker.is_local() {
             review.warn(format!(
-                "the password of link.password_file travels to {} in plain text: use a trusted network or a tunnel",
+                "the password of link.password_file travels to {} in plain text: use mqtts://",
                 self.broker
             ));
         }
@@ -142,42 +155,26 @@ impl Link {
 }
 
 impl BrokerUrl {
-    /// Reads `mqtt://host[:port]`.
+    /// Reads `mqtt://host[:port]` or `mqtts://host[:port]`.
     ///
     /// # Errors
     /// Says what the address must be.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
         let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
-        match scheme {
-            "mqtt" | "tcp" => {}
-            "mqtts" | "ssl" | "wss" | "ws" => {
-                return Err(refused(": this version connects by plain MQTT only"));
-            }
+        let tls = match scheme {
+            "mqtt" | "tcp" => false,
+            "mqtts" | "ssl" => true,
+            "wss" | "ws" => return Err(refused(": MQTT over WebSocket is not supported")),
             _ => return Err(refused("")),
-        }
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains('@') {
             return Err(refused(": the user belongs into username, the password into password_file"));
         }
-        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, "")) if host.parse::<std::net::Ipv6Addr>().is_ok() => (host, None),
-            Some((host, port)) if host.parse::<std::net::Ipv6Addr>().is_ok() => {
-                (host, Some(port.strip_prefix(':').ok_or_else(|| refused(""))?))
-            }
-            Some(_) => return Err(refused("")),
-            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-        };
-        let host_ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
-        if host.is_empty() || host.len() > 253 || !host.bytes().all(host_ok) {
-            return Err(refused(""));
-        }
-        let port = match port.map(str::parse) {
-            None => MQTT_PORT,
-            Some(Ok(port)) if port > 0 => port,
-            Some(_) => return Err(refused(": the port must be between 1 and 65535")),
-        };
-        Ok(Self { host: host.to_owned(), port })
+        let (host, port) = host::split(authority).map_err(refused)?;
+        let port = port.unwrap_or(if tls { MQTTS_PORT } else { MQTT_PORT });
+        Ok(Self { host, port, tls })
     }
 
     /// Whether the broker is on this machine.
@@ -189,10 +186,8 @@ impl BrokerUrl {
 
 impl fmt::Display for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "mqtt://[{}]:{}", self.host, self.port),
-            false => write!(f, "mqtt://{}:{}", self.host, self.port),
-        }
+        let scheme = if self.tls { "mqtts" } else { "mqtt" };
+        write!(f, "{scheme}://{}", host::join(&self.host, self.port))
     }
 }
 
@@ -241,9 +236,12 @@ mod tests {
             ("mqtt://10.0.0.1:1884/", "10.0.0.1", 1884),
             ("tcp://[::1]:9", "::1", 9),
             ("mqtt://[fe80::1]", "fe80::1", 1883),
+            ("mqtts://broker.example", "broker.example", 8883),
+            ("ssl://broker.example:1", "broker.example", 1),
         ] {
             let url = BrokerUrl::parse(text).unwrap();
             assert_eq!((url.host.as_str(), url.port), (host, port), "{text}");
+            assert_eq!(url.tls, !text.starts_with("mqtt:") && !text.starts_with("tcp:"), "{text}");
             assert_eq!(BrokerUrl::parse(&url.to_string()), Ok(url));
         }
     }
@@ -253,13 +251,13 @@ mod tests {
         for bad in
             ["", "broker:1883", "mqtt://", "mqtt://:1883", "mqtt://a:0", "mqtt://a:99999", "mqtt://a b"]
         {
-            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtt://broker.example:1883"), "{bad}");
+            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtts://broker.example:8883"), "{bad}");
         }
         for bad in ["http://a", "mqtt://[::1", "mqtt://[x]:1", "mqtt://[::1]x", "mqtt://a/b", "mqtt://a:b:c"]
         {
             assert!(BrokerUrl::parse(bad).is_err(), "{bad}");
         }
-        assert!(BrokerUrl::parse("mqtts://a").unwrap_err().contains("plain MQTT only"));
+        assert!(BrokerUrl::parse("wss://a").unwrap_err().contains("WebSocket is not supported"));
         assert!(BrokerUrl::parse("mqtt://me:secret@a").unwrap_err().contains("password_file"));
     }
 

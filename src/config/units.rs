@@ -162,6 +162,15 @@ fn parse_duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Durati
     within(Duration::from_millis(millis), range, |value| show_duration(*value))
 }
 
+/// Reads a duration as the configuration has it.
+///
+/// # Errors
+/// Says what it must be.
+#[cfg(feature = "cloud")]
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text, &(Duration::ZERO..=Duration::MAX)).map_err(|refusal| refusal.message)
+}
+
 fn parse_size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Refusal> {
     let bytes = with_unit(text, &SIZE_UNITS).ok_or_else(|| Raw::Variable(text).expected(SIZE))?;
     within(bytes, range, |value| show_size(*value))
@@ -317,18 +326,7 @@ pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
     text(value, what, parse, |mode: &u32| format!("{mode:04o}"))
 }
 
-/// An address to listen on that other machines cannot reach; `why` ends the refusal of any other.
-pub fn loopback<'a>(value: &'a mut SocketAddr, why: &'static str) -> impl Slot + 'a {
-    let what = "a loopback address with a port such as \"127.0.0.1:1883\"";
-    let parse = move |text: &str| match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(address),
-        Ok(address) => Err(format!("must be {what}, not {address}: {why}")),
-        Err(_) => Err(format!("must be {what}, not {}", quote(text))),
-    };
-    text(value, what, parse, |value: &SocketAddr| value.to_string())
-}
-
-/// As [`loopback`], or `"off"`.
+/// An address to listen on that other machines cannot reach, or `"off"`; `why` ends the refusal of any other.
 pub fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
     let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
@@ -338,6 +336,44 @@ pub fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str)
         Err(_) => Err(format!("must be {what}, not {}", quote(text))),
     };
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
+}
+
+/// An address to listen on.
+#[cfg(feature = "cloud")]
+pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
+    let what = "an address with a port such as \"0.0.0.0:8883\"";
+    let parse = move |text: &str| {
+        text.parse::<SocketAddr>().map_err(|_| format!("must be {what}, not {}", quote(text)))
+    };
+    text(value, what, parse, |value: &SocketAddr| value.to_string())
+}
+
+/// As [`address`], or `"off"`.
+#[cfg(feature = "cloud")]
+pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
+    let what = "an address with a port such as \"0.0.0.0:10002\", or \"off\"";
+    let parse = move |text: &str| match text.parse::<SocketAddr>() {
+        _ if text.is_empty() || text == "off" => Ok(None),
+        Ok(address) => Ok(Some(address)),
+        Err(_) => Err(format!("must be {what}, not {}", quote(text))),
+    };
+    text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
+}
+
+/// A list of words.
+struct Words<'a, P> {
+    value: &'a mut Vec<String>,
+    what: &'static str,
+    check: P,
+}
+
+/// A list of words, each of which `check` takes; `a,b` in a variable. `what` is the end of "must be …".
+pub fn words<'a>(
+    value: &'a mut Vec<String>,
+    what: &'static str,
+    check: impl Fn(&str) -> Result<(), String> + 'a,
+) -> impl Slot + 'a {
+    Words { value, what, check }
 }
 
 /// Labels of a node.
@@ -384,6 +420,37 @@ impl Slot for Labels<'_> {
             true => "{}".to_owned(),
             false => format!("{{ {} }}", self.0.iter().map(pair).collect::<Vec<_>>().join(", ")),
         }
+    }
+}
+
+impl<P: Fn(&str) -> Result<(), String>> Slot for Words<'_, P> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        let mut words = Vec::new();
+        match raw {
+            Raw::Toml(DeValue::Array(items)) => {
+                for item in items {
+                    let at = |message| Refusal { message, span: Some(item.span()) };
+                    let DeValue::String(text) = item.get_ref() else {
+                        return Err(at(Raw::Toml(item.get_ref()).expected("a string").message));
+                    };
+                    (self.check)(text).map_err(at)?;
+                    words.push(text.to_string());
+                }
+            }
+            Raw::Toml(_) => return Err(raw.expected(self.what)),
+            Raw::Variable(text) => {
+                for word in text.split(',').filter(|word| !word.is_empty()) {
+                    (self.check)(word)?;
+                    words.push(word.to_owned());
+                }
+            }
+        }
+        *self.value = words;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        format!("[{}]", self.value.iter().map(|word| toml_string(word)).collect::<Vec<_>>().join(", "))
     }
 }
 

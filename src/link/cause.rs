@@ -19,7 +19,7 @@ pub enum Cause {
         /// Host and port.
         peer: String,
     },
-    /// TCP, CONNACK and SUBACK together took longer than allowed.
+    /// TCP, TLS, CONNACK and SUBACK together took longer than allowed.
     #[error("{peer} did not complete the connection within {after:?}")]
     ConnectTimeout {
         /// Host and port.
@@ -35,6 +35,16 @@ pub enum Cause {
         /// What the system says.
         message: String,
     },
+    /// There is no TLS with the peer: its certificate or ours is not taken, or it does not speak TLS.
+    #[error("no TLS with {peer}: {message}")]
+    Tls {
+        /// Host and port.
+        peer: String,
+        /// One word: [`HandshakeError::label`](crate::tls::HandshakeError::label).
+        kind: &'static str,
+        /// What is wrong, and what to do.
+        message: String,
+    },
     /// Nothing was heard, not even an answer to a ping, or the peer stopped reading.
     #[error("the broker has been silent for {silent:?}: the connection is dead")]
     KeepAlive {
@@ -45,7 +55,9 @@ pub enum Cause {
     #[error("the broker closed the connection without a reason")]
     Closed,
     /// The broker does not let this client in or do this.
-    #[error("the broker refused: {reason} (0x{code:02x}); check user name, password and access rules")]
+    #[error(
+        "the broker refused: {reason} (0x{code:02x}); check certificate, user name, password and access rules"
+    )]
     NotAuthorized {
         /// The MQTT reason code.
         code: u8,
@@ -128,7 +140,7 @@ impl Cause {
     /// How many causes there are.
     pub const COUNT: usize = Self::LABELS.len();
     /// A short fixed word for each cause, in the order of [`Cause::index`]: for counters, status and metrics.
-    pub const LABELS: [&'static str; 17] = [
+    pub const LABELS: [&'static str; 18] = [
         "dns",
         "refused",
         "connect-timeout",
@@ -146,6 +158,7 @@ impl Cause {
         "consumer-stalled",
         "bad-introduction",
         "asked",
+        "tls",
     ];
 
     /// The place of its word in [`Cause::LABELS`].
@@ -169,6 +182,7 @@ impl Cause {
             Self::ConsumerStalled { .. } => 14,
             Self::BadIntroduction { .. } => 15,
             Self::Asked => 16,
+            Self::Tls { .. } => 17,
         }
     }
 
@@ -207,6 +221,7 @@ mod tests {
             (Cause::ConsumerStalled { stalled: Duration::ZERO }, "consumer-stalled"),
             (Cause::BadIntroduction { detail: String::new() }, "bad-introduction"),
             (Cause::Asked, "asked"),
+            (Cause::Tls { peer: String::new(), kind: "refused", message: String::new() }, "tls"),
         ];
         assert_eq!(all.len(), Cause::COUNT);
         for (at, (cause, word)) in all.iter().enumerate() {

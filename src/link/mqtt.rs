@@ -16,6 +16,7 @@ mod connect;
 mod reason;
 mod rival;
 mod session;
+mod stream;
 pub(crate) mod wire;
 
 use super::counters::add;
@@ -90,7 +91,7 @@ impl Task {
         let connection = Uuid::new_v4();
         let introduction = (self.options.introduce)(connection);
         self.note_own(&introduction);
-        let establish = connect::establish(&self.options, &introduction, &self.shared.counters);
+        let establish = connect::establish(&self.options, &introduction, &self.shared);
         let established = tokio::select! {
             established = establish => established,
             command = self.commands.recv() => return unconnected(command),

@@ -74,6 +74,9 @@ pub const DISK_PRESSURE: &str = "edgesync.io/DiskPressure";
 /// The node's budget of bytes for the day is spent.
 pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
 
+/// The node's certificate is good, and is not about to end.
+pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
+
 /// The annotation of a Node with the labels that came from the node itself, as `key=value` separated by commas. It is
 /// there, if only empty, once the node has reported: a Node that an operator has applied has none.
 pub const NODE_LABELS_ANNOTATION: &str = "edgesync.io/node-labels";

@@ -23,6 +23,7 @@ mod nodes;
 mod objects;
 mod observer;
 mod open;
+pub mod pairing;
 mod read;
 mod snapshot;
 mod steward;

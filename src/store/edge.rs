@@ -6,6 +6,7 @@
 
 mod check;
 mod files;
+pub mod inspect;
 mod journal;
 mod local;
 mod notes;
@@ -14,6 +15,7 @@ mod outbox;
 mod read;
 mod rows;
 mod salvage;
+mod seals;
 mod serving;
 mod shared;
 mod snapshot;
@@ -46,6 +48,7 @@ pub use outbox::{
     Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, event_key,
     status_key,
 };
+pub use seals::{Rotated, SealFacts};
 pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
 
 /// The largest page cache of a reading connection, KiB.
@@ -68,6 +71,8 @@ pub struct EdgeOptions {
     pub check_pause: Duration,
     /// What may wait in the outbox.
     pub outbox: OutboxLimits,
+    /// What is sealed and where the keys are; nothing is if absent.
+    pub seal: Option<crate::store::seal::SealOptions>,
 }
 
 impl Default for EdgeOptions {
@@ -80,6 +85,7 @@ impl Default for EdgeOptions {
             check_every: Duration::from_secs(6 * 3600),
             check_pause: Duration::from_millis(5),
             outbox: OutboxLimits::default(),
+            seal: None,
         }
     }
 }
@@ -280,22 +286,26 @@ struct Inner {
     shared: Arc<shared::Shared>,
     checker: check::Checker,
     snapshots: snapshot::Snapshots,
+    seals: seals::Seals,
+    /// Held while the keys are rotated.
+    rotating: tokio::sync::Mutex<()>,
 }
 
 impl EdgeStore {
     /// Opens the database, or makes one. A file that is damaged is set aside as
-    /// `<name>.corrupt-<time>`, what can be read of it goes into a new file: see [`Health::reset`].
+    /// `<name>.corrupt-<time>`, what can be read of it goes into a new file: see [`Health::reset`]. Objects that were
+    /// sealed with a key that is lost are a loss of the same kind. What is to be sealed and is not yet is sealed now.
     ///
     /// # Errors
     /// [`StoreError::InUse`] if another process has it, [`StoreError::Newer`] or [`StoreError::Foreign`]
     /// if it is not ours to touch, [`StoreError::Full`] or [`StoreError::Unavailable`] if the system
-    /// refuses.
+    /// refuses, also if it refuses the file with the keys.
     pub fn open(path: &Path, options: EdgeOptions) -> Result<Self, StoreError> {
         let mut options = options;
         options.writer.wal_bytes = options.engine.wal_bytes;
         let generation = Generation::default();
         let (conn, state) = state::State::open(path, &options, generation.clone())?;
-        let shared = state.shared();
+        let (shared, seals) = (state.shared(), state.seals());
         let writer = Writer::start("store-write", conn, state, options.writer)?;
         let suspect = writer.clone();
         let on_corrupt = Box::new(move |error: &StoreError| {
@@ -306,10 +316,13 @@ impl EdgeStore {
         let cache_kib = options.engine.cache_kib.min(READER_CACHE_KIB);
         let engine = EngineOptions { cache_kib, ..options.engine.clone() };
         let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
-        let checker = check::Checker::start(path, &options, writer.clone(), Arc::clone(&shared.recent))?;
+        let recent = Arc::clone(&shared.recent);
+        let checker = check::Checker::start(path, &options, writer.clone(), recent, seals.clone())?;
         let snapshots = snapshot::Snapshots::new(path, engine, generation);
         let path = path.to_owned();
-        Ok(Self { inner: Arc::new(Inner { path, writer, readers, shared, checker, snapshots }) })
+        let rotating = tokio::sync::Mutex::default();
+        let inner = Inner { path, writer, readers, shared, checker, snapshots, seals, rotating };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What the store says of itself, as of the last commit.
@@ -418,7 +431,8 @@ impl EdgeStore {
         namespace: String,
         name: String,
     ) -> Result<Option<Stored>, StoreError> {
-        let read = move |conn: &_| read::by_name(conn, &resource, &namespace, &name);
+        let seals = self.inner.seals.clone();
+        let read = move |conn: &_| read::by_name(conn, &seals, &resource, &namespace, &name);
         let (stored, damaged) = self.inner.readers.run(read).await?;
         self.report_damage(damaged);
         Ok(stored)
@@ -429,7 +443,9 @@ impl EdgeStore {
     /// # Errors
     /// The store's. An object whose row turns out damaged is not found, and is removed.
     pub async fn by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
-        let (stored, damaged) = self.inner.readers.run(move |conn| read::by_uid(conn, &uid)).await?;
+        let seals = self.inner.seals.clone();
+        let read = move |conn: &_| read::by_uid(conn, &seals, &uid);
+        let (stored, damaged) = self.inner.readers.run(read).await?;
         self.report_damage(damaged);
         Ok(stored)
     }
@@ -446,9 +462,10 @@ impl EdgeStore {
         after: Option<ListCursor>,
         limit: usize,
     ) -> Result<List, StoreError> {
-        let recent = self.recent();
-        let read =
-            move |conn: &_| read::list(conn, &recent, &resource, namespace.as_deref(), after.as_ref(), limit);
+        let (recent, seals) = (self.recent(), self.inner.seals.clone());
+        let read = move |conn: &_| {
+            read::list(conn, &recent, &seals, &resource, namespace.as_deref(), after.as_ref(), limit)
+        };
         let (list, damaged) = self.inner.readers.run(read).await?;
         self.report_damage(damaged);
         Ok(list)

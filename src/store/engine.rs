@@ -105,6 +105,35 @@ pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, S
     Ok(conn)
 }
 
+/// Opens a file that nobody writes and that has no log, without making or locking any file beside it.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn open_unchanging(path: &Path) -> Result<Connection, StoreError> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let address = PathBuf::from(format!("{}?immutable=1", file_address(&std::path::absolute(path)?)));
+    open(&address, flags, &EngineOptions::default())
+}
+
+/// A path as SQLite reads addresses: bytes that mean something in them are written in hexadecimal.
+fn file_address(path: &Path) -> String {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut out = String::from("file://");
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                out.push(char::from(*byte));
+            }
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
 fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connection, StoreError> {
     let conn = match &options.vfs {
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())?,
@@ -248,6 +277,18 @@ mod tests {
         let _writer = open_writer(&path, KIND, &options).unwrap();
         let reader = open_reader(&path, &options).unwrap();
         assert!(reader.execute_batch("CREATE TABLE t (x)").is_err());
+    }
+
+    #[test]
+    fn a_closed_database_is_read_without_a_file_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ä ?#%.db");
+        drop(open_writer(&path, KIND, &EngineOptions::default()).unwrap());
+        let conn = open_unchanging(&path).unwrap();
+        assert_eq!(pragma(&conn, "application_id"), "Integer(77)");
+        assert!(conn.execute_batch("CREATE TABLE t (x)").is_err());
+        drop(conn);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

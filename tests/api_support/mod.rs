@@ -97,7 +97,7 @@ impl Running {
     pub(crate) fn socket(&self) -> PathBuf {
         match &self.unix {
             Address::Unix(path) => path.clone(),
-            Address::Tcp(address) => panic!("{address}"),
+            other => panic!("{other}"),
         }
     }
 
@@ -166,6 +166,7 @@ impl Answer {
 pub(crate) async fn connect(address: &Address) -> Box<dyn Stream> {
     match address {
         Address::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+        Address::Tls { .. } => panic!("raw bytes are for addresses without TLS"),
         Address::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
     }
 }

@@ -1,7 +1,7 @@
 //! An agent: its process, its local API, its database file.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use edgesync::api::{Address, Client};
 use serde_json::Value;
@@ -61,9 +61,19 @@ impl Agent {
         self.settings.write(&self.config);
     }
 
+    /// The configuration file.
+    pub(crate) fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// Starts it and waits until its local API answers.
     pub(crate) async fn run(&mut self) {
         self.write_config();
+        self.run_as_configured().await;
+    }
+
+    /// The same with the configuration as it is, after `edgesync join` for instance.
+    pub(crate) async fn run_as_configured(&mut self) {
         self.process.start();
         let client = self.client();
         let process = &mut self.process;
@@ -84,6 +94,12 @@ impl Agent {
     pub(crate) async fn crash(&mut self) {
         self.process.kill();
         self.run().await;
+    }
+
+    /// Kills it with SIGKILL and starts it again with the configuration as it is.
+    pub(crate) async fn crash_as_configured(&mut self) {
+        self.process.kill();
+        self.run_as_configured().await;
     }
 
     /// A client with a connection of its own.

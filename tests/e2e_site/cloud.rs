@@ -81,6 +81,7 @@ impl Cloud {
         let mut settings = Settings::default();
         settings.text("store.path", database.display()).text("broker.listen", mqtt);
         settings.text("api.listen", api).text("log.format", "text").tables(PLACEMENT);
+        settings.text("pairing.listen", "off");
         settings.text("sync.resend_min", "2s").text("sync.resend_max", "5s");
         let process = Process::new("the cloud side", env!("CARGO_BIN_EXE_edgesync-cloud"), &config);
         Self { process, settings, api, mqtt, database, config }

@@ -17,6 +17,7 @@ mod agent;
 mod cloud;
 mod compare;
 mod database;
+pub(crate) mod fleet;
 mod forger;
 mod objects;
 mod process;

@@ -60,6 +60,12 @@ impl Settings {
         self.set(key, &format!("{:?}", value.to_string()))
     }
 
+    /// Leaves a key to its default.
+    pub(crate) fn remove(&mut self, key: &str) -> &mut Self {
+        self.values.remove(key);
+        self
+    }
+
     /// Whether a key is set to this text.
     pub(crate) fn is(&self, key: &str, value: &str) -> bool {
         self.values.get(key).is_some_and(|set| *set == format!("{value:?}"))

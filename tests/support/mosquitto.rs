@@ -10,6 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -49,6 +50,16 @@ impl Mosquitto {
             address.ip()
         );
         fs::write(directory.path().join("mosquitto.conf"), config).unwrap();
+        let mut broker = Self { address, directory, child: None, log: Arc::default() };
+        broker.run();
+        broker
+    }
+
+    /// Starts one with a configuration file of its own, which has it listen on `address`.
+    pub(crate) fn start_from(address: SocketAddr, config: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!("{}\nuser root\n", fs::read_to_string(config).unwrap());
+        fs::write(directory.path().join("mosquitto.conf"), text).unwrap();
         let mut broker = Self { address, directory, child: None, log: Arc::default() };
         broker.run();
         broker

@@ -6,6 +6,9 @@ use tokio::time::Instant;
 
 use super::Driver;
 use crate::agent::events::{Regarding, Why};
+use crate::agent::identity::IdentityNews;
+use crate::join::renewal::Validity;
+use crate::object::time::rfc3339;
 use crate::sync::change::{RejectReason, Rejected};
 use crate::sync::edge::{EdgeNotice, EdgePhase};
 use crate::systemd;
@@ -32,6 +35,7 @@ impl Driver {
                 self.upstream.events.emit(Why::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
+                self.records_differed();
                 tracing::warn!("the cloud's records differ from what is held: sending the inventory");
                 let note =
                     "what the cloud had on record differs from what is held; it is corrected".to_owned();
@@ -86,6 +90,30 @@ impl Driver {
                 self.rejected.insert(uid.to_string(), entry);
             }
         }
+    }
+
+    /// What becomes of the certificate is told as Events, and of the Node at once.
+    pub(super) fn tell_identity(&mut self, news: IdentityNews) {
+        let (why, note) = match news {
+            IdentityNews::Renewed(certificate) => {
+                let until = rfc3339(certificate.not_after());
+                (Why::CertificateRenewed, format!("the certificate was renewed and is good until {until}"))
+            }
+            IdentityNews::Failed(problem) => {
+                (Why::CertificateRenewalFailed, format!("the certificate could not be renewed: {problem}"))
+            }
+            IdentityNews::Validity(Validity::Expired) => {
+                let note = "the certificate has expired; it is still being renewed".to_owned();
+                (Why::CertificateExpired, note)
+            }
+            IdentityNews::Validity(_) => {
+                let note =
+                    "less than a tenth of the certificate's lifetime is left, and it is not renewed yet";
+                (Why::CertificateExpiring, note.to_owned())
+            }
+        };
+        self.upstream.events.emit(why, Regarding::Node, note);
+        self.look_soon();
     }
 
     pub(super) fn tell_service_manager(&mut self) {

@@ -31,6 +31,10 @@ impl Driver {
             kinds: transferred(self.upstream.meter.kinds()),
             traffic_today: self.upstream.meter.today(),
             traffic_budget: self.upstream.budget(),
+            certificate_end: self
+                .identity
+                .as_ref()
+                .map(|identity| identity.state().certificate.not_after().as_second()),
             outbox: self.upstream.outbox.borrow().clone(),
             events_emitted: self.upstream.events.emitted(),
             events_suppressed: self.upstream.events.suppressed(),

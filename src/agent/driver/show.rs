@@ -28,7 +28,7 @@ impl Driver {
             (false, ..) => "unknown: no connection to the broker",
             (true, EdgePhase::Live, _) => "connected",
             _ if self.removed => {
-                "this node was removed from the fleet: 'edgesync-cloud admit-node' takes it in again"
+                "this node was removed from the fleet: 'edgesync-cloud node admit' takes it in again"
             }
             (true, _, Some(false)) => "offline",
             (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
@@ -46,6 +46,7 @@ impl Driver {
                 "bytesIn": traffic.bytes_in,
                 "bytesOut": traffic.bytes_out,
             },
+            "identity": self.identity.as_ref().map(|identity| identity.state().show()),
             "cloud": {
                 "state": cloud,
                 "incarnation": machine.incarnation(),

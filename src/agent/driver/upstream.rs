@@ -15,6 +15,7 @@ use super::{Driver, random};
 use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::facts;
+use crate::agent::identity::Membership;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::node::DISK_PRESSURE;
@@ -257,6 +258,10 @@ impl Driver {
             upstream.budget.limit(),
         );
         let mut conditions = vec![facts::store_condition(&health), disk, budget];
+        if let Some(identity) = self.identity.as_ref().map(Membership::state) {
+            let until = identity.certificate.not_after();
+            conditions.push(facts::certificate_condition(identity.validity, until));
+        }
         for condition in &mut conditions {
             let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
             condition.last_transition_time = match known {

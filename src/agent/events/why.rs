@@ -51,6 +51,14 @@ pub(in crate::agent) enum Why {
     TrafficBudgetRenewed,
     /// An operator has removed the node from the fleet.
     NodeRemoved,
+    /// The certificate was renewed.
+    CertificateRenewed,
+    /// The certificate could not be renewed.
+    CertificateRenewalFailed,
+    /// Less than a tenth of the certificate's lifetime is left.
+    CertificateExpiring,
+    /// The certificate has expired.
+    CertificateExpired,
 }
 
 /// The field `type` of an Event.
@@ -74,7 +82,7 @@ impl EventType {
 
 impl Why {
     /// All reasons, each at the place of its number.
-    pub(super) const ALL: [Self; 24] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
         Self::AgentStopped,
@@ -99,6 +107,10 @@ impl Why {
         Self::TrafficBudgetSpent,
         Self::TrafficBudgetRenewed,
         Self::NodeRemoved,
+        Self::CertificateRenewed,
+        Self::CertificateRenewalFailed,
+        Self::CertificateExpiring,
+        Self::CertificateExpired,
     ];
 
     /// The field `reason`.
@@ -143,6 +155,10 @@ impl Why {
             Self::TrafficBudgetSpent => ("TrafficBudgetSpent", "MeterTraffic", Warning),
             Self::TrafficBudgetRenewed => ("TrafficBudgetRenewed", "MeterTraffic", Normal),
             Self::NodeRemoved => ("NodeRemoved", "Register", Warning),
+            Self::CertificateRenewed => ("CertificateRenewed", "Renew", Normal),
+            Self::CertificateRenewalFailed => ("CertificateRenewalFailed", "Renew", Warning),
+            Self::CertificateExpiring => ("CertificateExpiring", "Renew", Warning),
+            Self::CertificateExpired => ("CertificateExpired", "Renew", Warning),
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
+use jiff::Timestamp;
+
 use super::{LOW_DISK_BYTES, Space};
-use crate::object::node::{DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
+use crate::join::renewal::Validity;
+use crate::object::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
+use crate::object::time::rfc3339;
 use crate::object::{Condition, ConditionStatus};
 use crate::store::edge::{Health, Writing};
 
@@ -68,6 +72,27 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
         message.push_str(&format!("; {times} times as much is used"));
     }
     condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
+}
+
+/// Whether the certificate is good for a while: until when is in the message, which changes with a renewal only.
+pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timestamp) -> Condition {
+    let until = rfc3339(until);
+    let (status, reason, message) = match validity {
+        Validity::Good => (ConditionStatus::True, "Valid", format!("good until {until}")),
+        Validity::Tight => {
+            let message = format!("ends at {until}, and could not be renewed so far");
+            (ConditionStatus::False, "EndsSoon", message)
+        }
+        Validity::Expired => {
+            let message = format!("has ended at {until}, and could not be renewed so far");
+            (ConditionStatus::False, "Expired", message)
+        }
+        Validity::Unknown => {
+            let message = format!("good until {until}, but the clock of the node is not set");
+            (ConditionStatus::Unknown, "ClockNotSet", message)
+        }
+    };
+    condition(CERTIFICATE_VALID, status, reason, message)
 }
 
 fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     Disconnect, DisconnectReasonCode, Packet, PingResp, PubAck, PubAckReason, Publish,
 };
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -24,6 +24,7 @@ use crate::broker::access::{self, Target};
 use crate::broker::counters::add;
 use crate::broker::handshake::Admitted;
 use crate::broker::registry::{Eviction, Origin, Outbound, Retained, Seat};
+use crate::broker::wire::Wire;
 use crate::broker::{Channel, Departure, FleetEvent};
 use crate::link::wire::{self, FrameBuffer};
 
@@ -45,9 +46,12 @@ struct Handover {
 pub(super) struct Exchange<'a> {
     hub: &'a Hub,
     seat: &'a Arc<Seat>,
-    stream: TcpStream,
+    reader: ReadHalf<Wire>,
+    writer: WriteHalf<Wire>,
     frames: FrameBuffer,
     out: BytesMut,
+    /// Whether TLS has passed on all that it has taken.
+    flushed: bool,
     subscriptions: Subscriptions,
     outgoing: Outgoing,
     evictions: watch::Receiver<Option<Eviction>>,
@@ -57,6 +61,8 @@ pub(super) struct Exchange<'a> {
     cloud_due: Option<Origin>,
     handover: Option<Handover>,
     keepalive: Duration,
+    /// The end of the client's certificate.
+    until: Option<Timestamp>,
     heard: Instant,
     progress: Instant,
 }
@@ -75,20 +81,24 @@ impl<'a> Exchange<'a> {
     pub(super) fn new(
         hub: &'a Hub,
         seat: &'a Arc<Seat>,
-        stream: TcpStream,
+        stream: Wire,
         frames: FrameBuffer,
         admitted: &Admitted,
+        until: Option<Timestamp>,
     ) -> Self {
         let now = Instant::now();
+        let (reader, writer) = tokio::io::split(stream);
         let mut out = BytesMut::new();
         // It is small, and without a limit to exceed it can always be written.
         let _ = wire::encode(&admitted.connack, &mut out, u32::MAX);
         Self {
             hub,
             seat,
-            stream,
+            reader,
+            writer,
             frames,
             out,
+            flushed: true,
             subscriptions: Subscriptions::default(),
             outgoing: Outgoing::new(admitted.inflight, now),
             evictions: seat.evictions(),
@@ -97,14 +107,15 @@ impl<'a> Exchange<'a> {
             cloud_due: None,
             handover: None,
             keepalive: admitted.keepalive,
+            until,
             heard: now,
             progress: now,
         }
     }
 
     /// The connection, for the last words, and what was not written yet.
-    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
-        (self.stream, self.out)
+    pub(super) fn into_parts(self) -> (Wire, BytesMut) {
+        (self.reader.unsplit(self.writer), self.out)
     }
 
     /// Runs until the end.
@@ -138,18 +149,17 @@ impl<'a> Exchange<'a> {
         let until = self.next_deadline();
         let may_read = !self.is_deaf();
         let may_send = self.may_send();
-        let (mut reader, mut writer) = self.stream.split();
+        let unsent = self.is_unsent();
         let (out, handover) = (&mut self.out, &mut self.handover);
         let owes = handover.is_some();
-        let has_output = !out.is_empty();
         tokio::select! {
             biased;
             seen = self.evictions.wait_for(Option::is_some) => Wake::Evicted(seen.ok().and_then(|seen| *seen)),
             // Before the traffic, which may never pause.
             () = sleep_until(until) => Wake::Time,
             taken = hand_over(self.hub, handover), if owes => Wake::Taken(taken),
-            wrote = writer.write_buf(out), if has_output => Wake::Wrote(wrote),
-            read = self.frames.fill(&mut reader), if may_read => Wake::Read(read),
+            wrote = write(&mut self.writer, out, &mut self.flushed), if unsent => Wake::Wrote(wrote),
+            read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
             _ = self.cloud.changed(), if self.cloud_due.is_none() => Wake::Cloud,
             () = self.seat.queue.pushed(), if may_send => Wake::Queued,
         }
@@ -164,6 +174,11 @@ impl<'a> Exchange<'a> {
         self.out.len() < AHEAD && self.outgoing.is_open()
     }
 
+    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
+    fn is_unsent(&self) -> bool {
+        !self.out.is_empty() || !self.flushed
+    }
+
     /// MQTT gives a client one and a half of its keep-alive.
     fn patience(&self) -> Duration {
         self.keepalive + self.keepalive / 2
@@ -174,18 +189,25 @@ impl<'a> Exchange<'a> {
         if !self.is_deaf() {
             next = next.min(self.heard + self.patience());
         }
-        if !self.out.is_empty() {
+        if self.is_unsent() {
             next = next.min(self.progress + self.keepalive);
         }
         if self.outgoing.is_waiting() {
             next = next.min(self.outgoing.acknowledged + self.patience());
         }
-        next
+        match self.until {
+            // By the wall clock each time: it may be set while the client is connected.
+            Some(until) => next.min(Instant::now() + left(until)),
+            None => next,
+        }
     }
 
     fn on_time(&self, now: Instant) -> Result<(), Ended> {
         let patience = self.patience();
-        if !self.out.is_empty() && now >= self.progress + self.keepalive {
+        if self.until.is_some_and(|until| left(until).is_zero()) {
+            return Err(Ended::told(Departure::Expired, DisconnectReasonCode::NotAuthorized));
+        }
+        if self.is_unsent() && now >= self.progress + self.keepalive {
             let why = Departure::NotReading(self.keepalive);
             return Err(Ended { why, code: None, will: true });
         }
@@ -201,10 +223,6 @@ impl<'a> Exchange<'a> {
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Ended> {
         let count = result.map_err(|error| Ended::lost(error.to_string()))?;
-        if count == 0 {
-            return Err(Ended::lost("it takes no more bytes"));
-        }
-        add(&self.hub.counters.bytes_out, count as u64);
         let now = Instant::now();
         self.progress = now;
         if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
@@ -219,7 +237,6 @@ impl<'a> Exchange<'a> {
         if count == 0 {
             return Err(Ended::lost("closed without a disconnect"));
         }
-        add(&self.hub.counters.bytes_in, count as u64);
         self.heard = Instant::now();
         Ok(())
     }
@@ -327,6 +344,31 @@ impl<'a> Exchange<'a> {
     fn acknowledge(&mut self, id: Option<u16>, reason: PubAckReason) -> Result<(), Ended> {
         let Some(pkid) = id else { return Ok(()) };
         self.encode(&Packet::PubAck(PubAck { pkid, reason, properties: None }))
+    }
+}
+
+/// How long it is until a time; nothing once it has come.
+fn left(until: Timestamp) -> Duration {
+    let left = until.duration_since(Timestamp::now());
+    // A timer of a month, at most: then the deadline is made again.
+    Duration::try_from(left).unwrap_or_default().min(Duration::from_secs(30 * 24 * 3600))
+}
+
+/// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.
+async fn write(
+    writer: &mut WriteHalf<Wire>,
+    out: &mut BytesMut,
+    flushed: &mut bool,
+) -> std::io::Result<usize> {
+    if out.is_empty() {
+        writer.flush().await?;
+        *flushed = true;
+        return Ok(0);
+    }
+    *flushed = false;
+    match writer.write_buf(out).await? {
+        0 => Err(std::io::ErrorKind::WriteZero.into()),
+        count => Ok(count),
     }
 }
 

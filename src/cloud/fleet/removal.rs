@@ -131,7 +131,7 @@ impl Removed {
 
     fn reason(&self, name: &str) -> String {
         format!(
-            "node '{name}' was removed from the fleet at {}; 'edgesync-cloud admit-node {name}' takes it in again",
+            "node '{name}' was removed from the fleet at {}; 'edgesync-cloud node admit {name}' takes it in again",
             rfc3339(self.since)
         )
     }

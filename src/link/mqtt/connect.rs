@@ -1,8 +1,6 @@
-//! Makes one connection: name, TCP, CONNECT, CONNACK, SUBSCRIBE, SUBACK.
+//! Makes one connection: name, TCP, TLS, CONNECT, CONNACK, SUBSCRIBE, SUBACK.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -12,58 +10,20 @@ use rumqttc::v5::mqttbytes::v5::{
     Subscribe,
 };
 use rumqttc::v5::{MqttState, Request};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::reason;
+use super::stream::{Stream, failed, wrap};
 use super::wire::{self, FrameBuffer};
-use crate::link::counters::{Counters, add};
+use crate::link::handle::Shared;
 use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
 
 /// Messages may come before the SUBACK that announces them; they are kept up to this many bytes.
 const EARLY_BYTES: usize = 4 << 20;
-
-/// What the connection runs over. TLS will be one more implementation of it, made in [`dial`].
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// TCP that acknowledges at once what it has read.
-///
-/// Brokers such as mosquitto leave Nagle's algorithm on: the message that follows a PUBACK waits there until
-/// the PUBACK is acknowledged, which a Linux receiver delays by up to 40 ms (`TCP_QUICKACK` in tcp(7); the
-/// kernel takes the setting back by itself, so it is renewed with every read).
-struct Prompt(TcpStream);
-
-impl AsyncRead for Prompt {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.0).poll_read(cx, buf);
-        #[cfg(target_os = "linux")]
-        if read.is_ready() {
-            // Without it the connection is only slower.
-            let _ = self.0.set_quickack(true);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Prompt {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
+/// How long a peer that takes no more is listened to.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection on which every subscription was granted.
 pub(super) struct Established {
@@ -83,19 +43,23 @@ pub(super) struct Established {
 pub(super) async fn establish(
     options: &LinkOptions,
     introduction: &Introduction,
-    counters: &Counters,
+    shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
     let attempt = async {
-        let stream = dial(options).await?;
-        handshake(options, introduction, counters, stream).await
+        let stream = wrap(options, dial(options).await?, shared).await?;
+        handshake(options, introduction, stream).await
     };
-    timeout(options.connect_timeout, attempt)
+    let established = timeout(options.connect_timeout, attempt)
         .await
-        .map_err(|_| Cause::ConnectTimeout { peer: options.peer(), after: options.connect_timeout })?
+        .map_err(|_| Cause::ConnectTimeout { peer: options.peer(), after: options.connect_timeout })??;
+    if let Some(tls) = &options.tls {
+        tls.worked();
+    }
+    Ok(established)
 }
 
 /// Resolves the name and tries its addresses, each with its share of the time.
-async fn dial(options: &LinkOptions) -> Result<Box<dyn Stream>, Cause> {
+async fn dial(options: &LinkOptions) -> Result<TcpStream, Cause> {
     let dns = |message: String| Cause::Dns { host: options.host.clone(), message };
     let found = tokio::net::lookup_host((options.host.as_str(), options.port));
     let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
@@ -105,33 +69,23 @@ async fn dial(options: &LinkOptions) -> Result<Box<dyn Stream>, Cause> {
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Frames are written whole; waiting for more to send would only delay them.
-                stream.set_nodelay(true).map_err(|e| network(options, &e))?;
-                return Ok(Box::new(Prompt(stream)));
+                stream.set_nodelay(true).map_err(|e| failed(options, &e))?;
+                return Ok(stream);
             }
-            Ok(Err(error)) => last = network(options, &error),
+            Ok(Err(error)) => last = failed(options, &error),
             Err(_) => last = Cause::ConnectTimeout { peer: options.peer(), after: share },
         }
     }
     Err(last)
 }
 
-/// A failure of the network as a cause.
-pub(super) fn network(options: &LinkOptions, error: &io::Error) -> Cause {
-    let peer = options.peer();
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Cause::Refused { peer },
-        _ => Cause::Network { peer, message: error.to_string() },
-    }
-}
-
 async fn handshake(
     options: &LinkOptions,
     introduction: &Introduction,
-    counters: &Counters,
     mut stream: Box<dyn Stream>,
 ) -> Result<Established, Cause> {
     let mut frames = FrameBuffer::new(options.max_packet);
-    let mut exchange = Exchange { options, counters, stream: &mut stream, frames: &mut frames };
+    let mut exchange = Exchange { options, stream: &mut stream, frames: &mut frames };
     exchange.send(&connect_packet(options, introduction)?).await?;
     let connack = match exchange.receive().await? {
         Packet::ConnAck(connack) if connack.code == ConnectReturnCode::Success => connack,
@@ -266,7 +220,6 @@ fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
 /// Packets one at a time, while the connection is being made.
 struct Exchange<'a> {
     options: &'a LinkOptions,
-    counters: &'a Counters,
     stream: &'a mut Box<dyn Stream>,
     frames: &'a mut FrameBuffer,
 }
@@ -275,21 +228,34 @@ impl Exchange<'_> {
     async fn send(&mut self, packet: &Packet) -> Result<(), Cause> {
         let mut out = BytesMut::new();
         wire::encode(packet, &mut out, u32::MAX).map_err(|e| reason::of_wire(&e))?;
-        self.stream.write_all(&out).await.map_err(|e| network(self.options, &e))?;
-        self.stream.flush().await.map_err(|e| network(self.options, &e))?;
-        add(&self.counters.bytes_out, out.len() as u64);
-        Ok(())
+        let sent = async {
+            self.stream.write_all(&out).await?;
+            self.stream.flush().await
+        };
+        let Err(error) = sent.await else { return Ok(()) };
+        // Whoever refuses our certificate says so and closes; what it said may still be there to be read.
+        match timeout(LAST_WORDS, self.receive()).await {
+            Ok(Err(cause @ Cause::Tls { .. })) => Err(cause),
+            _ => Err(failed(self.options, &error)),
+        }
     }
 
     async fn receive(&mut self) -> Result<Packet, Cause> {
         loop {
-            if let Some(packet) = self.frames.next().map_err(|e| reason::of_wire(&e))? {
-                return Ok(packet);
+            let speaks_tls = self.options.tls.is_none() && self.frames.begins_with_alert();
+            match self.frames.next() {
+                Ok(Some(packet)) => return Ok(packet),
+                Ok(None) => {}
+                Err(_) if speaks_tls => {
+                    let detail = "it speaks TLS there: the address begins with mqtts://".to_owned();
+                    return Err(Cause::Protocol { detail });
+                }
+                Err(error) => return Err(reason::of_wire(&error)),
             }
             match self.frames.fill(self.stream).await {
                 Ok(0) => return Err(Cause::Closed),
-                Ok(count) => add(&self.counters.bytes_in, count as u64),
-                Err(error) => return Err(network(self.options, &error)),
+                Ok(_) => {}
+                Err(error) => return Err(failed(self.options, &error)),
             }
         }
     }

@@ -14,8 +14,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 mod timing;
 
-use super::connect::{Established, Stream, network};
+use super::connect::Established;
 use super::reason::{self, Taken};
+use super::stream::{Stream, failed};
 use super::wire::{self, FrameBuffer};
 use super::{End, Stop, Task};
 use crate::link::counters::add;
@@ -153,7 +154,7 @@ impl<'a> Session<'a> {
         let until = self.next_deadline();
         let may_read = self.pending.is_none() && self.waiting.is_empty() && self.out.len() < AHEAD;
         let may_send = self.may_send();
-        let unsent = !self.out.is_empty() || !self.flushed;
+        let unsent = self.is_unsent();
         tokio::select! {
             biased;
             command = self.task.commands.recv() => Wake::Command(command),
@@ -165,6 +166,11 @@ impl<'a> Session<'a> {
             () = self.task.shared.queue.pushed(), if may_send => Wake::Queued,
             () = self.task.events.closed() => Wake::Abandoned,
         }
+    }
+
+    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
+    fn is_unsent(&self) -> bool {
+        !self.out.is_empty() || !self.flushed
     }
 
     /// Handles what has been received, until an event finds no taker.
@@ -329,7 +335,7 @@ impl<'a> Session<'a> {
 
     fn encode(&mut self, packet: &Packet) -> Result<(), Cause> {
         let now = Instant::now();
-        if self.out.is_empty() {
+        if !self.is_unsent() {
             self.progress = now;
         }
         self.said = now;
@@ -397,8 +403,7 @@ impl<'a> Session<'a> {
     }
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| network(&self.task.options, &error))?;
-        add(&self.task.shared.counters.bytes_out, count as u64);
+        let count = result.map_err(|error| failed(&self.task.options, &error))?;
         let now = Instant::now();
         self.progress = now;
         if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
@@ -409,11 +414,10 @@ impl<'a> Session<'a> {
     }
 
     fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| network(&self.task.options, &error))?;
+        let count = result.map_err(|error| failed(&self.task.options, &error))?;
         if count == 0 {
             return Err(Cause::Closed);
         }
-        add(&self.task.shared.counters.bytes_in, count as u64);
         self.heard = Instant::now();
         Ok(())
     }

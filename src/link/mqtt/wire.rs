@@ -64,6 +64,11 @@ impl FrameBuffer {
         self.bytes.first().is_none_or(|first| *first == CONNECT << 4)
     }
 
+    /// Whether what has come is how TLS refuses bytes that are not TLS: an alert (21) of some version 3.x.
+    pub(crate) fn begins_with_alert(&self) -> bool {
+        self.bytes.starts_with(&[21, 3])
+    }
+
     /// Reads what is there; 0 means the end. Safe to cancel. The buffer grows with the bytes that have
     /// come, not with the length a header promises, and never above the limit and one chunk.
     pub(crate) async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 mod expiry;
 mod fleet;
 mod leases;
+mod pairing;
 mod records;
 mod upload;
 

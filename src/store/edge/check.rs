@@ -13,6 +13,7 @@ use super::journal::{self, Recent};
 use super::local;
 use super::outbox;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
+use super::seals::Seals;
 use super::state::State;
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, open_reader};
@@ -24,7 +25,7 @@ use crate::sync::digest::{Digest, Epoch};
 pub struct CheckReport {
     /// Rows read.
     pub rows: u64,
-    /// Rows removed because their checksum did not hold.
+    /// Rows removed because their checksum did not hold, or because they were sealed with a key that is lost.
     pub removed: u64,
     /// Leases and Events of this node removed for the same reason.
     pub local_removed: u64,
@@ -49,6 +50,7 @@ struct Thread {
     pause: Duration,
     writer: Writer<State>,
     recent: Arc<Recent>,
+    seals: Seals,
     requests: mpsc::Receiver<Reply>,
 }
 
@@ -77,6 +79,7 @@ impl Checker {
         options: &EdgeOptions,
         writer: Writer<State>,
         recent: Arc<Recent>,
+        seals: Seals,
     ) -> Result<Self, StoreError> {
         let (sender, requests) = mpsc::channel();
         let thread = Thread {
@@ -86,6 +89,7 @@ impl Checker {
             pause: options.check_pause,
             writer,
             recent,
+            seals,
             requests,
         };
         std::thread::Builder::new().name("store-check".to_owned()).spawn(move || thread.run())?;
@@ -129,7 +133,7 @@ impl Thread {
         // Those who ask later than this get a pass of their own.
         let mut later = Vec::new();
         let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
-            scan(&conn, &self.recent, || match self.requests.recv_timeout(self.pause) {
+            scan(&conn, &self.recent, &self.seals, || match self.requests.recv_timeout(self.pause) {
                 Ok(reply) => {
                     later.push(reply);
                     true
@@ -187,6 +191,7 @@ impl Thread {
 fn scan(
     conn: &Connection,
     recent: &Recent,
+    seals: &Seals,
     mut pause: impl FnMut() -> bool,
 ) -> Result<Option<Seen>, StoreError> {
     let tx = conn.unchecked_transaction()?;
@@ -198,6 +203,12 @@ fn scan(
     while let Some(row) = rows.next()? {
         rows_seen += 1;
         match ObjectRow::read(row)? {
+            // The file is sound all the same. Those beyond the limit are left to the next check.
+            Some(row) if row.is_sound(&resources) && seals.is_lost(&row) => {
+                if damaged.len() < MAX_DAMAGED {
+                    damaged.push(row.id);
+                }
+            }
             Some(row) if row.is_sound(&resources) => digest.add(totals.epoch, row.uid, &row.version.into()),
             _ if damaged.len() < MAX_DAMAGED => damaged.push(row.get(0)?),
             _ => return Err(StoreError::corrupt(format!("more than {MAX_DAMAGED} damaged rows"))),

@@ -107,7 +107,8 @@ pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(existed.then_some(aside))
 }
 
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+/// Makes names in the directory of a file durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -6,6 +6,7 @@ use rusqlite::{Connection, Row};
 
 use super::journal::{self, Recent};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, uid_key};
+use super::seals::Seals;
 
 use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
 use crate::object::{Resource, ResourceVersion};
@@ -170,31 +171,32 @@ pub(super) fn inventory(
     Ok(Inventory { totals, entries, next: None })
 }
 
-/// A row as an object; the row's id if it is damaged.
+/// A row as an object, opened; the row's id if it is damaged or cannot be opened.
 pub(super) fn stored(
     row: &Row<'_>,
     resources: &Resources,
+    seals: &Seals,
     base: u64,
 ) -> Result<Result<Stored, i64>, StoreError> {
-    match ObjectRow::read(row)? {
-        Some(row) if row.is_sound(resources) => Ok(Ok(Stored {
-            uid: row.uid.into(),
-            version: row.version.into(),
-            revision: unsigned(row.revision),
-            own_version: base.saturating_add(unsigned(row.revision)),
-            object: object_ref(resources, row.resource_id, row.namespace, row.name)?,
-            body: row.body.to_owned(),
-        })),
-        _ => Ok(Err(row.get(0)?)),
-    }
+    let id = row.get(0)?;
+    let Some(row) = ObjectRow::read(row)?.filter(|row| row.is_sound(resources)) else { return Ok(Err(id)) };
+    let Ok(body) = seals.open_body(&row) else { return Ok(Err(id)) };
+    Ok(Ok(Stored {
+        uid: row.uid.into(),
+        version: row.version.into(),
+        revision: unsigned(row.revision),
+        own_version: base.saturating_add(unsigned(row.revision)),
+        object: object_ref(resources, row.resource_id, row.namespace, row.name)?,
+        body: body.into_owned(),
+    }))
 }
 
 /// An object, or the ids of rows that turned out damaged.
 type Found = (Option<Stored>, Vec<i64>);
 
-fn one(row: Option<&Row<'_>>, resources: &Resources, base: u64) -> Result<Found, StoreError> {
+fn one(row: Option<&Row<'_>>, resources: &Resources, seals: &Seals, base: u64) -> Result<Found, StoreError> {
     let Some(row) = row else { return Ok((None, Vec::new())) };
-    Ok(match stored(row, resources, base)? {
+    Ok(match stored(row, resources, seals, base)? {
         Ok(stored) => (Some(stored), Vec::new()),
         Err(id) => (None, vec![id]),
     })
@@ -203,6 +205,7 @@ fn one(row: Option<&Row<'_>>, resources: &Resources, base: u64) -> Result<Found,
 /// See [`super::EdgeStore::get`].
 pub(super) fn by_name(
     conn: &Connection,
+    seals: &Seals,
     resource: &Resource,
     namespace: &str,
     name: &str,
@@ -214,35 +217,37 @@ pub(super) fn by_name(
     );
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((kind.id, namespace, name))?;
-    one(rows.next()?, &resources, journal::base(conn)?)
+    one(rows.next()?, &resources, seals, journal::base(conn)?)
 }
 
 /// See [`super::EdgeStore::by_uid`].
-pub(super) fn by_uid(conn: &Connection, uid: &Uid) -> Result<Found, StoreError> {
+pub(super) fn by_uid(conn: &Connection, seals: &Seals, uid: &Uid) -> Result<Found, StoreError> {
     let resources = Resources::load(conn)?;
     let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE uid_key = ?1 AND uid = ?2");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((uid_key(uid), &**uid))?;
-    one(rows.next()?, &resources, journal::base(conn)?)
+    one(rows.next()?, &resources, seals, journal::base(conn)?)
 }
 
-/// The object in the row of this id; none if it is damaged.
+/// The object in the row of this id; none if it is damaged or cannot be opened.
 pub(super) fn by_id(
     conn: &Connection,
     resources: &Resources,
+    seals: &Seals,
     base: u64,
     id: i64,
 ) -> Result<Option<Stored>, StoreError> {
     let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([id])?;
-    Ok(one(rows.next()?, resources, base)?.0)
+    Ok(one(rows.next()?, resources, seals, base)?.0)
 }
 
 /// See [`super::EdgeStore::list`].
 pub(super) fn list(
     conn: &Connection,
     recent: &Recent,
+    seals: &Seals,
     resource: &Resource,
     namespace: Option<&str>,
     after: Option<&ListCursor>,
@@ -266,7 +271,7 @@ pub(super) fn list(
     let mut rows = statement.query((kind.id, from.0, from.1, namespace))?;
     let (mut damaged, mut bytes, base) = (Vec::new(), 0, journal::base(conn)?);
     while let Some(row) = rows.next()? {
-        let item = match stored(row, &resources, base)? {
+        let item = match stored(row, &resources, seals, base)? {
             Ok(item) => item,
             Err(id) => {
                 damaged.push(id);
@@ -299,6 +304,11 @@ pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, Stor
     }
     kinds.sort();
     Ok(kinds)
+}
+
+/// How many objects of these kinds there are.
+pub(super) fn count_of(conn: &Connection, counts: impl Fn(&Resource) -> bool) -> Result<u64, StoreError> {
+    Ok(kinds(conn)?.iter().filter(|(resource, _)| counts(resource)).map(|(_, count)| count).sum())
 }
 
 /// Bytes within the file that are free for reuse.

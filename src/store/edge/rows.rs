@@ -6,10 +6,12 @@ use rusqlite::{Connection, Row};
 
 use super::journal::{Noted, What};
 use super::observer::{Recorder, Transition};
+use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::store::StoreError;
 use crate::store::engine::{checksum64, integer};
+use crate::store::seal::Binding;
 use crate::sync::change::{Change, Put};
 use crate::sync::replica::{Held, Rows};
 
@@ -211,6 +213,11 @@ impl<'a> ObjectRow<'a> {
         }))
     }
 
+    /// What its body is bound to.
+    pub(super) fn binding(&self) -> Binding<'a> {
+        Binding { uid: self.uid, version: self.version, namespace: self.namespace, name: self.name }
+    }
+
     /// Whether the row is as it was written.
     pub(super) fn is_sound(&self, resources: &Resources) -> bool {
         resources.by_id(self.resource_id).is_some_and(|kind| self.expected_checksum(kind) == self.checksum)
@@ -243,6 +250,7 @@ pub(super) struct Tables<'a> {
     resources: &'a mut Resources,
     noted: Vec<Noted>,
     recorder: &'a mut Recorder,
+    seals: &'a Seals,
     /// What is added to revisions to make versions.
     base: u64,
 }
@@ -252,9 +260,10 @@ impl<'a> Tables<'a> {
         conn: &'a Connection,
         resources: &'a mut Resources,
         recorder: &'a mut Recorder,
+        seals: &'a Seals,
         base: u64,
     ) -> Self {
-        Self { conn, resources, noted: Vec::new(), recorder, base }
+        Self { conn, resources, noted: Vec::new(), recorder, seals, base }
     }
 
     /// What was changed.
@@ -266,7 +275,7 @@ impl<'a> Tables<'a> {
     /// again.
     fn before(&mut self, row: Option<RowRef>) -> Result<Option<Stored>, StoreError> {
         let Some(row) = row.filter(|_| self.recorder.is_on()) else { return Ok(None) };
-        let before = read::by_id(self.conn, self.resources, self.base, row.id)?;
+        let before = read::by_id(self.conn, self.resources, self.seals, self.base, row.id)?;
         if before.is_none() {
             self.recorder.forget();
         }
@@ -331,6 +340,9 @@ impl Rows for Tables<'_> {
             checksum: 0,
             body: put.body.get(),
         };
+        let sealed = self.seals.seal(&row, &kind.resource)?;
+        // The checksum is over what stands in the row, so that damage is found without a key.
+        row.body = sealed.as_deref().unwrap_or(row.body);
         row.checksum = row.expected_checksum(&kind);
         let what = match replaced {
             Some(held) => {
@@ -390,6 +402,16 @@ pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, Stor
         row.body,
     ))?;
     Ok(conn.last_insert_rowid())
+}
+
+/// Writes another text for the same body: nothing else of the row changes, and no version.
+pub(super) fn rewrite(conn: &Connection, row: &ObjectRow<'_>) -> Result<(), StoreError> {
+    conn.prepare_cached("UPDATE objects SET checksum = ?2, body = ?3 WHERE id = ?1")?.execute((
+        row.id,
+        row.checksum,
+        row.body,
+    ))?;
+    Ok(())
 }
 
 /// Updates a row in place. A column that an index has is only named if it changes: naming it alone would

@@ -19,6 +19,7 @@ use super::notes;
 use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
+use super::seals;
 use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, PAGE_BYTES, open_reader, open_writer, wal_path};
@@ -170,6 +171,8 @@ struct Copier<'a> {
     expected: u64,
     revision: u64,
     incarnation: Option<String>,
+    /// The kinds whose bodies are sealed in it.
+    sealed: Option<String>,
     /// The base of the old epoch.
     base: u64,
     /// The last version of a local object.
@@ -201,6 +204,10 @@ impl<'a> Copier<'a> {
             expected: stored.map_or(floor.count, |totals| totals.count.max(floor.count)),
             revision: stored.map_or(floor.revision, |totals| totals.revision.max(floor.revision)),
             incarnation: floor.incarnation.clone().or(incarnation),
+            sealed: floor
+                .sealed
+                .clone()
+                .or_else(|| source.and_then(|source| seals::noted(source).ok().flatten())),
             base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
             local: floor.versions.local,
             numbering: floor.numbering.clone().or_else(|| source.and_then(Outbox::salvaged)),
@@ -291,6 +298,7 @@ impl<'a> Copier<'a> {
             revision: self.revision.max(floor.revision),
             count: self.expected,
             incarnation: self.incarnation,
+            sealed: self.sealed,
             resources: Resources::default(),
             versions: Versions {
                 objects: floor.versions.objects.max(self.base.saturating_add(self.revision)),

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::local::{self, LocalKind, LocalObject, LocalRow};
 use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources};
+use super::seals::Seals;
 use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
 use crate::object::Resource;
 use crate::store::StoreError;
@@ -115,6 +116,11 @@ impl Snapshots {
         }
     }
 
+    /// How often the file has been replaced.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
     /// Closes the connection that is kept for the next snapshot.
     pub(super) fn release(&self) {
         self.put_idle(None);
@@ -200,9 +206,10 @@ impl EdgeSnapshot {
     ) -> Result<S, StoreError> {
         let local = matches!(scan, Scan::Local { .. });
         let settled = self.store.inner.shared.outbox.settled_status();
+        let seals = self.store.inner.seals.clone();
         let (state, damaged) = self
             .read(move |conn| {
-                let damaged = run(conn, &scan, settled, &mut |row| visit(&mut state, row))?;
+                let damaged = run(conn, &scan, &seals, settled, &mut |row| visit(&mut state, row))?;
                 Ok((state, damaged))
             })
             .await?;
@@ -257,6 +264,7 @@ fn from(namespace: Option<&String>, after: Option<&ListCursor>) -> (String, Stri
 fn run(
     conn: &Connection,
     scan: &Scan,
+    seals: &Seals,
     settled: Option<u64>,
     visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
 ) -> Result<Vec<i64>, StoreError> {
@@ -270,7 +278,7 @@ fn run(
             let mut rows = statement.query((kind.id, from_namespace, from_name, namespace))?;
             let mut damaged = Vec::new();
             while let Some(row) = rows.next()? {
-                match read::stored(row, &resources, base)? {
+                match read::stored(row, &resources, seals, base)? {
                     Ok(stored) => {
                         let waiting = match settled {
                             Some(settled) => outbox::waiting_status(conn, &stored.uid, settled)?,

@@ -1,6 +1,7 @@
 //! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
 //! about the health of the file. Runs in the writer's thread.
 
+mod opening;
 mod upstream;
 
 use std::fs::File;
@@ -19,8 +20,9 @@ use super::local::Local;
 use super::notes::{Occasion, Pending, Scribe};
 use super::observer::{Recorder, Versions};
 use super::outbox::{Numbering, Outbox, OutboxShared};
-use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, Tables};
+use super::rows::{Resources, Tables};
 use super::salvage::{self, Salvaged};
+use super::seals::{self, Seals};
 use super::shared::Shared;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
@@ -32,6 +34,7 @@ use crate::sync::change::Change;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::{self, Applied, Totals};
 use crate::sync::upload::Lanes;
+use opening::{Opened, open_settled};
 
 /// The mark of an edge database: "esyE".
 pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
@@ -77,6 +80,7 @@ pub(super) struct State {
     goes_along: bool,
     /// When such a transaction failed last.
     modest_since: Option<Instant>,
+    seals: Seals,
     /// Keeps other processes out; let go of after the connection.
     _lock: File,
 }
@@ -108,9 +112,10 @@ impl State {
         for left_over in [files::fresh_path(path), files::mended_path(path)] {
             files::remove(&left_over)?;
         }
+        let seals = Seals::open(options.seal.as_ref())?;
         let mut reset = None;
         let recent = Arc::new(Recent::default());
-        let (conn, stored, settled) = match open_sound(path, &options.engine, &recent) {
+        let opened = match open_settled(path, &options.engine, &recent, &seals) {
             Ok(opened) => opened,
             // A flipped bit in the schema makes a table or a column one that nobody knows.
             Err(
@@ -120,12 +125,21 @@ impl State {
             ) => {
                 let cause = describe(&error);
                 let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
-                let opened = open_sound(path, &options.engine, &recent)?;
-                reset = Some(announce(1, cause, salvaged, &opened.1.totals));
+                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                reset = Some((cause, salvaged));
                 opened
             }
             Err(error) => return Err(error),
         };
+        let Opened { mut conn, mut stored, settled, lost, sealed } = opened;
+        let reset = seals::with_lost(reset, lost, stored.totals.count);
+        let mut reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
+        if sealed {
+            conn = opening::clean(conn, path, &options.engine, &seals, &mut stored, &recent)?;
+            if let Some(reset) = &mut reset {
+                reset.set_aside.take_if(|file| !file.exists());
+            }
+        }
         let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
         let shared = Shared {
             confirmed: AtomicU64::new(stored.written.confirmed),
@@ -159,6 +173,7 @@ impl State {
             scribe: Scribe::new(),
             goes_along: false,
             modest_since: None,
+            seals,
             _lock: lock,
         };
         Ok((conn, state))
@@ -166,6 +181,14 @@ impl State {
 
     pub(super) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
+    }
+
+    pub(super) fn seals(&self) -> Seals {
+        self.seals.clone()
+    }
+
+    pub(super) fn resources(&self) -> &Resources {
+        &self.stored.resources
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -199,7 +222,8 @@ impl State {
         let before = self.stored.totals.revision;
         let mut totals = self.stored.totals;
         let mut applied = Applied::default();
-        let mut tables = Tables::new(conn, &mut self.stored.resources, &mut self.recorder, self.stored.base);
+        let Stored { resources, base, .. } = &mut self.stored;
+        let mut tables = Tables::new(conn, resources, &mut self.recorder, &self.seals, *base);
         for change in changes {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
@@ -229,37 +253,34 @@ impl State {
         Ok(())
     }
 
-    /// Removes those of the rows that are really damaged, counts anew, and if anything was wrong gives
+    /// Removes those of the rows that are really damaged or cannot be opened, counts anew, and if anything was wrong gives
     /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
     /// many rows were removed, and whether the epoch is new.
     pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
-        let mut lost = 0;
+        let (mut lost, mut sealed) = (0, 0);
         for id in suspects {
-            if self.is_damaged(conn, *id)? {
-                conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
-                lost += 1;
-            }
+            let Some(damage) = self.damage(conn, *id)? else { continue };
+            conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
+            lost += 1;
+            sealed += u64::from(damage == seals::Damage::Sealed);
         }
         let totals = self.stored.totals;
         let (count, digest) = recount(conn, totals.epoch)?;
         if lost == 0 && (count, digest) == (totals.count, totals.digest) {
             return Ok((0, false));
         }
-        let cause = if lost > 0 { "damaged rows" } else { "count or digest did not match the rows" };
+        let cause = match lost {
+            0 => "count or digest did not match the rows".to_owned(),
+            lost if lost == sealed => seals::cause_of_loss(sealed),
+            _ if sealed > 0 => format!("damaged rows; {}", seals::cause_of_loss(sealed)),
+            _ => "damaged rows".to_owned(),
+        };
         let versions = self.stored.versions();
         (self.stored.totals, self.stored.written) = renew(conn, totals.revision)?;
         self.stored.base = journal::choose_base(conn, versions.objects)?;
         self.recorder.forget();
-        self.pending = Some((cause.to_owned(), Salvaged { kept: count, lost, set_aside: None }));
+        self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
-    }
-
-    fn is_damaged(&self, conn: &Connection, id: i64) -> Result<bool, StoreError> {
-        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
-        let mut statement = conn.prepare(&sql)?;
-        let mut rows = statement.query([id])?;
-        let Some(row) = rows.next()? else { return Ok(false) };
-        Ok(ObjectRow::read(row)?.is_none_or(|row| !row.is_sound(&self.stored.resources)))
     }
 
     /// Announces a loss.
@@ -346,12 +367,15 @@ impl State {
             revision: self.stored.totals.revision,
             count: self.stored.totals.count,
             incarnation: self.stored.incarnation.clone(),
+            sealed: seals::noted(conn).ok().flatten(),
             resources: self.stored.resources.clone(),
             versions: self.told,
             numbering: Some(self.stored.outbox.numbering()),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
-        let (fresh, mut stored, settled) = open_sound(&self.path, &self.engine, &self.shared.recent)?;
+        let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
+        let with_lost = seals::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
         salvage::let_go(std::mem::replace(conn, fresh));
         stored.outbox.succeed(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
@@ -360,7 +384,9 @@ impl State {
         self.stale = false;
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
-        self.lose(cause, salvaged);
+        if let Some((cause, salvaged)) = with_lost {
+            self.lose(cause, salvaged);
+        }
         Ok(())
     }
 
@@ -530,6 +556,8 @@ pub(super) struct Floor {
     pub(super) count: u64,
     /// The incarnation of the cloud.
     pub(super) incarnation: Option<String>,
+    /// Of which kinds no plain text is in the file.
+    pub(super) sealed: Option<String>,
     /// The kinds, in case their table is damaged.
     pub(super) resources: Resources,
     /// The last versions.
@@ -565,8 +593,7 @@ fn open_sound(
 ) -> Result<(Connection, Stored, Lanes), StoreError> {
     recent.cut(0);
     let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
-    let conn = open_writer(path, KIND, options)?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let conn = open_file(path, options)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
         start(&tx, &Floor::default())?;
@@ -585,6 +612,14 @@ fn open_sound(
     Ok((conn, stored, settled))
 }
 
+fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
+    let conn = open_writer(path, KIND, options)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Sealed text that was replaced is overwritten where that costs no further page.
+    conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
+    Ok(conn)
+}
+
 fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
     let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
                     + EXISTS (SELECT 1 FROM objects)";
@@ -596,6 +631,9 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
     set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
     if let Some(incarnation) = &floor.incarnation {
         set_meta(conn, "incarnation", incarnation)?;
+    }
+    if let Some(sealed) = &floor.sealed {
+        seals::note(conn, sealed)?;
     }
     renew(conn, floor.revision)?;
     journal::choose_base(conn, floor.versions.objects)?;
@@ -628,7 +666,7 @@ pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), 
     Ok((count, digest))
 }
 
-fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
     conn.execute(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
         (key, value),

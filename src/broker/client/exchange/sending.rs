@@ -20,7 +20,7 @@ use crate::link::wire::{self, WireError};
 impl Exchange<'_> {
     /// Appends a packet to what is written next.
     pub(super) fn encode(&mut self, packet: &Packet) -> Result<(), Ended> {
-        if self.out.is_empty() {
+        if !self.is_unsent() {
             self.progress = Instant::now();
         }
         match wire::encode(packet, &mut self.out, self.seat.max_packet) {
@@ -71,7 +71,7 @@ impl Exchange<'_> {
         if grant.at_least_once {
             publish.pkid = self.outgoing.assign(now);
         }
-        if self.out.is_empty() {
+        if !self.is_unsent() {
             self.progress = now;
         }
         let id = publish.pkid;

@@ -34,7 +34,7 @@ impl Session<'_> {
         if self.pending.is_some() {
             next = next.min(self.stalled + keepalive);
         }
-        if !self.out.is_empty() {
+        if self.is_unsent() {
             next = next.min(self.progress + keepalive);
         }
         self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
@@ -50,7 +50,7 @@ impl Session<'_> {
             return Err(Cause::ConsumerStalled { stalled: keepalive }.into());
         }
         let silent = !self.is_deaf() && now >= self.heard + keepalive;
-        let unread = !self.out.is_empty() && now >= self.progress + keepalive;
+        let unread = self.is_unsent() && now >= self.progress + keepalive;
         if silent || unread {
             return Err(Cause::KeepAlive { silent: keepalive }.into());
         }

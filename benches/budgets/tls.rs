@@ -1,0 +1,122 @@
+//! What certificates cost: a node that has joined, over TLS with the embedded endpoint. Bytes are counted on the line.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use edgesync::api::{Address, Client};
+use serde_json::Value;
+
+use crate::objects::object;
+use crate::processes::{collection, edge_program, free_port, mib, proc_number, program, spawn, until};
+use crate::relay::Relay;
+use crate::table::Table;
+
+/// Objects held while it is looked at.
+const OBJECTS: usize = 10_000;
+/// How long an idle node is watched; a day is this many times longer.
+const WATCHED: Duration = Duration::from_secs(120);
+/// How long it has to become idle.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// Joins one node, and measures it.
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let root = directory.path();
+    let (broker, api, joining) = (free_port()?, free_port()?, free_port()?);
+    let line = Relay::new(free_port()?, broker);
+    let (cloud_config, edge_config) = (root.join("cloud.toml"), root.join("edge.toml"));
+    std::fs::write(
+        &cloud_config,
+        format!(
+            "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
+             [api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
+             broker_url = \"mqtts://127.0.0.1:{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+             [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
+            root.display(),
+            line.port()
+        ),
+    )?;
+    std::fs::write(
+        &edge_config,
+        format!(
+            "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\
+             [api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+            root.display()
+        ),
+    )?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let cloud = || Client::new(Address::Tcp(([127, 0, 0, 1], api).into()));
+    let _cloud = spawn("edgesync-cloud", &cloud_config, &root.join("cloud.log"))?;
+    until("the cloud's API answers", || runtime.block_on(cloud().get::<Value>("/version")).ok())?;
+    line.up()?;
+    join(&edge_config, api, joining)?;
+    runtime.block_on(async {
+        let client = cloud();
+        for number in 0..OBJECTS {
+            let object = object(number, 0);
+            client.post::<Value>(&collection(&object), &object).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    let agent = spawn("edgesync", &edge_config, &root.join("edge.log"))?;
+    let status = || -> Option<Value> {
+        let client = Client::new(Address::Unix(root.join("edge.sock")));
+        runtime.block_on(client.get("/edgesync/v1/status")).ok()
+    };
+    let in_sync = |connections: u64| {
+        until("the node is in sync", || {
+            let status = status()?;
+            let fits =
+                status["sync"]["inSync"] == true && status["link"]["connections"].as_u64()? >= connections;
+            fits.then_some(())
+        })
+    };
+    in_sync(1)?;
+    std::thread::park_timeout(SETTLE);
+    table.figure(
+        "agent RSS, idle with 10,000 objects, joined, over TLS",
+        mib(proc_number(&agent, "status", "VmRSS:")),
+    );
+    let (before, start) = (line.carried(), Instant::now());
+    std::thread::park_timeout(WATCHED);
+    let day = (line.carried() - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
+    table.budget(
+        "idle traffic a day over TLS (TCP payload, both ways), Lease every 10s",
+        format!("{:.0} KB", day / 1e3),
+        "≤ 2 MB",
+        day <= 2e6,
+    );
+    for (what, connections) in [("session resumed", 2), ("again", 3)] {
+        line.down();
+        until("the link is lost", || (status()?["link"]["state"] == "disconnected").then_some(()))?;
+        let before = line.carried();
+        line.up()?;
+        in_sync(connections)?;
+        let bytes = line.carried() - before;
+        table.figure(
+            &format!("reconnect over TLS, {what}: on the line until in sync"),
+            format!("{bytes} bytes"),
+        );
+    }
+    Ok(())
+}
+
+fn join(config: &Path, api: u16, joining: u16) -> anyhow::Result<()> {
+    let server = format!("http://127.0.0.1:{api}");
+    let made = Command::new(program("edgesync-cloud"))
+        .args(["token", "create", "--node", "edge-1", "--server", &server])
+        .output()
+        .context("making a token")?;
+    let joined = Command::new(edge_program())
+        .args(["join", "--cloud", &format!("https://127.0.0.1:{joining}"), "--config"])
+        .arg(config)
+        .env("EDGESYNC_JOIN_TOKEN", String::from_utf8(made.stdout)?.trim())
+        .output()
+        .context("joining")?;
+    if !joined.status.success() {
+        bail!("the node could not join: {}", String::from_utf8_lossy(&joined.stderr));
+    }
+    Ok(())
+}

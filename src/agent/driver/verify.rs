@@ -1,0 +1,83 @@
+//! Proving on demand that the cloud records what is held: one more Hello, as after a new connection, and how it ends.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Driver, random};
+
+/// How long both sides have until they agree again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A verification under way.
+pub(super) struct Verification {
+    waiting: Vec<oneshot::Sender<Value>>,
+    /// Hellos said before it.
+    hellos: u64,
+    /// Changes applied before it.
+    applied: u64,
+    /// Whether the cloud had something else on record.
+    differed: bool,
+    until: Instant,
+}
+
+impl Driver {
+    /// Says Hello again. Whoever asks meanwhile gets the same answer.
+    pub(super) fn verify(&mut self, answer: oneshot::Sender<Value>) {
+        if let Some(verification) = &mut self.verification {
+            verification.waiting.push(answer);
+            return;
+        }
+        // What was found just before is told with this Hello already.
+        let health = self.store.health().borrow().clone();
+        if health.reset.as_ref().is_some_and(|reset| reset.number > self.resets_seen) {
+            self.health_changed(&health);
+        }
+        let counters = self.machine.counters();
+        self.verification = Some(Verification {
+            waiting: vec![answer],
+            hellos: counters.hellos,
+            applied: counters.applied,
+            differed: false,
+            until: Instant::now() + PATIENCE,
+        });
+        // As when the cloud returns. While commits are under way Hello waits for them, as it always does.
+        self.machine.cloud_returned(self.now(), random());
+    }
+
+    /// The cloud asks for the inventory: its records differ.
+    pub(super) fn records_differed(&mut self) {
+        if let Some(verification) = &mut self.verification {
+            verification.differed = true;
+        }
+    }
+
+    /// Answers once both sides agree, or will not in time.
+    pub(super) fn look_at_verification(&mut self) {
+        let Some(verification) = &self.verification else { return };
+        let counters = self.machine.counters();
+        let agreed = counters.hellos > verification.hellos && self.machine.in_sync();
+        let problem = if agreed {
+            None
+        } else if !self.link_state.connected {
+            Some("there is no connection to the broker")
+        } else if verification.until <= Instant::now() {
+            Some("the cloud did not confirm within a minute that both hold the same")
+        } else {
+            return;
+        };
+        let answer = json!({
+            "inSync": agreed,
+            "differed": verification.differed,
+            "applied": counters.applied.saturating_sub(verification.applied),
+            "problem": problem,
+        });
+        let waiting = self.verification.take().map(|verification| verification.waiting);
+        for asker in waiting.into_iter().flatten() {
+            // Whoever asked may have gone.
+            let _ = asker.send(answer.clone());
+        }
+    }
+}

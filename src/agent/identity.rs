@@ -1,0 +1,295 @@
+//! The node's key and certificates while the agent runs: read from disk, shown by the link, renewed in time.
+//!
+//! A renewal interrupts nothing: the new certificate is made and proved beside the link, which shows it on its next
+//! connection. The one before stays, in memory and on disk, until a connection with the new one has worked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::sleep;
+
+use super::random;
+use crate::config::JoinUrl;
+use crate::config::edge::Config;
+use crate::join::files::{self, RealDisk, Stored};
+use crate::join::renewal::{self, Schedule, Validity};
+use crate::object::time::rfc3339;
+use crate::tls::{Certificate, Client, Clock, Identity, Trust};
+
+/// The longest sleep: a device that was suspended, or whose clock was set, looks again soon.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// News that wait for the loop.
+const NEWS: usize = 16;
+
+/// What has become of the certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum IdentityNews {
+    /// It was renewed.
+    Renewed(Certificate),
+    /// It could not be renewed; it is tried again.
+    Failed(String),
+    /// How long it is good has changed for the worse.
+    Validity(Validity),
+}
+
+/// What is known of the certificate, for status, conditions and metrics.
+#[derive(Clone, Debug)]
+pub(super) struct IdentityState {
+    pub(super) certificate: Certificate,
+    pub(super) validity: Validity,
+    planned: Timestamp,
+    renewed: u64,
+    failure: Option<String>,
+}
+
+/// The identity, as the loop sees it.
+pub(super) struct Membership {
+    tls: Client,
+    state: watch::Receiver<IdentityState>,
+    pub(super) news: mpsc::Receiver<IdentityNews>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    set: PathBuf,
+    /// Whether an identity from before the last renewal is on disk.
+    previous: AtomicBool,
+    reread: Notify,
+}
+
+/// Renews, for as long as the agent runs.
+struct Keeper {
+    shared: Arc<Shared>,
+    url: Option<JoinUrl>,
+    node: String,
+    trust: Trust,
+    identity: Identity,
+    tls: Client,
+    clock: Clock,
+    schedule: Schedule,
+    state: watch::Sender<IdentityState>,
+    news: mpsc::Sender<IdentityNews>,
+}
+
+impl Membership {
+    /// Reads the identity and begins to keep it; none if the node has not joined. `passed` is a time that has
+    /// certainly passed, for the clock.
+    ///
+    /// # Errors
+    /// The files cannot be read, or are not what they are to be.
+    pub(super) fn open(config: &Config, passed: Timestamp) -> anyhow::Result<Option<Self>> {
+        let Some(set) = config.identity.directory.clone() else { return Ok(None) };
+        let stored = load(&set)?;
+        let clock = Clock::system([passed, stored.identity.certificate().not_before()]);
+        let trust = Trust::new(stored.ca);
+        let broker = match &config.link.ca_file {
+            Some(file) => super::read_trust(file)?,
+            None => trust.clone(),
+        };
+        let tls = Client::new(&broker, Some(stored.previous.as_ref().unwrap_or(&stored.identity)), clock)?;
+        if stored.previous.is_some() {
+            tls.replace(&broker, Some(&stored.identity))?;
+        }
+        let shared = Arc::new(Shared {
+            previous: AtomicBool::new(stored.previous.is_some()),
+            reread: Notify::new(),
+            set,
+        });
+        let schedule = Schedule::new(stored.identity.certificate(), fraction());
+        let (state, seen) = watch::channel(IdentityState {
+            certificate: stored.identity.certificate().clone(),
+            validity: schedule.validity(&clock),
+            planned: schedule.planned(),
+            renewed: 0,
+            failure: None,
+        });
+        let (news, heard) = mpsc::channel(NEWS);
+        let keeper = Keeper {
+            shared: Arc::clone(&shared),
+            url: config.identity.cloud.clone(),
+            node: config.node.name.clone(),
+            trust,
+            identity: stored.identity,
+            tls: tls.clone(),
+            clock,
+            schedule,
+            state,
+            news,
+        };
+        tokio::spawn(keeper.run(broker));
+        Ok(Some(Self { tls, state: seen, news: heard, shared }))
+    }
+
+    /// TLS for the link.
+    pub(super) fn tls(&self) -> Client {
+        self.tls.clone()
+    }
+
+    /// What is known now.
+    pub(super) fn state(&self) -> IdentityState {
+        self.state.borrow().clone()
+    }
+
+    /// The broker has let the node in: what it showed before the last renewal is removed.
+    pub(super) fn connected(&self) {
+        let shows = self.tls.shows();
+        let current = self.state.borrow().certificate.clone();
+        if shows.as_ref() != Some(&current) || !self.shared.previous.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = files::forget_previous(&mut RealDisk, &shared.set) {
+                tracing::warn!(%error, "the certificate from before the renewal is still there");
+            }
+        });
+    }
+
+    /// The files may have changed: an operator has replaced them.
+    pub(super) fn reread(&self) {
+        self.shared.reread.notify_one();
+    }
+}
+
+impl IdentityState {
+    /// For the status.
+    pub(super) fn show(&self) -> Value {
+        let certificate = &self.certificate;
+        json!({
+            "subject": certificate.subject().common_name,
+            "serial": certificate.serial(),
+            "notBefore": rfc3339(certificate.not_before()),
+            "notAfter": rfc3339(certificate.not_after()),
+            "validity": word(self.validity),
+            "renewAt": rfc3339(self.planned),
+            "renewals": self.renewed,
+            "renewalFailure": self.failure,
+        })
+    }
+}
+
+fn word(validity: Validity) -> &'static str {
+    match validity {
+        Validity::Good => "good",
+        Validity::Tight => "ends soon",
+        Validity::Expired => "expired",
+        Validity::Unknown => "unknown: the clock is not set",
+    }
+}
+
+impl Keeper {
+    async fn run(mut self, broker: Trust) {
+        loop {
+            self.look();
+            // Without a join service only the validity is watched.
+            let wait = match &self.url {
+                Some(_) => self.schedule.wait(&self.clock, fraction()),
+                None => LOOK_EVERY,
+            };
+            // Shorter looks, because the clock may be set and the device may sleep meanwhile.
+            let look =
+                if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
+            tokio::select! {
+                () = sleep(look) => {}
+                () = self.shared.reread.notified() => {
+                    self.reread(&broker).await;
+                    continue;
+                }
+                () = self.news.closed() => return,
+            }
+            if self.schedule.is_due(&self.clock) {
+                self.renew(&broker).await;
+            }
+        }
+    }
+
+    /// Tells how long the certificate is good, if that has changed.
+    fn look(&self) {
+        let validity = self.schedule.validity(&self.clock);
+        let changed =
+            self.state.send_if_modified(|state| std::mem::replace(&mut state.validity, validity) != validity);
+        if changed && matches!(validity, Validity::Tight | Validity::Expired) {
+            self.tell(IdentityNews::Validity(validity));
+        }
+    }
+
+    async fn renew(&mut self, broker: &Trust) {
+        let Some(url) = &self.url else { return };
+        let renewed = renewal::renew(url, &self.trust, &self.identity, &self.node, self.clock).await;
+        let result = match renewed {
+            Ok(identity) => self.keep(identity, broker).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = result {
+            let problem = format!("{error:#}");
+            tracing::warn!(problem, "the certificate could not be renewed");
+            self.schedule.failed();
+            self.state.send_modify(|state| state.failure = Some(problem.clone()));
+            self.tell(IdentityNews::Failed(problem));
+        }
+    }
+
+    /// Writes a new identity and shows it from now on.
+    async fn keep(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
+        let (set, written) = (self.shared.set.clone(), identity.clone());
+        tokio::task::spawn_blocking(move || files::renew(&mut RealDisk, &set, &written)).await??;
+        self.shared.previous.store(true, Ordering::Relaxed);
+        self.tls.replace(broker, Some(&identity))?;
+        let certificate = identity.certificate().clone();
+        tracing::info!(until = %certificate.not_after(), serial = certificate.serial(), "the certificate was renewed");
+        self.take(identity);
+        self.state.send_modify(|state| state.renewed += 1);
+        self.tell(IdentityNews::Renewed(certificate));
+        Ok(())
+    }
+
+    async fn reread(&mut self, broker: &Trust) {
+        let set = self.shared.set.clone();
+        let read =
+            tokio::task::spawn_blocking(move || load(&set)).await.map_err(anyhow::Error::from).flatten();
+        let result = read.and_then(|stored| {
+            if stored.identity.certificate() == self.identity.certificate() {
+                return Ok(());
+            }
+            self.tls.replace(broker, Some(&stored.identity))?;
+            self.take(stored.identity);
+            tracing::info!("the identity was read again");
+            Ok(())
+        });
+        if let Err(error) = result {
+            tracing::error!(error = format!("{error:#}"), "the identity stays as it was");
+        }
+    }
+
+    fn take(&mut self, identity: Identity) {
+        self.schedule = Schedule::new(identity.certificate(), fraction());
+        self.identity = identity;
+        let (certificate, planned) = (self.identity.certificate().clone(), self.schedule.planned());
+        let validity = self.schedule.validity(&self.clock);
+        self.state.send_modify(|state| {
+            *state = IdentityState { certificate, validity, planned, failure: None, ..state.clone() };
+        });
+    }
+
+    fn tell(&self, news: IdentityNews) {
+        // A loop that has fallen so far behind sees the state.
+        let _ = self.news.try_send(news);
+    }
+}
+
+fn load(set: &Path) -> anyhow::Result<Stored> {
+    files::load(&RealDisk, set).with_context(|| {
+        format!("reading the identity in {} ('edgesync join --force' makes a new one)", set.display())
+    })
+}
+
+/// A number in `[0, 1)`.
+fn fraction() -> f64 {
+    (random() >> 11) as f64 / (1u64 << 53) as f64
+}

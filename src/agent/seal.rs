@@ -1,0 +1,123 @@
+//! The keys of sealed objects: where they are, what the status says of them, and their rotation.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::Role;
+use crate::config::edge::Config;
+use crate::object::Status;
+use crate::object::status::{Reason, Result};
+use crate::store::edge::EdgeStore;
+use crate::store::seal::keyring::KeyFacts;
+use crate::store::seal::{KeySource, SealOptions};
+
+/// The names of the credentials, as a systemd unit names them.
+const CREDENTIAL: &str = "edgesync-seal";
+const PREVIOUS_CREDENTIAL: &str = "edgesync-seal-previous";
+/// How often it is looked whether a key has sealed too much.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+
+/// What is sealed, and where the keys are. A credential that is not there is none.
+pub(super) fn options(config: &Config) -> SealOptions {
+    options_with(config, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
+}
+
+fn options_with(config: &Config, credentials: Option<&Path>) -> SealOptions {
+    let credential = |name: &str| credentials.map(|directory| directory.join(name));
+    SealOptions {
+        kinds: config.seal.kinds.clone(),
+        keys: KeySource {
+            file: config.seal.key_file.clone(),
+            credential: credential(CREDENTIAL),
+            previous_credential: credential(PREVIOUS_CREDENTIAL),
+        },
+    }
+}
+
+/// The part of the status.
+pub(super) async fn show(store: &EdgeStore) -> Value {
+    match store.seal_facts().await {
+        Ok(Some(facts)) => {
+            let mut shown = show_keys(&facts.keys);
+            shown["sealedObjects"] = facts.objects.into();
+            shown
+        }
+        // That the store cannot be read stands elsewhere in the status.
+        Ok(None) | Err(_) => Value::Null,
+    }
+}
+
+fn show_keys(keys: &KeyFacts) -> Value {
+    json!({ "keys": keys.keys, "wrapped": keys.wrapped, "newest": keys.newest })
+}
+
+/// Replaces the keys, for somebody who may see Secrets.
+pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<Value> {
+    if role != Role::Secrets {
+        let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
+                       with the token in the file `kubeconfig-secrets`";
+        return Err(Status::new(Reason::Forbidden, message));
+    }
+    let rotated = store.rotate_seal().await.map_err(|error| {
+        let source =
+            std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        let message = format!("not everything could be sealed anew, both keys are kept: {error}{source}");
+        Status::unavailable(message, 5)
+    })?;
+    let mut shown = show_keys(&rotated.keys);
+    shown["sealedObjects"] = rotated.objects.into();
+    Ok(shown)
+}
+
+/// Replaces a key that has sealed so much that chance could betray it. Never ends.
+pub(super) async fn replace_worn(store: &EdgeStore) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if store.is_seal_worn()
+            && let Err(error) = store.rotate_seal().await
+        {
+            tracing::warn!(%error, "the key of sealed objects is worn and cannot be replaced at the moment");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::edge::EdgeOptions;
+
+    #[test]
+    fn credentials_are_taken_where_they_are() {
+        let mut config = Config::default();
+        config.seal.key_file = "/x/seal.key".into();
+        config.seal.kinds = vec!["configmaps".into()];
+        let options = options_with(&config, None);
+        assert_eq!((options.keys.credential, options.keys.previous_credential), (None, None));
+        let options = options_with(&config, Some(Path::new("/run/credentials/x")));
+        assert_eq!(options.keys.file, Path::new("/x/seal.key"));
+        assert_eq!(options.keys.credential.as_deref(), Some(Path::new("/run/credentials/x/edgesync-seal")));
+        let previous = Path::new("/run/credentials/x/edgesync-seal-previous");
+        assert_eq!(options.keys.previous_credential.as_deref(), Some(previous));
+        assert_eq!(options.kinds, ["configmaps"]);
+    }
+
+    #[tokio::test]
+    async fn only_who_may_see_secrets_rotates() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.seal.key_file = directory.path().join("seal.key");
+        let options = EdgeOptions { seal: Some(options_with(&config, None)), ..EdgeOptions::default() };
+        let store = EdgeStore::open(&directory.path().join("edge.db"), options).unwrap();
+        let before = std::fs::read(&config.seal.key_file).unwrap();
+        assert_eq!(rotate(&store, Role::Local).await.unwrap_err().code, 403);
+        assert_eq!(std::fs::read(&config.seal.key_file).unwrap(), before);
+        let rotated = rotate(&store, Role::Secrets).await.unwrap();
+        assert_eq!((&rotated["keys"], &rotated["sealedObjects"]), (&json!(1), &json!(0)));
+        assert_ne!(std::fs::read(&config.seal.key_file).unwrap(), before);
+        let shown = show(&store).await;
+        assert_eq!((&shown["wrapped"], &shown["newest"]), (&json!(false), &rotated["newest"]));
+        store.close().await;
+    }
+}

@@ -1,0 +1,167 @@
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+
+use super::*;
+
+const LIMITS: ExchangeLimits = ExchangeLimits { body_bytes: 1000, patience: Duration::from_secs(30) };
+
+fn question(method: &str, body: &[u8]) -> Question {
+    Question {
+        method: method.to_owned(),
+        path: "/edge.crt?x=1".to_owned(),
+        headers: vec![("nodename".to_owned(), "n-1".to_owned())],
+        body: body.to_vec(),
+    }
+}
+
+/// Tells what it was asked.
+async fn echo(question: Question) -> Reply {
+    let name = question.header("nodename").unwrap_or("nobody");
+    let told = format!("{} {} {name} {}", question.method, question.path, question.body.len());
+    Reply { code: 201, headers: vec![("x-told".to_owned(), told)], body: question.body }
+}
+
+/// A server that answers one connection with [`echo`].
+fn served() -> DuplexStream {
+    let (ours, theirs) = tokio::io::duplex(4096);
+    tokio::spawn(serve_connection(theirs, LIMITS, Arc::new(echo)));
+    ours
+}
+
+/// A peer that sends these bytes as an answer, whatever it is asked.
+fn answering(bytes: Vec<u8>) -> DuplexStream {
+    let (ours, mut theirs) = tokio::io::duplex(4096);
+    tokio::spawn(async move {
+        let mut asked = [0; 4096];
+        let _ = theirs.read(&mut asked).await;
+        let _ = theirs.write_all(&bytes).await;
+    });
+    ours
+}
+
+/// Sends bytes and reads to the end.
+async fn raw(mut stream: DuplexStream, bytes: &[u8]) -> String {
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_question_arrives_whole_and_so_does_its_answer_also_with_get_and_a_body() {
+    for method in ["GET", "POST"] {
+        let body = vec![7; 1000];
+        let reply = exchange(served(), "cloud:10002", question(method, &body), 1000).await.unwrap();
+        assert_eq!((reply.code, reply.body), (201, body));
+        let told = reply.headers.iter().find(|(name, _)| name == "x-told").map(|(_, value)| value.as_str());
+        assert_eq!(told, Some(format!("{method} /edge.crt?x=1 n-1 1000").as_str()));
+    }
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_limits_are_refused_on_both_sides() {
+    let reply = exchange(served(), "h", question("POST", &[7; 1001]), 1000).await.unwrap();
+    assert_eq!(reply.code, 413);
+    assert_eq!(reply.body, b"the body is longer than 1000 bytes\n");
+    let chunked = "POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
+    let bytes = format!("{chunked}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1001));
+    assert!(raw(served(), bytes.as_bytes()).await.starts_with("HTTP/1.1 413"));
+    let error = exchange(served(), "h", question("POST", &[7; 900]), 899).await.unwrap_err();
+    assert_eq!(error.to_string(), "the answer is longer than 899 bytes");
+    // One that does not say how long it is.
+    let endless = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'x'; 2000]].concat();
+    let error = exchange(answering(endless), "h", question("GET", b""), 1000).await.unwrap_err();
+    assert_eq!(error.to_string(), "the answer is longer than 1000 bytes");
+}
+
+#[tokio::test]
+async fn a_head_beyond_its_limits_is_refused_on_both_sides() {
+    let many = "x: y\r\n".repeat(MAX_HEADERS + 1);
+    let answer = raw(served(), format!("GET / HTTP/1.1\r\nhost: h\r\n{many}\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let answer = format!("HTTP/1.1 200 OK\r\n{many}\r\n").into_bytes();
+    exchange(answering(answer), "h", question("GET", b""), 1000).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_an_error_and_no_panic() {
+    for bytes in [b"".as_slice(), b"\x15\x03\x01\0\x02\x02\x46", b"HTTP/1.1 999999 x\r\n\r\n", b"\0"] {
+        exchange(answering(bytes.to_vec()), "h", question("GET", b""), 1000).await.unwrap_err();
+    }
+    let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort".to_vec();
+    exchange(answering(cut), "h", question("GET", b""), 1000).await.unwrap_err();
+    let odd = Question { method: "GET".into(), path: "not a path".into(), ..Question::default() };
+    exchange(served(), "h", odd, 1000).await.unwrap_err();
+    let odd = Question { headers: vec![("a b".into(), "\n".into())], ..question("GET", b"") };
+    exchange(served(), "h", odd, 1000).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_client_is_cut() {
+    for bytes in [
+        b"".as_slice(),
+        b"GET / HTTP/1.1\r\nhost:",
+        b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\nshort",
+    ] {
+        let started = tokio::time::Instant::now();
+        let _ = raw(served(), bytes).await;
+        assert_eq!(started.elapsed().as_secs(), LIMITS.patience.as_secs());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_answer_is_cut() {
+    let (mut ours, theirs) = tokio::io::duplex(16);
+    let large = |_: Question| async { Reply { code: 200, headers: Vec::new(), body: vec![7; 100_000] } };
+    let serving = tokio::spawn(serve_connection(theirs, LIMITS, Arc::new(large)));
+    ours.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_http_cannot_carry_is_an_error_of_the_server() {
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let broken = |_: Question| async { Reply { code: 7, ..Reply::default() } };
+    tokio::spawn(serve_connection(theirs, LIMITS, Arc::new(broken)));
+    assert_eq!(exchange(ours, "h", question("GET", b""), 10).await.unwrap().code, 500);
+}
+
+/// A stream that takes everything and then fails.
+struct Failing;
+
+impl AsyncRead for Failing {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::Error::other("the alert")))
+    }
+}
+
+impl AsyncWrite for Failing {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_stream_is_the_source_of_the_error() {
+    let error = exchange(Failing, "h", question("GET", b""), 10).await.unwrap_err();
+    let mut found: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
+    while let Some(error) = found {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            assert_eq!(io.to_string(), "the alert");
+            return;
+        }
+        found = error.source();
+    }
+    panic!("{error:?}");
+}

@@ -1,0 +1,305 @@
+//! `edgesync check`: a doctor. One check per file, each with a result and the next step; none changes anything, none
+//! needs the agent to run.
+//!
+//! Composes configuration, files, clock, database, TLS, link and the local API. What a check finds out is there for those
+//! after it in [`Patient`]. A check whose prerequisite has failed is skipped and names it.
+
+mod acl;
+pub mod bundle;
+mod certificate;
+mod clock;
+mod cloud;
+mod configuration;
+mod database_integrity;
+mod database_version;
+mod disk_space;
+mod disk_type;
+mod local_api;
+mod mqtt;
+mod name_resolution;
+mod permissions;
+mod report;
+mod seal_key;
+mod systemd_unit;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::config::edge::Config;
+use crate::join::files::{self, RealDisk, Stored};
+use crate::tls::{Clock, Trust};
+
+pub use report::{Report, render};
+
+/// How long all checks may take together.
+const ALL: Duration = Duration::from_secs(55);
+/// How long one check may take unless it says otherwise.
+const ONE: Duration = Duration::from_secs(6);
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// As it should be; what was seen, in a few words.
+    Ok(String),
+    /// It works, but should be looked after.
+    Warning {
+        /// What was seen.
+        seen: String,
+        /// What to do.
+        next: String,
+    },
+    /// Not checked, and why not.
+    Skipped(String),
+    /// It does not work.
+    Failed {
+        /// What was seen.
+        seen: String,
+        /// What to do.
+        next: String,
+    },
+}
+
+impl Finding {
+    fn ok(seen: impl Into<String>) -> Self {
+        Self::Ok(seen.into())
+    }
+
+    fn warning(seen: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::Warning { seen: seen.into(), next: next.into() }
+    }
+
+    fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::Failed { seen: seen.into(), next: next.into() }
+    }
+
+    fn skipped(why: impl Into<String>) -> Self {
+        Self::Skipped(why.into())
+    }
+}
+
+/// What is looked at, and what earlier checks found out.
+#[derive(Clone, Debug, Default)]
+pub struct Patient {
+    /// The configuration file.
+    pub config_path: PathBuf,
+    /// The configuration, once it could be read.
+    pub config: Option<Config>,
+    /// What the agent that runs says of itself.
+    pub status: Option<Value>,
+    /// Whether a process has the database open, or answers at the socket.
+    pub agent_runs: bool,
+    /// How many bodies are sealed with which key.
+    pub sealed: Option<BTreeMap<u32, u64>>,
+    /// The addresses of the broker.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Patient {
+    fn new(config_path: &Path) -> Self {
+        Self { config_path: config_path.to_owned(), ..Self::default() }
+    }
+
+    /// The configuration; the default one for a check that does not need it.
+    fn config(&self) -> Config {
+        self.config.clone().unwrap_or_default()
+    }
+
+    /// The identity on disk; none if the node has not joined. The error is in words.
+    fn identity(&self) -> Option<Result<Stored, String>> {
+        let directory = self.config.as_ref()?.identity.directory.clone()?;
+        Some(files::load(&RealDisk, &directory).map_err(|error| chain(&error)))
+    }
+
+    /// The clock with everything that has certainly passed.
+    fn clock(&self) -> Clock {
+        let written = std::fs::metadata(&self.config().store.path).and_then(|metadata| metadata.modified());
+        let written = written.ok().and_then(|time| jiff::Timestamp::try_from(time).ok());
+        let identity = self.identity().and_then(Result::ok);
+        let made = identity.iter().flat_map(|stored| {
+            stored.ca.iter().chain([stored.identity.certificate()]).map(crate::tls::Certificate::not_before)
+        });
+        Clock::system(made.chain(written).collect::<Vec<_>>())
+    }
+
+    /// A client that shows the node's certificate and believes whom the agent would believe; none without TLS.
+    fn tls(&self) -> Option<Result<crate::tls::Client, String>> {
+        let config = self.config();
+        if !config.link.broker.tls {
+            return None;
+        }
+        Some(self.tls_client(&config))
+    }
+
+    fn tls_client(&self, config: &Config) -> Result<crate::tls::Client, String> {
+        let stored = self.identity().transpose()?;
+        let trust = match (&config.link.ca_file, &stored) {
+            (Some(path), _) => {
+                let what = path.display().to_string();
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| format!("cannot read {what}: {error}"))?;
+                crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| error.to_string())?
+            }
+            (None, Some(stored)) => stored.ca.clone(),
+            (None, None) => return Err("nothing says which authority to believe".to_owned()),
+        };
+        let identity = stored.as_ref().map(|stored| &stored.identity);
+        crate::tls::Client::new(&Trust::new(trust), identity, self.clock()).map_err(|error| error.to_string())
+    }
+}
+
+/// The result of a check with what it has learned.
+type Answer = Pin<Box<dyn Future<Output = (Patient, Finding)> + Send>>;
+
+/// How a check looks.
+#[derive(Clone, Copy)]
+enum Look {
+    /// At files: on a thread of its own, because a disk can hang.
+    Files(fn(&mut Patient) -> Finding),
+    /// Over a connection.
+    Wire(fn(Patient) -> Answer),
+}
+
+/// One check.
+#[derive(Clone, Copy)]
+pub struct Check {
+    /// Its id: `clock`, `database-integrity`.
+    pub id: &'static str,
+    /// What it is about, for people.
+    pub title: &'static str,
+    /// The checks without which it makes no sense.
+    needs: &'static [&'static str],
+    /// How long it may take.
+    limit: Duration,
+    look: Look,
+}
+
+/// All checks in their order.
+pub const CHECKS: [Check; 17] = [
+    configuration::CHECK,
+    permissions::CHECK,
+    clock::CHECK,
+    disk_space::CHECK,
+    disk_type::CHECK,
+    local_api::CHECK,
+    database_version::CHECK,
+    database_integrity::CHECK,
+    seal_key::CHECK,
+    systemd_unit::CHECK,
+    certificate::CHECK,
+    name_resolution::CHECK,
+    tcp::CHECK,
+    tls::CHECK,
+    mqtt::CHECK,
+    acl::CHECK,
+    cloud::CHECK,
+];
+
+/// Runs all checks, within a minute. To be run in a runtime that does not wait for threads that hang.
+pub async fn run(config_path: &Path) -> Report {
+    let start = Instant::now();
+    let mut patient = Patient::new(config_path);
+    let mut report = Report::default();
+    // Which check each that is not to be relied on is blocked by.
+    let mut blocked: BTreeMap<&str, &str> = BTreeMap::new();
+    for check in CHECKS {
+        let by = check.needs.iter().find_map(|need| blocked.get(need).copied());
+        let finding = match by {
+            Some(by) => Finding::skipped(format!("not checked because of: {by}")),
+            None => {
+                let limit = check.limit.min(ALL.saturating_sub(start.elapsed()));
+                check.within(limit, &mut patient).await
+            }
+        };
+        let failed = matches!(finding, Finding::Failed { .. }).then_some(check.title);
+        if let Some(by) = by.or(failed) {
+            blocked.insert(check.id, by);
+        }
+        report.0.push((check.id, check.title, finding));
+    }
+    report
+}
+
+impl Check {
+    async fn within(&self, limit: Duration, patient: &mut Patient) -> Finding {
+        let mut own = patient.clone();
+        let work: Answer = match self.look {
+            Look::Wire(look) => look(own),
+            Look::Files(look) => {
+                let look = move || {
+                    let finding = look(&mut own);
+                    (own, finding)
+                };
+                let broken = patient.clone();
+                Box::pin(async move {
+                    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+                        (
+                            broken,
+                            Finding::failed(
+                                format!("the check ended early: {error}"),
+                                "report this as a bug",
+                            ),
+                        )
+                    })
+                })
+            }
+        };
+        match tokio::time::timeout(limit, work).await {
+            Ok((learned, finding)) => {
+                *patient = learned;
+                finding
+            }
+            Err(_) => Finding::failed(
+                format!("no result within {} s", limit.as_secs()),
+                "look whether its disk or its network hangs, and run the check again",
+            ),
+        }
+    }
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A number of bytes in words.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// A duration in its two largest units.
+fn lasting(seconds: i64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds % 86_400 / 3600, seconds % 3600 / 60);
+    match (days, hours) {
+        (0, 0) => format!("{minutes} min {} s", seconds % 60),
+        (0, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// The directory of a file.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

@@ -1,0 +1,106 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::api::Address;
+use crate::check::Finding;
+use crate::check::tests::Bed;
+use crate::object::{Resource, ResourceVersion, Scope};
+use crate::sync::change::{Change, Put};
+
+/// Text that must not be in any bundle.
+const MARKER: &str = "MARKER-MUST-NOT-LEAVE";
+
+fn secret() -> Change {
+    let body = format!(
+        r#"{{"apiVersion":"v1","kind":"Secret","metadata":{{"name":"{MARKER}-name","namespace":"x"}},"stringData":{{"a":"{MARKER}-body"}}}}"#
+    );
+    Change::Put(Put {
+        uid: "uid-secret".into(),
+        version: ResourceVersion::from("1"),
+        supersedes: None,
+        resource: Arc::new(Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Secret".into(),
+            plural: "secrets".into(),
+            scope: Scope::Namespaced,
+        }),
+        namespace: "x".into(),
+        name: format!("{MARKER}-name").into(),
+        body: RawValue::from_string(body).unwrap(),
+    })
+}
+
+/// A device with markers in everything that holds secrets.
+async fn marked() -> (Bed, Report) {
+    let bed = Bed::new("");
+    let identity = bed.path("identity");
+    fs::create_dir_all(&identity).unwrap();
+    fs::create_dir_all(bed.path("state")).unwrap();
+    for (file, text) in [
+        ("identity/node.pem", format!("-----BEGIN PRIVATE KEY-----\n{MARKER}\n-----END PRIVATE KEY-----\n")),
+        ("state/token", format!("{MARKER}-token-of-clients\n")),
+        ("state/token-secrets", format!("{MARKER}-token-of-readers\n")),
+        ("state/seal.key", format!("edgesync-seal 1\nkey 1 t plain {MARKER}AAAAAAAAAAAA\n")),
+        ("password", format!("{MARKER}-password\n")),
+    ] {
+        fs::write(bed.path(file), text).unwrap();
+    }
+    let password = bed.path("password").display().to_string();
+    bed.configure(&format!(
+        "[link]\nusername = \"u\"\npassword_file = {password:?}\n# password = \"{MARKER}\"\n"
+    ));
+    let store = bed.store().await;
+    store.apply(vec![secret()]).await.unwrap();
+    store.close().await;
+    let seen = format!(
+        "object x/{MARKER}-name, token {MARKER}-token-of-clients, password {MARKER}-password, \
+         body sealed:1:1:{MARKER}, mqtt://u:{MARKER}@b"
+    );
+    let failed = Finding::Failed { seen, next: format!("Bearer {MARKER}") };
+    (bed, Report(vec![("mqtt", "MQTT", failed)]))
+}
+
+#[tokio::test]
+async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
+    let (bed, report) = marked().await;
+    let client = Client::new(Address::Unix(bed.path("edgesync.sock")));
+    let mut bundle = collect(&bed.config_path(), &report, &client).await;
+    bundle.text(
+        "journal.txt",
+        &format!(
+            "t gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"
+        ),
+    );
+    for (name, content) in &bundle.files {
+        let text = String::from_utf8(content.clone()).unwrap();
+        assert!(!text.contains(MARKER), "{name}:\n{text}");
+    }
+    let packed = bundle.pack().unwrap();
+    let plain = zstd::bulk::decompress(&packed, 32 << 20).unwrap();
+    assert!(!plain.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));
+}
+
+#[tokio::test]
+async fn what_a_report_needs_is_in_it() {
+    let (bed, report) = marked().await;
+    let client = Client::new(Address::Unix(bed.path("edgesync.sock")));
+    let bundle = collect(&bed.config_path(), &report, &client).await;
+    let text = |name: &str| {
+        let found = bundle.files.iter().find(|(file, _)| *file == format!("{TOP}/{name}")).unwrap();
+        String::from_utf8(found.1.clone()).unwrap()
+    };
+    for line in README.lines().filter_map(|line| line.split_once("   ")) {
+        assert!(!text(line.0).is_empty(), "{}", line.0);
+    }
+    assert!(text("config.toml").contains("name = \"gw-1\""), "{}", text("config.toml"));
+    assert!(text("directories.txt").contains("seal.key"), "{}", text("directories.txt"));
+    assert!(text("check.json").contains("\"id\": \"mqtt\""));
+    assert!(text("status.json").contains("cannot connect"), "{}", text("status.json"));
+    assert!(text("system.txt").contains("MemTotal"), "{}", text("system.txt"));
+    assert!(text("versions.txt").contains(VERSION));
+}

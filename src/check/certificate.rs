@@ -1,0 +1,94 @@
+//! The node's certificate is there, is this node's, fits its key, and lasts.
+
+use jiff::Timestamp;
+
+use super::{Check, Finding, Look, ONE, Patient, lasting};
+use crate::join::files::{IDENTITY_FILE, Stored};
+use crate::join::renewal::{Schedule, Validity};
+use crate::tls::{Certificate, Clock};
+
+pub(super) const CHECK: Check = Check {
+    id: "certificate",
+    title: "Certificate",
+    needs: &["configuration"],
+    limit: ONE,
+    look: Look::Files(look),
+};
+
+/// The last moment at which renewals are planned, in parts of the lifetime.
+const LATEST: f64 = 0.999;
+
+fn look(patient: &mut Patient) -> Finding {
+    let config = patient.config();
+    let again = "join again with a new token: 'edgesync join --force'";
+    match (patient.identity(), config.link.broker.tls) {
+        (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
+        (None, true) => Finding::warning(
+            "this node has no certificate: the broker must let it in by password",
+            "join the cloud with 'edgesync join'",
+        ),
+        (Some(Err(problem)), _) => Finding::failed(problem, again),
+        (Some(Ok(stored)), _) => {
+            judge(&stored, &config.node.name, config.identity.cloud.is_some(), &patient.clock())
+        }
+    }
+}
+
+fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
+    let certificate = stored.identity.certificate();
+    let again = "join again with a new token: 'edgesync join --force'";
+    match certificate.node() {
+        Some(name) if name == node => {}
+        Some(name) => {
+            let seen = format!("the certificate is for node '{name}', the configuration says '{node}'");
+            return Finding::failed(seen, format!("set node.name to '{name}', or {again}"));
+        }
+        None => {
+            let name = &certificate.subject().common_name;
+            return Finding::failed(format!("the certificate of '{name}' is none of a node"), again);
+        }
+    }
+    if let Some(expired) = stored.ca.iter().find(|ca| has_ended(ca, clock)) {
+        let seen = format!("the authority's certificate has expired on {}", date(expired.not_after()));
+        return Finding::failed(seen, again);
+    }
+    lifetime(certificate, renews, clock, again)
+}
+
+fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock, again: &str) -> Finding {
+    let (now, until) = (clock.now(), certificate.not_after());
+    let left = until.as_second().saturating_sub(now.as_second());
+    let seen = format!("valid until {}, {} left", date(until), lasting(left.max(0)));
+    let renewal = match renews {
+        true => {
+            "see 'journalctl -u edgesync' why renewing fails, and that the cloud's join service can be reached"
+        }
+        false => "set identity.cloud to the address of the join service, so that the agent renews it",
+    };
+    let overdue = Schedule::new(certificate, LATEST).planned() <= now;
+    match Schedule::new(certificate, 0.0).validity(clock) {
+        Validity::Expired => Finding::failed(
+            format!("expired on {}, {} ago", date(until), lasting(left.saturating_neg())),
+            format!("start the agent, which renews it within the cloud's grace; else {again}"),
+        ),
+        Validity::Unknown => Finding::warning(
+            format!("valid until {}; the clock is too wrong to tell how long that is", date(until)),
+            "set the clock",
+        ),
+        Validity::Tight => Finding::warning(format!("{seen}: renewing has failed for a while"), renewal),
+        Validity::Good if overdue => Finding::warning(format!("{seen}; renewal is overdue"), renewal),
+        Validity::Good if !renews => Finding::warning(format!("{seen}, and nobody renews it"), renewal),
+        Validity::Good => {
+            let due = Schedule::new(certificate, 0.0).planned();
+            Finding::ok(format!("{seen}, renewed after {}; its key in {IDENTITY_FILE} fits", date(due)))
+        }
+    }
+}
+
+fn has_ended(certificate: &Certificate, clock: &Clock) -> bool {
+    clock.checking(certificate.not_before()) > certificate.not_after()
+}
+
+fn date(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

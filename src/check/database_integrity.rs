@@ -1,0 +1,69 @@
+//! Every row of the database is as it was written, and count, digest and indexes fit.
+
+use std::time::{Duration, Instant};
+
+use super::{Check, Finding, Look, Patient, chain};
+use crate::store::edge::inspect;
+
+/// How long rows are read: all of a small database, as many as there is time for of a large one.
+const READING: Duration = Duration::from_secs(20);
+
+pub(super) const CHECK: Check = Check {
+    id: "database-integrity",
+    title: "Database integrity",
+    needs: &["configuration", "database-version"],
+    limit: Duration::from_secs(25),
+    look: Look::Files(look),
+};
+
+fn look(patient: &mut Patient) -> Finding {
+    let path = patient.config().store.path;
+    if matches!(path.try_exists(), Ok(false)) {
+        return Finding::skipped("there is no database yet");
+    }
+    if inspect::schema(&path).is_ok_and(|schema| schema.found < schema.known) {
+        return Finding::skipped("its schema is older than this program's: the agent has to start first");
+    }
+    let next = match patient.agent_runs {
+        true => "edgesync verify --online, which has the agent mend it and ask the cloud for what is lost",
+        false => "edgesync repair",
+    };
+    let until = Instant::now() + READING;
+    match inspect::inspect(&path, || Instant::now() < until) {
+        Ok(Some(found)) if found.is_sound() => {
+            let (rows, revision) = (found.rows, found.totals.revision);
+            patient.sealed = Some(found.sealed);
+            Finding::ok(format!("{rows} objects, revision {revision}: checksums, count and digest fit"))
+        }
+        Ok(Some(found)) => {
+            let problems = found.problems().join("; ");
+            patient.sealed = Some(found.sealed);
+            Finding::failed(problems, next)
+        }
+        Ok(None) => Finding::warning(
+            format!("it is too large to be read within {} s", READING.as_secs()),
+            "run 'edgesync verify', which takes its time",
+        ),
+        Err(error) => Finding::failed(chain(&error), next),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, flip_in, ok};
+
+    #[tokio::test]
+    async fn a_flipped_bit_is_found_and_repair_recommended() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        let path = patient.config().store.path;
+        assert!(matches!(look(&mut patient), Finding::Skipped(_)));
+        let store = bed.filled_store(20).await;
+        ok(look(&mut patient), "20 objects");
+        store.close().await;
+        ok(look(&mut patient), "20 objects");
+        flip_in(&path, b"marker-7");
+        failed(look(&mut patient), "the checksum of 1 object does not hold", "edgesync repair");
+    }
+}

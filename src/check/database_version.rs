@@ -1,0 +1,70 @@
+//! The database is one that this program can open.
+
+use super::{Check, Finding, Look, ONE, Patient, chain};
+use crate::store::StoreError;
+use crate::store::edge::inspect::{self, Schema};
+
+pub(super) const CHECK: Check = Check {
+    id: "database-version",
+    title: "Database version",
+    needs: &["configuration"],
+    limit: ONE,
+    look: Look::Files(look),
+};
+
+fn look(patient: &mut Patient) -> Finding {
+    let path = patient.config().store.path;
+    let shown = path.display();
+    if matches!(path.try_exists(), Ok(false)) {
+        return Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"));
+    }
+    match inspect::schema(&path) {
+        Ok(schema) => judge(schema),
+        Err(error @ StoreError::Foreign { .. }) => {
+            Finding::failed(error.to_string(), "set store.path to another file, or move that one away")
+        }
+        Err(error @ StoreError::Corrupt(_)) => Finding::failed(
+            format!("{shown}: {}", chain(&error)),
+            "start the agent, which saves what can be read, or run 'edgesync repair'",
+        ),
+        Err(error) => Finding::failed(format!("{shown}: {}", chain(&error)), "run the check as root"),
+    }
+}
+
+fn judge(Schema { found, known }: Schema) -> Finding {
+    if found > known {
+        let seen = format!("it has schema version {found}, this program knows versions up to {known}");
+        return Finding::failed(seen, "install the version of edgesync that wrote it, or a newer one");
+    }
+    if found < known {
+        return Finding::ok(format!("schema version {found}; the agent brings it to {known} when it starts"));
+    }
+    Finding::ok(format!("schema version {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok};
+
+    #[test]
+    fn a_newer_schema_fails_and_an_older_one_does_not() {
+        ok(judge(Schema { found: 3, known: 3 }), "schema version 3");
+        ok(judge(Schema { found: 2, known: 3 }), "brings it to 3");
+        failed(judge(Schema { found: 4, known: 3 }), "schema version 4", "newer");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_database_of_the_agent_is_told_from_a_damaged_one() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        assert!(matches!(look(&mut patient), Finding::Skipped(why) if why.contains("does not exist yet")));
+        bed.store().await.close().await;
+        ok(look(&mut patient), "schema version");
+        let path = patient.config().store.path;
+        std::fs::write(&path, vec![0xff; 8192]).unwrap();
+        failed(look(&mut patient), "damaged", "repair");
+        std::fs::write(&path, "").unwrap();
+        failed(look(&mut patient), "another program", "store.path");
+    }
+}

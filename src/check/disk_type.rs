@@ -1,0 +1,108 @@
+//! The database lies on a file system that keeps it.
+
+use super::{Check, Finding, Look, ONE, Patient, directory_of, disk_space};
+
+pub(super) const CHECK: Check = Check {
+    id: "disk-type",
+    title: "Disk type",
+    needs: &["configuration"],
+    limit: ONE,
+    look: Look::Files(look),
+};
+
+/// How well a file system keeps a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Disk,
+    /// Gone with the next start.
+    Memory,
+    /// Perhaps gone with the container, and slow.
+    Layered,
+    /// Locks and shared memory do not work across it.
+    Network,
+    ReadOnly,
+}
+
+/// File systems by the number in `statfs` (`linux/magic.h`).
+const KNOWN: [(u64, &str, Kind); 17] = [
+    (0x0102_1994, "tmpfs", Kind::Memory),
+    (0x8584_58f6, "ramfs", Kind::Memory),
+    (0x794c_7630, "overlayfs", Kind::Layered),
+    (0x6969, "NFS", Kind::Network),
+    (0x517b, "SMB", Kind::Network),
+    (0xff53_4d42, "CIFS", Kind::Network),
+    (0xfe53_4d42, "SMB2", Kind::Network),
+    (0x0102_1997, "9p", Kind::Network),
+    (0x00c3_6400, "Ceph", Kind::Network),
+    (0x5346_414f, "AFS", Kind::Network),
+    (0x7371_7368, "squashfs", Kind::ReadOnly),
+    (0xef53, "ext4", Kind::Disk),
+    (0x5846_5342, "XFS", Kind::Disk),
+    (0x9123_683e, "Btrfs", Kind::Disk),
+    (0xf2f5_2010, "F2FS", Kind::Disk),
+    (0x2405_1905, "UBIFS", Kind::Disk),
+    (0x2fc1_2fc1, "ZFS", Kind::Disk),
+];
+
+fn look(patient: &mut Patient) -> Finding {
+    let config = patient.config();
+    let directory = disk_space::existing(directory_of(&config.store.path));
+    let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
+        return Finding::skipped(format!("the file system of {} cannot be looked at", directory.display()));
+    };
+    // The number has 32 bits; some systems keep it in a signed word.
+    let number = (kind.f_type as u64) & 0xffff_ffff;
+    let read_only = state.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+    judge(&directory.display().to_string(), number, read_only)
+}
+
+fn judge(directory: &str, number: u64, read_only: bool) -> Finding {
+    let known = KNOWN.iter().find(|(known, ..)| *known == number);
+    let unknown = format!("type {number:#x}");
+    let (name, kind) = known.map_or((unknown.as_str(), Kind::Disk), |(_, name, kind)| (*name, *kind));
+    let kind = if read_only { Kind::ReadOnly } else { kind };
+    let place = "put store.path on a local disk";
+    match kind {
+        Kind::Disk => Finding::ok(format!("{directory} is on {name}")),
+        Kind::Memory => Finding::warning(
+            format!("{directory} is on {name}: after each start everything has to be sent again"),
+            place,
+        ),
+        Kind::Layered => Finding::warning(
+            format!("{directory} is on {name}: the database is lost with the container"),
+            "mount a volume there, or put store.path on a local disk",
+        ),
+        Kind::Network => Finding::failed(
+            format!("{directory} is on {name}: a database on a network file system gets damaged"),
+            place,
+        ),
+        Kind::ReadOnly => Finding::failed(
+            format!("{directory} is on {name}, mounted read-only"),
+            "mount it for writing: 'dmesg' says whether errors of the disk made it so",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok, warned};
+
+    #[test]
+    fn each_kind_of_file_system_has_its_verdict() {
+        ok(judge("/d", 0xef53, false), "/d is on ext4");
+        ok(judge("/d", 0x1234, false), "type 0x1234");
+        warned(judge("/d", 0x0102_1994, false), "tmpfs", "local disk");
+        warned(judge("/d", 0x794c_7630, false), "overlayfs", "volume");
+        failed(judge("/d", 0x6969, false), "NFS", "local disk");
+        failed(judge("/d", 0xef53, true), "read-only", "dmesg");
+    }
+
+    #[test]
+    fn the_file_system_of_a_real_directory_is_told() {
+        let finding = look(&mut Bed::new("").patient());
+        assert!(!matches!(finding, Finding::Skipped(_) | Finding::Failed { .. }), "{finding:?}");
+        let proc = rustix::fs::statfs("/proc").unwrap();
+        assert_eq!((proc.f_type as u64) & 0xffff_ffff, 0x9fa0);
+    }
+}

@@ -1,0 +1,114 @@
+//! The agent runs and answers at its socket, and it is of this version.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Check, Finding, Look, Patient, chain};
+use crate::agent::VERSION;
+use crate::api::{Address, Client, ClientError};
+use crate::store::edge::inspect;
+
+pub(super) const CHECK: Check = Check {
+    id: "local-api",
+    title: "Local API",
+    needs: &["configuration"],
+    limit: Duration::from_secs(8),
+    look: Look::Wire(|mut patient| {
+        Box::pin(async move {
+            let finding = look(&mut patient).await;
+            (patient, finding)
+        })
+    }),
+};
+
+/// Where the agent says how it is.
+pub(super) const STATUS: &str = "/edgesync/v1/status";
+
+async fn look(patient: &mut Patient) -> Finding {
+    let config = patient.config();
+    let shown = config.api.socket.display().to_string();
+    // Whoever cannot look at the lock is told so by the check of permissions.
+    patient.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
+    let client = Client::new(Address::Unix(config.api.socket));
+    match client.get::<Value>(STATUS).await {
+        Ok(status) => {
+            patient.agent_runs = true;
+            let finding = answered(&status, &config.node.name, &shown);
+            patient.status = Some(status);
+            finding
+        }
+        Err(ClientError::Connect { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            patient.agent_runs = true;
+            let next = "run the check as root, or as a member of the socket's group";
+            Finding::failed(format!("{shown} may not be used: {source}"), next)
+        }
+        Err(error) if patient.agent_runs => {
+            let seen =
+                format!("a process has the database open, but {shown} does not answer: {}", chain(&error));
+            Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
+        }
+        Err(ClientError::Connect { .. }) => Finding::warning(
+            format!("the agent does not run: nobody answers at {shown}"),
+            "systemctl start edgesync",
+        ),
+        Err(error) => {
+            let seen = format!("{shown} does not answer as an agent: {}", chain(&error));
+            Finding::failed(seen, "see 'journalctl -u edgesync'")
+        }
+    }
+}
+
+fn answered(status: &Value, node: &str, socket: &str) -> Finding {
+    let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (running, is) = (text("/agent/version"), text("/node"));
+    if is != node {
+        let seen = format!("the agent at {socket} is that of node '{is}', the configuration says '{node}'");
+        return Finding::warning(seen, "systemctl restart edgesync");
+    }
+    if running != VERSION {
+        let seen = format!("the agent that runs is version {running}, this program is {VERSION}");
+        return Finding::warning(seen, "systemctl restart edgesync");
+    }
+    let writing = text("/store/writing");
+    if writing != "works" {
+        let seen = format!("the agent answers, but its database takes no changes: {writing}");
+        return Finding::failed(seen, "make room on the disk, or see 'journalctl -u edgesync'");
+    }
+    Finding::ok(format!("{socket} answers, version {running}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok, warned};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn without_an_agent_its_start_is_recommended() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        warned(look(&mut patient).await, "the agent does not run", "systemctl start");
+        assert!(!patient.agent_runs);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_open_without_an_answer_at_the_socket_fails() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        let store = bed.store().await;
+        failed(look(&mut patient).await, "does not answer", "journalctl");
+        assert!(patient.agent_runs);
+        store.close().await;
+    }
+
+    #[test]
+    fn an_agent_of_another_version_or_node_is_to_be_restarted() {
+        let status = |version: &str, node: &str, writing: &str| json!({ "node": node, "agent": { "version": version }, "store": { "writing": writing } });
+        ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s answers, version");
+        warned(answered(&status("0.0.1", "a", "works"), "a", "/s"), "version 0.0.1", "restart");
+        warned(answered(&status(VERSION, "b", "works"), "a", "/s"), "node 'b'", "restart");
+        failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "takes no changes: full", "room");
+    }
+}

@@ -1,0 +1,190 @@
+//! The broker lets this node in and grants its subscriptions. While the agent runs its own connection is what counts:
+//! a second one under its name would throw it out.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{Check, Finding, Look, Patient};
+use crate::agent;
+use crate::config::edge::Config;
+use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+
+pub(super) const CHECK: Check = Check {
+    id: "mqtt",
+    title: "MQTT",
+    needs: &["configuration", "name-resolution", "tcp", "tls"],
+    limit: Duration::from_secs(9),
+    look: Look::Wire(|patient| {
+        Box::pin(async move {
+            let finding = look(&patient).await;
+            (patient, finding)
+        })
+    }),
+};
+
+/// How long CONNECT and SUBSCRIBE may take.
+const CONNECT: Duration = Duration::from_secs(6);
+/// How long the farewell may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+async fn look(patient: &Patient) -> Finding {
+    if let Some(status) = &patient.status {
+        return of_agent(status);
+    }
+    if patient.agent_runs {
+        return Finding::skipped("the agent runs: a second connection would throw it out");
+    }
+    match probe(patient, |topics, node| vec![topics.down(node), topics.cloud()]).await {
+        Ok((link, _)) => {
+            link.shutdown(Vec::new(), FAREWELL).await;
+            Finding::ok(format!(
+                "{} lets this node in and grants its subscriptions",
+                patient.config().link.broker
+            ))
+        }
+        Err(problem) => problem.finding(),
+    }
+}
+
+/// The link as the agent that runs sees it.
+fn of_agent(status: &Value) -> Finding {
+    let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let broker = text("/link/broker");
+    if text("/link/state") == "connected" {
+        let since = text("/link/since");
+        return Finding::ok(format!("the agent is connected to {broker} since {since}"));
+    }
+    let cause = match text("/link/cause") {
+        "" => "it has not tried yet",
+        cause => cause,
+    };
+    Finding::failed(
+        format!("the agent is not connected to {broker}: {cause}"),
+        "do what that says; stop the agent and check again for a look at each step",
+    )
+}
+
+/// Why there is no connection of the check's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// The configuration does not make a link.
+    Options(String),
+    /// The broker or the network.
+    Cause(Cause),
+    /// Nothing came of it in time.
+    Silent,
+}
+
+impl Problem {
+    pub(super) fn finding(&self) -> Finding {
+        let cause = match self {
+            Self::Options(problem) => return Finding::failed(problem.clone(), "correct the section [link]"),
+            Self::Silent => {
+                let seen = format!("no answer within {} s", CONNECT.as_secs());
+                return Finding::failed(seen, "see the broker's log");
+            }
+            Self::Cause(cause) => cause,
+        };
+        let next = match cause {
+            Cause::NotAuthorized { .. } | Cause::Rejected { .. } => {
+                "see the broker's log; with certificates it must take their names as user names ('edgesync-cloud broker-config')"
+            }
+            Cause::SubscriptionRefused { .. } => {
+                "correct the broker's access rules: 'edgesync-cloud broker-config' prints the right ones"
+            }
+            Cause::TakenOver { .. } => "find the other device with this node's name, and rename one of them",
+            Cause::Protocol { .. } | Cause::Closed => {
+                "see that an MQTT v5 broker listens there, and see its log"
+            }
+            _ => "see the broker's log",
+        };
+        Finding::failed(cause.to_string(), next)
+    }
+}
+
+/// Connects as the agent would, without announcing the node's presence.
+pub(super) async fn probe(
+    patient: &Patient,
+    subscriptions: impl FnOnce(&Topics, &str) -> Vec<String>,
+) -> Result<(LinkHandle, mpsc::Receiver<LinkEvent>), Problem> {
+    let config = patient.config();
+    let mut options = options(patient, &config)?;
+    let topics = Topics::new(&config.link.prefix).map_err(|error| Problem::Options(error.to_string()))?;
+    options.subscriptions = subscriptions(&topics, &config.node.name);
+    options.connect_timeout = CONNECT;
+    let (link, mut events) = Link::spawn(options);
+    match timeout(CONNECT, first(&mut events)).await {
+        Ok(Some(Ok(()))) => Ok((link, events)),
+        Ok(Some(Err(cause))) => Err(Problem::Cause(cause)),
+        Ok(None) | Err(_) => Err(Problem::Silent),
+    }
+}
+
+fn options(patient: &Patient, config: &Config) -> Result<LinkOptions, Problem> {
+    let mut options =
+        agent::configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
+    options.username.get_or_insert_with(|| config.node.name.clone());
+    options.tls = patient.tls().transpose().map_err(Problem::Options)?;
+    Ok(options)
+}
+
+/// Whether the first attempt led to a connection.
+async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Cause>> {
+    loop {
+        match events.recv().await? {
+            LinkEvent::Connected { .. } => return Some(Ok(())),
+            LinkEvent::Disconnected { cause, .. } => return Some(Err(cause)),
+            LinkEvent::Message { .. } | LinkEvent::NotTaken { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn an_agent_that_runs_is_asked_and_not_disturbed() {
+        let mut patient = Bed::new("").patient();
+        patient.agent_runs = true;
+        assert!(matches!(look(&patient).await, Finding::Skipped(_)));
+        let link = |state: &str| json!({ "link": { "state": state, "broker": "mqtt://b:1883", "cause": "no route" } });
+        patient.status = Some(link("connected"));
+        ok(look(&patient).await, "the agent is connected to mqtt://b:1883");
+        patient.status = Some(link("disconnected"));
+        failed(look(&patient).await, "no route", "check again");
+    }
+
+    #[tokio::test]
+    async fn a_port_that_nobody_listens_at_and_a_missing_password_are_told() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let broker = format!("[link]\nbroker = \"mqtt://{closed}\"\n");
+        failed(look(&Bed::new(&broker).patient()).await, "nothing listens at", "broker's log");
+        let bed = Bed::new(&format!("{broker}username = \"x\"\npassword_file = \"/nowhere/p\"\n"));
+        failed(look(&bed.patient()).await, "/nowhere/p", "[link]");
+    }
+
+    #[test]
+    fn refusals_have_their_own_next_step() {
+        let refused = |cause| Problem::Cause(cause).finding();
+        let reason = || "not authorized".to_owned();
+        failed(
+            refused(Cause::NotAuthorized { code: 0x87, reason: reason() }),
+            "not authorized",
+            "broker-config",
+        );
+        let filter = "a/b".to_owned();
+        failed(
+            refused(Cause::SubscriptionRefused { filter, code: 0x87, reason: reason() }),
+            "a/b",
+            "access rules",
+        );
+        failed(refused(Cause::TakenOver { client_id: "gw".into() }), "gw", "rename");
+        failed(refused(Cause::Closed), "closed", "MQTT v5");
+    }
+}

@@ -1,0 +1,264 @@
+//! Who may read and write the files of the agent.
+
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Check, Finding, Look, ONE, Patient, directory_of, systemd_unit};
+use crate::config::edge::Config;
+use crate::join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
+use crate::store::engine::wal_path;
+
+pub(super) const CHECK: Check = Check {
+    id: "permissions",
+    title: "Permissions",
+    needs: &["configuration"],
+    limit: ONE,
+    look: Look::Files(look),
+};
+
+/// The user that the agent runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct User {
+    uid: u32,
+    gid: u32,
+    name: String,
+}
+
+/// What is wrong, the worst first.
+#[derive(Default)]
+struct Wrongs {
+    failures: Vec<(String, String)>,
+    warnings: Vec<(String, String)>,
+}
+
+fn look(patient: &mut Patient) -> Finding {
+    let config = patient.config();
+    let user = user(&config);
+    let mut wrongs = Wrongs::default();
+    let seen = wrongs.look_at(&patient.config_path, &config, &user);
+    wrongs.finding(seen, &user)
+}
+
+impl Wrongs {
+    /// Looks at everything, and says how many files there were.
+    fn look_at(&mut self, config_path: &Path, config: &Config, user: &User) -> usize {
+        let mut seen = 0;
+        for (path, rule) in files(config_path, config) {
+            match fs::metadata(&path) {
+                Ok(metadata) => {
+                    seen += 1;
+                    self.file(&path, &metadata, rule, user);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    let seen = format!("{} cannot be looked at: {error}", path.display());
+                    self.warnings.push((seen, "run the check as root".to_owned()));
+                }
+            }
+        }
+        self.state_directory(directory_of(&config.store.path), user);
+        self.socket_directory(directory_of(&config.api.socket));
+        seen
+    }
+
+    fn file(&mut self, path: &Path, metadata: &Metadata, rule: Rule, user: &User) {
+        let (shown, mode) = (path.display(), metadata.mode() & 0o7777);
+        if matches!(rule, Rule::Key | Rule::Private) && mode & 0o007 != 0
+            || matches!(rule, Rule::Key) && mode & 0o070 != 0
+        {
+            let seen = format!("others than its owner can read {shown} (mode {mode:04o})");
+            self.failures.push((seen, format!("chmod 600 {shown}")));
+        } else if rule == Rule::Private && mode & 0o070 != 0 {
+            let seen = format!("the group of {shown} can read it (mode {mode:04o})");
+            self.warnings.push((seen, format!("chmod 600 {shown}")));
+        } else if mode & 0o022 != 0 {
+            let seen = format!("others than its owner can write {shown} (mode {mode:04o})");
+            self.failures.push((seen, format!("chmod go-w {shown}")));
+        }
+        if !user.may(metadata, 0o4) {
+            let seen =
+                format!("{} cannot read {shown} (owner {}, mode {mode:04o})", user.name, metadata.uid());
+            self.failures.push((seen, format!("chown {} {shown}", user.uid)));
+        }
+    }
+
+    fn state_directory(&mut self, directory: &Path, user: &User) {
+        let shown = directory.display();
+        match fs::metadata(directory) {
+            Ok(metadata) if !metadata.is_dir() => {
+                self.failures
+                    .push((format!("{shown} is no directory"), "set store.path to another place".into()));
+            }
+            Ok(metadata) if !user.may(&metadata, 0o3) => {
+                let mode = metadata.mode() & 0o7777;
+                let seen = format!(
+                    "{} cannot write into {shown} (owner {}, mode {mode:04o})",
+                    user.name,
+                    metadata.uid()
+                );
+                self.failures.push((seen, format!("chown -R {} {shown}", user.uid)));
+            }
+            Ok(metadata) if metadata.mode() & 0o1002 == 0o002 => {
+                self.failures
+                    .push((format!("everybody can write into {shown}"), format!("chmod o-w {shown}")));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let next = "start the agent, which makes it, or correct store.path";
+                self.warnings.push((format!("{shown} does not exist yet"), next.to_owned()));
+            }
+            Err(error) => {
+                self.warnings
+                    .push((format!("{shown} cannot be looked at: {error}"), "run the check as root".into()));
+            }
+        }
+    }
+
+    fn socket_directory(&mut self, directory: &Path) {
+        let Ok(metadata) = fs::metadata(directory) else { return };
+        if metadata.mode() & 0o1002 == 0o002 {
+            let shown = directory.display();
+            let seen = format!("everybody can replace the socket in {shown}");
+            self.failures.push((seen, format!("chmod o-w {shown}")));
+        }
+    }
+
+    fn finding(mut self, seen: usize, user: &User) -> Finding {
+        let failed = !self.failures.is_empty();
+        let all = if failed { &mut self.failures } else { &mut self.warnings };
+        let Some((_, next)) = all.first().cloned() else {
+            return Finding::ok(format!("{seen} files, for the user {}", user.name));
+        };
+        let text = all.iter().map(|(seen, _)| seen.as_str()).collect::<Vec<_>>().join("; ");
+        if failed { Finding::failed(text, next) } else { Finding::warning(text, next) }
+    }
+}
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Nobody but its owner: a private key.
+    Key,
+    /// Not everybody: it has Secrets or a password in it.
+    Private,
+    /// Everybody.
+    Public,
+}
+
+fn files(config_path: &Path, config: &Config) -> Vec<(PathBuf, Rule)> {
+    let mut files = vec![
+        (config_path.to_owned(), Rule::Public),
+        (config.store.path.clone(), Rule::Private),
+        (wal_path(&config.store.path), Rule::Private),
+        (config.seal.key_file.clone(), Rule::Key),
+    ];
+    if let Some(directory) = &config.identity.directory {
+        files.push((directory.join(CA_FILE), Rule::Public));
+        files.push((directory.join(IDENTITY_FILE), Rule::Key));
+        files.push((directory.join(PREVIOUS_FILE), Rule::Key));
+    }
+    files.extend(config.link.password_file.clone().map(|path| (path, Rule::Private)));
+    files.extend(config.link.ca_file.clone().map(|path| (path, Rule::Public)));
+    files
+}
+
+impl User {
+    /// Whether it may do all of `bits` (4 read, 2 write, 1 enter).
+    fn may(&self, metadata: &Metadata, bits: u32) -> bool {
+        let shift = match (self.uid == metadata.uid(), self.gid == metadata.gid()) {
+            (true, _) => 6,
+            (false, true) => 3,
+            (false, false) => 0,
+        };
+        self.uid == 0 || (metadata.mode() >> shift) & bits == bits
+    }
+}
+
+/// The owner of the socket that the agent has made, the user of its unit, or whoever asks.
+fn user(config: &Config) -> User {
+    let by_owner = |path: &Path| fs::metadata(path).ok().map(|found| (found.uid(), found.gid()));
+    if let Some((uid, gid)) = by_owner(&config.api.socket) {
+        return User { uid, gid, name: format!("of the agent (uid {uid})") };
+    }
+    if let Some(user) = systemd_unit::user().and_then(|name| in_passwd(&passwd(), &name)) {
+        return user;
+    }
+    let (uid, gid) = by_owner(Path::new("/proc/self")).unwrap_or((0, 0));
+    User { uid, gid, name: format!("who asks (uid {uid})") }
+}
+
+fn passwd() -> String {
+    fs::read_to_string("/etc/passwd").unwrap_or_default()
+}
+
+fn in_passwd(text: &str, name: &str) -> Option<User> {
+    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let line = text.lines().map(fields).find(|fields| fields.first().is_some_and(|first| first == name))?;
+    let number = |at: usize| line.get(at)?.parse().ok();
+    Some(User { uid: number(2)?, gid: number(3)?, name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok, warned};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_fails_and_a_database_for_the_group_is_a_warning() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        let config = patient.config();
+        fs::create_dir_all(directory_of(&config.store.path)).unwrap();
+        for path in [&config.store.path, &config.seal.key_file] {
+            fs::write(path, "").unwrap();
+            set_mode(path, 0o600);
+        }
+        ok(look(&mut patient), "3 files");
+        set_mode(&config.store.path, 0o640);
+        warned(look(&mut patient), "the group of", "chmod 600");
+        set_mode(&config.seal.key_file, 0o640);
+        failed(look(&mut patient), "others than its owner can read", "chmod 600");
+        set_mode(&config.seal.key_file, 0o600);
+        set_mode(&bed.config_path(), 0o666);
+        failed(look(&mut patient), "can write", "chmod go-w");
+    }
+
+    #[test]
+    fn a_state_directory_that_is_missing_or_open_to_everybody_is_told() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        let directory = directory_of(&patient.config().store.path).to_owned();
+        warned(look(&mut patient), "does not exist yet", "start the agent");
+        fs::create_dir_all(&directory).unwrap();
+        set_mode(&directory, 0o777);
+        failed(look(&mut patient), "everybody can write", "chmod o-w");
+    }
+
+    #[test]
+    fn what_another_user_may_do_follows_from_the_mode() {
+        let bed = Bed::new("");
+        let path = bed.config_path();
+        set_mode(&path, 0o600);
+        let metadata = fs::metadata(&path).unwrap();
+        let other = User { uid: metadata.uid() + 7, gid: metadata.gid() + 7, name: "x".into() };
+        assert!(!other.may(&metadata, 4));
+        let mut wrongs = Wrongs::default();
+        wrongs.file(&path, &metadata, Rule::Key, &other);
+        failed(wrongs.finding(1, &other), "x cannot read", "chown");
+    }
+
+    #[test]
+    fn users_are_found_in_the_password_file() {
+        let text = "root:x:0:0::/root:/bin/sh\nedgesync:x:997:995::/:/usr/sbin/nologin\n";
+        let expected = User { uid: 997, gid: 995, name: "edgesync".into() };
+        assert_eq!(in_passwd(text, "edgesync"), Some(expected));
+        assert_eq!(in_passwd(text, "edge"), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! The keys with which Secrets are sealed are there.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use super::{Check, Finding, Look, ONE, Patient};
+use crate::store::seal::keys_in;
+
+pub(super) const CHECK: Check = Check {
+    id: "seal-key",
+    title: "Seal key",
+    needs: &["configuration"],
+    limit: ONE,
+    look: Look::Files(look),
+};
+
+/// The largest file with keys, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+fn look(patient: &mut Patient) -> Finding {
+    let path = patient.config().seal.key_file;
+    let shown = path.display();
+    let bodies: u64 = patient.sealed.iter().flat_map(|keys| keys.values()).sum();
+    let again = "start the agent: it makes a new key, and the cloud sends the Secrets again";
+    match fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && bodies > 0 => {
+            Finding::failed(format!("{shown} is lost, and {bodies} objects are sealed with it"), again)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"))
+        }
+        Err(error) => {
+            Finding::failed(format!("{shown} cannot be looked at: {error}"), "run the check as root")
+        }
+        Ok(metadata) if !metadata.is_file() || metadata.len() > LARGEST => {
+            Finding::failed(format!("{shown} is no file with keys"), "set seal.key_file to another place")
+        }
+        Ok(_) => match fs::read_to_string(&path) {
+            Ok(text) => fitting(&shown.to_string(), &text, patient, again),
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                Finding::failed(format!("{shown} is damaged: it is no text"), again)
+            }
+            Err(error) => {
+                Finding::failed(format!("{shown} cannot be read: {error}"), "run the check as root")
+            }
+        },
+    }
+}
+
+/// Whether each sealed body has its key in the file.
+fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
+    let Some(keys) = keys_in(text) else {
+        return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
+    };
+    let sealed = patient.sealed.clone().unwrap_or_default();
+    let lost: u64 = sealed
+        .iter()
+        .filter(|(key, _)| keys.iter().all(|(there, _)| there != *key))
+        .map(|(_, bodies)| bodies)
+        .sum();
+    if lost > 0 {
+        let seen = format!("{lost} objects are sealed with keys that are not in {shown}");
+        return Finding::failed(seen, format!("put the right key file back, or {again}"));
+    }
+    let credential = match keys.iter().any(|(_, wrapped)| *wrapped) {
+        true if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
+            ", wrapped with a credential that only the unit has"
+        }
+        true => ", wrapped with a credential",
+        false => "",
+    };
+    let bodies: u64 = sealed.values().sum();
+    match keys.len() {
+        1 => Finding::ok(format!("1 key in {shown}{credential}; {bodies} sealed objects fit")),
+        keys => Finding::warning(
+            format!("{keys} keys in {shown}{credential}: a rotation has not ended"),
+            "run 'edgesync seal rotate' with the agent running",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::tls::certificate::sha256_hex;
+
+    fn file(keys: &[&str]) -> String {
+        let lines = keys.iter().map(|key| format!("key {key} 2026-11-21T13:40:00Z plain c2VjcmV0\n"));
+        let body = format!("edgesync-seal 1\n{}", lines.collect::<String>());
+        format!("{body}sum {}\n", sha256_hex(body.as_bytes()))
+    }
+
+    #[test]
+    fn sealed_objects_need_their_key_and_the_key_is_never_shown() {
+        let bed = Bed::new("");
+        let mut patient = bed.patient();
+        let path = patient.config().seal.key_file;
+        assert!(matches!(look(&mut patient), Finding::Skipped(_)));
+        patient.sealed = Some([(17, 3)].into());
+        failed(look(&mut patient), "is lost, and 3 objects", "start the agent");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, file(&["17"])).unwrap();
+        ok(look(&mut patient), "3 sealed objects fit");
+        fs::write(&path, file(&["18"])).unwrap();
+        failed(
+            look(&mut patient),
+            "3 objects are sealed with keys that are not in",
+            "put the right key file back",
+        );
+        fs::write(&path, file(&["17", "18"])).unwrap();
+        warned(look(&mut patient), "a rotation has not ended", "seal rotate");
+        let damaged = file(&["17"]).replace("c2Vj", "c2Vk");
+        fs::write(&path, &damaged).unwrap();
+        let finding = look(&mut patient);
+        assert!(!format!("{finding:?}").contains("c2V"), "{finding:?}");
+        failed(finding, "damaged", "start the agent");
+    }
+}

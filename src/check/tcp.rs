@@ -1,0 +1,97 @@
+//! Broker and join service can be reached.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Check, Finding, Look, Patient};
+
+pub(super) const CHECK: Check = Check {
+    id: "tcp",
+    title: "TCP",
+    needs: &["configuration", "name-resolution"],
+    limit: Duration::from_secs(9),
+    look: Look::Wire(|patient| {
+        Box::pin(async move {
+            let finding = look(&patient).await;
+            (patient, finding)
+        })
+    }),
+};
+
+/// How long one side may take to answer.
+const EACH: Duration = Duration::from_secs(4);
+
+async fn look(patient: &Patient) -> Finding {
+    let config = patient.config();
+    let broker = &config.link.broker;
+    if let Err(problem) = reach(&patient.addresses).await {
+        return Finding::failed(format!("{broker}: {problem}"), advice(&problem));
+    }
+    let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{broker} answers")) };
+    let addresses = async { tokio::net::lookup_host((join.host.as_str(), join.port)).await };
+    let reached = match timeout(EACH, addresses).await {
+        Ok(Ok(addresses)) => reach(&addresses.collect::<Vec<_>>()).await,
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    };
+    match reached {
+        Ok(()) => Finding::ok(format!("{broker} and {join} answer")),
+        Err(problem) => Finding::warning(
+            format!("{broker} answers, but {join}, where the certificate is renewed, does not: {problem}"),
+            advice(&problem),
+        ),
+    }
+}
+
+/// Tries addresses in turn, within the time for all.
+async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
+    let share = EACH / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        last = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}")),
+        };
+    }
+    Err(last)
+}
+
+fn advice(problem: &io::Error) -> &'static str {
+    match problem.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "start it there, or correct the port: the machine answers, nothing listens"
+        }
+        io::ErrorKind::TimedOut => "see that no firewall drops the connection, and that the address is right",
+        _ => "see that this device has a route to it ('ip route get')",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, ok, warned};
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_listener_is_reached_and_a_closed_port_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let bed = Bed::new(&format!("[link]\nbroker = \"mqtt://{address}\"\n"));
+        let mut patient = bed.patient();
+        patient.addresses = vec![closed, address];
+        ok(look(&patient).await, "answers");
+        bed.configure(&format!(
+            "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
+        ));
+        patient.config = bed.patient().config;
+        warned(look(&patient).await, "where the certificate is renewed", "nothing listens");
+        patient.addresses = vec![closed];
+        failed(look(&patient).await, "refused", "nothing listens");
+    }
+}

@@ -1,0 +1,170 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "findings are written as they come to hand")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tempfile::TempDir;
+
+use super::*;
+use crate::object::{Resource, ResourceVersion, Scope};
+use crate::store::edge::{EdgeOptions, EdgeStore};
+use crate::sync::change::{Change, Put};
+
+/// A directory with a configuration whose paths are in it.
+pub(super) struct Bed {
+    directory: TempDir,
+}
+
+impl Bed {
+    /// With further sections of the configuration.
+    pub(super) fn new(more: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
+        let bed = Self { directory: tempfile::tempdir().unwrap() };
+        fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        bed.configure(more);
+        bed
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(super) fn config_path(&self) -> PathBuf {
+        self.path("edgesync.toml")
+    }
+
+    pub(super) fn configure(&self, more: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (store, socket) = (self.path("state/edgesync.db"), self.path("edgesync.sock"));
+        let store_section = format!("[store]\npath = {:?}\n", store.display().to_string());
+        let more = match more.contains("[store]\n") {
+            true => more.replace("[store]\n", &store_section),
+            false => format!("{store_section}{more}"),
+        };
+        let text =
+            format!("[node]\nname = \"gw-1\"\n[api]\nsocket = {:?}\n{more}", socket.display().to_string());
+        fs::write(self.config_path(), text).unwrap();
+        fs::set_permissions(self.config_path(), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
+    /// A patient whose configuration has been read.
+    pub(super) fn patient(&self) -> Patient {
+        let text = fs::read_to_string(self.config_path()).unwrap();
+        let loaded = crate::config::parse(&self.config_path(), &text, []).unwrap();
+        Patient { config: Some(loaded.config), ..Patient::new(&self.config_path()) }
+    }
+
+    pub(super) async fn store(&self) -> EdgeStore {
+        EdgeStore::open(&self.path("state/edgesync.db"), EdgeOptions::default()).unwrap()
+    }
+
+    /// A store with so many ConfigMaps.
+    pub(super) async fn filled_store(&self, count: u64) -> EdgeStore {
+        let store = self.store().await;
+        store.apply((0..count).map(|number| config_map(number, "1")).collect()).await.unwrap();
+        store
+    }
+}
+
+/// A ConfigMap with `marker-<number>` in its body.
+pub(super) fn config_map(number: u64, version: &str) -> Change {
+    let body = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"m-{number}","namespace":"x"}},"data":{{"a":"marker-{number}."}}}}"#
+    );
+    Change::Put(Put {
+        uid: format!("uid-{number}").into(),
+        version: ResourceVersion::from(version),
+        supersedes: None,
+        resource: Arc::new(Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+            scope: Scope::Namespaced,
+        }),
+        namespace: "x".into(),
+        name: format!("m-{number}").into(),
+        body: RawValue::from_string(body).unwrap(),
+    })
+}
+
+/// Flips a bit of the first place in a file that has these bytes and a dot behind them.
+pub(super) fn flip_in(path: &Path, bytes: &[u8]) {
+    let mut content = fs::read(path).unwrap();
+    let mut wanted = bytes.to_vec();
+    wanted.push(b'.');
+    let at = content.windows(wanted.len()).position(|window| window == wanted).unwrap();
+    content[at] ^= 1;
+    fs::write(path, content).unwrap();
+}
+
+#[track_caller]
+pub(super) fn ok(finding: Finding, part: &str) {
+    let Finding::Ok(seen) = &finding else { panic!("{finding:?}") };
+    assert!(seen.contains(part), "{seen}");
+}
+
+#[track_caller]
+pub(super) fn warned(finding: Finding, part: &str, step: &str) {
+    let Finding::Warning { seen, next } = &finding else { panic!("{finding:?}") };
+    assert!(seen.contains(part) && next.contains(step), "{finding:?}");
+}
+
+#[track_caller]
+pub(super) fn failed(finding: Finding, part: &str, step: &str) {
+    let Finding::Failed { seen, next } = &finding else { panic!("{finding:?}") };
+    assert!(seen.contains(part) && next.contains(step), "{finding:?}");
+}
+
+#[test]
+fn ids_are_unique_and_prerequisites_come_first() {
+    let mut seen: Vec<&str> = Vec::new();
+    for check in CHECKS {
+        assert!(!seen.contains(&check.id), "{}", check.id);
+        for need in check.needs {
+            assert!(seen.contains(need), "{} needs {need}, which comes later or never", check.id);
+        }
+        seen.push(check.id);
+    }
+}
+
+#[test]
+fn all_checks_together_fit_into_a_minute() {
+    assert!(ALL < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
+    let bed = Bed::new("[link]\nkeepalive = 20\n");
+    let report = run(&bed.config_path()).await;
+    assert_eq!(report.0.len(), CHECKS.len());
+    assert!(matches!(report.finding("configuration"), Some(Finding::Failed { .. })));
+    for id in ["permissions", "database-integrity", "mqtt", "cloud"] {
+        assert_eq!(
+            report.finding(id),
+            Some(&Finding::skipped("not checked because of: Configuration")),
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
+    fn hang(patient: Patient) -> Answer {
+        Box::pin(async move { (patient, std::future::pending().await) })
+    }
+    let check = Check { id: "x", title: "X", needs: &[], limit: ONE, look: Look::Wire(hang) };
+    let mut patient = Patient::new(Path::new("/etc/x.toml"));
+    let finding = check.within(Duration::from_millis(1), &mut patient).await;
+    failed(finding, "no result within", "hangs");
+    assert_eq!(patient.config_path, Path::new("/etc/x.toml"));
+}
+
+#[test]
+fn sizes_and_durations_are_told_in_two_units_at_most() {
+    assert_eq!([size(5), size(2048), size(3 << 20), size(3 << 29)], ["5 B", "2 KiB", "3 MiB", "1.5 GiB"]);
+    assert_eq!([lasting(61), lasting(7260), lasting(180_000)], ["1 min 1 s", "2 h 1 min", "2 d 2 h"]);
+}

@@ -1,0 +1,131 @@
+//! The broker has a certificate that is believed, and takes the one of this node.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Check, Finding, Look, Patient};
+use crate::tls::HandshakeError;
+
+pub(super) const CHECK: Check = Check {
+    id: "tls",
+    title: "TLS",
+    needs: &["configuration", "name-resolution", "tcp"],
+    limit: Duration::from_secs(8),
+    look: Look::Wire(|patient| {
+        Box::pin(async move {
+            let finding = look(&patient).await;
+            (patient, finding)
+        })
+    }),
+};
+
+/// How long a refusal of the certificate, which comes after the handshake, is waited for.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+async fn look(patient: &Patient) -> Finding {
+    let link = patient.config().link;
+    let host = link.broker.host.as_str();
+    let client = match patient.tls() {
+        None if link.broker.is_local() => {
+            return Finding::skipped("the link is without TLS, on this machine");
+        }
+        None => {
+            let seen =
+                format!("{} is without TLS: whoever is on the way reads and writes along", link.broker);
+            return Finding::warning(
+                seen,
+                "join the cloud with 'edgesync join', or set link.broker to mqtts://",
+            );
+        }
+        Some(Err(problem)) => {
+            return Finding::failed(problem, "join again with a new token: 'edgesync join --force'");
+        }
+        Some(Ok(client)) => client,
+    };
+    match handshake(&client, host, patient).await {
+        Ok(()) => {
+            let shown = if client.shows().is_some() { " and takes this node's" } else { "" };
+            Finding::ok(format!("{host} has a certificate that is believed{shown}"))
+        }
+        Err(error) => explain(&error),
+    }
+}
+
+async fn handshake(client: &crate::tls::Client, host: &str, patient: &Patient) -> Result<(), HandshakeError> {
+    let network =
+        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
+    let stream = TcpStream::connect(patient.addresses.as_slice()).await.map_err(network)?;
+    let mut stream = client.connect(host, stream).await?;
+    // With TLS 1.3 the client's certificate is judged only now; a broker that takes it waits for a CONNECT.
+    match timeout(REFUSAL, stream.read_u8()).await {
+        Ok(Err(error)) => match HandshakeError::of_io(host, &error) {
+            Some(refused) => Err(refused),
+            None => Err(HandshakeError::Network {
+                host: host.to_owned(),
+                problem: format!("closed right after it: {error}"),
+            }),
+        },
+        Ok(Ok(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// What to do about each way a handshake can fail.
+fn explain(error: &HandshakeError) -> Finding {
+    let next = match error {
+        HandshakeError::OtherAuthority { .. } => {
+            "see that link.broker is the right one; if the cloud has a new authority, join it again with 'edgesync join --force'"
+        }
+        HandshakeError::OtherName { .. } => {
+            "write one of those names in link.broker, or give the broker a certificate with the name used here"
+        }
+        HandshakeError::OutsideItsTime { .. } => {
+            "set the clock if it is wrong here, else renew the broker's certificate"
+        }
+        HandshakeError::Refused { .. } => {
+            "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'"
+        }
+        HandshakeError::NotTls { .. } => {
+            "write the port where the broker speaks TLS (8883 by custom) in link.broker"
+        }
+        HandshakeError::Network { .. } => {
+            "see the broker's log, and that nothing in between cuts connections"
+        }
+    };
+    Finding::failed(error.to_string(), next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{Bed, failed, warned};
+
+    #[test]
+    fn every_way_a_handshake_fails_has_its_next_step() {
+        let host = || "b".to_owned();
+        let time = jiff::Timestamp::UNIX_EPOCH;
+        for (error, next) in [
+            (HandshakeError::OtherAuthority { host: host() }, "join --force"),
+            (HandshakeError::OtherName { host: host(), names: vec!["c".into()] }, "one of those names"),
+            (
+                HandshakeError::OutsideItsTime { host: host(), from: time, until: time, now: time },
+                "set the clock",
+            ),
+            (HandshakeError::Refused { host: host(), reason: "revoked".into() }, "join --force"),
+            (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),
+            (HandshakeError::Network { host: host(), problem: "x".into() }, "broker's log"),
+        ] {
+            failed(explain(&error), "b", next);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_without_tls_is_a_warning_unless_it_stays_on_this_machine() {
+        let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1\"\n");
+        assert!(matches!(look(&bed.patient()).await, Finding::Skipped(_)));
+        bed.configure("[link]\nbroker = \"mqtt://broker.example\"\n");
+        warned(look(&bed.patient()).await, "without TLS", "edgesync join");
+    }
+}

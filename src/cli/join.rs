@@ -1,0 +1,118 @@
+//! `edgesync join`.
+
+use std::io::{self, Read, Write as _};
+use std::path::Path;
+
+use super::args_edge::JoinArgs;
+use super::program::wait;
+use super::{CliError, EXIT_FAILED, EXIT_UNAVAILABLE};
+use crate::join::command::{self, JoinError, JoinOptions};
+use crate::join::files::FilesError;
+use crate::join::token::{MAX_TOKEN, Token};
+use crate::object::name;
+
+/// Joins. Exit code 1 when the cloud or this device refuses, 69 when nobody answers.
+pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
+    let options = options(args, config, &mut io::stdin().lock())?;
+    let result = wait(command::run(&options, &mut io::stdout()))?;
+    match result {
+        Ok(()) => Ok(0),
+        Err(JoinError::Config(errors)) => Err(errors.into()),
+        Err(error) => {
+            // Nobody is left to tell if the terminal is gone.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            if let Some(advice) = error.advice() {
+                let _ = writeln!(io::stderr(), "hint: {advice}");
+            }
+            Ok(exit_code(&error))
+        }
+    }
+}
+
+/// What the arguments ask for; the token may come from `input`.
+fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinOptions, CliError> {
+    if let Some(Err(problem)) = args.node.as_deref().map(name::check_subdomain) {
+        return Err(CliError::Usage(format!("--node {problem}")));
+    }
+    let token = match args.token.as_str() {
+        "-" => read_line(input).map_err(|error| CliError::Usage(format!("reading the token: {error}")))?,
+        token => token.to_owned(),
+    };
+    let token = token.parse::<Token>().map_err(|error| CliError::Usage(format!("--token: {error}")))?;
+    Ok(JoinOptions {
+        cloud: args.cloud.clone(),
+        token,
+        node: args.node.clone(),
+        config: config.to_owned(),
+        force: args.force,
+    })
+}
+
+/// The first line of a stream, within the length of a token.
+fn read_line(input: &mut dyn Read) -> io::Result<String> {
+    let mut text = String::new();
+    input.take(MAX_TOKEN as u64 + 2).read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn exit_code(error: &JoinError) -> u8 {
+    match error {
+        error if error.is_unreachable() => EXIT_UNAVAILABLE,
+        JoinError::Config(_) | JoinError::Files(FilesError::Settings { .. }) => super::EXIT_CONFIG,
+        _ => EXIT_FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.a.b.c";
+
+    fn args(token: &str, node: Option<&str>) -> JoinArgs {
+        let cloud = "https://cloud.example".parse().unwrap();
+        JoinArgs { cloud, token: token.into(), node: node.map(str::to_owned), force: false }
+    }
+
+    fn read(args: &JoinArgs, input: &str) -> Result<JoinOptions, CliError> {
+        options(args, Path::new("/x.toml"), &mut input.as_bytes())
+    }
+
+    #[test]
+    fn the_token_comes_from_the_argument_or_from_standard_input() {
+        let given = read(&args(TOKEN, Some("pump-7")), "").unwrap();
+        assert_eq!(given.token.bearer(), "a.b.c");
+        assert_eq!(given.node.as_deref(), Some("pump-7"));
+        let read_in = read(&args("-", None), &format!("{TOKEN}\nmore\n")).unwrap();
+        assert_eq!(read_in.token, given.token);
+    }
+
+    #[test]
+    fn wrong_arguments_are_wrong_usage_and_show_no_token() {
+        for (args, input, words) in [
+            (args("-", None), "", "it is empty"),
+            (args("-", None), "secret.x", "64 hexadecimal digits"),
+            (args("secret", None), "", "no dot"),
+            (args(TOKEN, Some("Pump_7")), "", "--node must be a DNS-1123 subdomain"),
+        ] {
+            let error = read(&args, input).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.exit_code(), super::super::EXIT_USAGE);
+            assert!(text.contains(words) && !text.contains("secret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn exit_codes_tell_refusals_from_silence_and_wrong_configuration() {
+        let broker = || "mqtts://b:8883".to_owned();
+        let problem = || "x".to_owned();
+        for (error, code) in [
+            (JoinError::Other(problem()), 1),
+            (JoinError::Broker { broker: broker(), problem: problem() }, 1),
+            (JoinError::BrokerSilent { broker: broker(), problem: problem() }, 69),
+            (JoinError::Files(FilesError::Settings { path: "/x".into(), problem: problem() }), 78),
+        ] {
+            assert_eq!(exit_code(&error), code, "{error}");
+        }
+    }
+}

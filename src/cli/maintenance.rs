@@ -1,0 +1,313 @@
+//! `edgesync backup`, `verify`, `repair` and `support-bundle`.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::output::size;
+use super::{CliError, EXIT_FAILED, check, program};
+use crate::agent;
+use crate::api::Client;
+use crate::check as doctor;
+use crate::check::bundle;
+use crate::config;
+use crate::config::edge::Config;
+use crate::store::StoreError;
+use crate::store::edge::inspect::{self, Inspection};
+use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
+
+/// Where the running agent verifies.
+const VERIFY_PATH: &str = "/edgesync/v1/verify";
+
+/// Copies the database while the agent runs or not.
+pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
+    let config = load(config)?;
+    if fs::symlink_metadata(file).is_ok() {
+        return refused(&format!("{} exists: name a new file", file.display()));
+    }
+    let path = &config.store.path;
+    let copied = match inspect::backup(path, file) {
+        Ok(copied) => copied,
+        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(error))),
+    };
+    let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
+    contents(&mut sheet, &copied)?;
+    let sealed: u64 = copied.sealed.values().sum();
+    if sealed > 0 {
+        let key = config.seal.key_file.display();
+        sheet.line(
+            "sealed",
+            format!("{sealed} objects: to read them {key} is needed, which is not in the copy"),
+        )?;
+    } else {
+        sheet.line("sealed", "none")?;
+    }
+    verdict(&mut sheet, &copied)
+}
+
+/// Checks the database; with a client also against the cloud.
+pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8> {
+    let path = load(config)?.store.path;
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    let offline = match inspect::inspect(&path, || true) {
+        Ok(Some(found)) => {
+            contents(&mut sheet, &found)?;
+            verdict(&mut sheet, &found)?
+        }
+        Ok(None) => EXIT_FAILED,
+        Err(error) => {
+            sheet.line("rows", chain(error))?;
+            EXIT_FAILED
+        }
+    };
+    let Some(agent) = agent else { return Ok(offline) };
+    let answer: Value = program::wait(agent.post(VERIFY_PATH, &json!({})))?.map_err(CliError::Client)?;
+    // What was damaged is mended by now: only whether both sides agree counts.
+    online(&mut sheet, &answer)
+}
+
+/// Replaces a damaged database by what can be read of it.
+pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
+    let config = load(config)?;
+    let path = &config.store.path;
+    if !path.exists() {
+        return refused(&format!("{} does not exist: the agent makes it when it starts", path.display()));
+    }
+    let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
+    let result = program::wait(mend(&config))?;
+    owner.give(path)?;
+    let repaired = match result {
+        Ok(repaired) => repaired,
+        Err(StoreError::InUse { .. }) => {
+            return refused(
+                "the agent runs: stop it first, 'systemctl stop edgesync', or have it mend the database itself with 'edgesync verify --online'",
+            );
+        }
+        Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(error))),
+    };
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    repaired.show(&mut sheet)
+}
+
+/// Collects what a report of a problem needs.
+pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
+    let bundle = check::wait(async {
+        let report = doctor::run(config).await;
+        bundle::collect(config, &report, agent).await
+    })?;
+    let file = file.map_or_else(|| default_name(config), Path::to_owned);
+    let packed = bundle.pack().context("packing the archive")?;
+    let opened = File::options().write(true).create_new(true).mode(0o600).open(&file);
+    let written = opened.and_then(|mut out| {
+        out.write_all(&packed)?;
+        out.sync_all()
+    });
+    if let Err(error) = written {
+        let advice = if error.kind() == io::ErrorKind::AlreadyExists { ": name a new file" } else { "" };
+        return refused(&format!("{} cannot be written: {error}{advice}", file.display()));
+    }
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("archive", format!("{}, {}", file.display(), size(packed.len() as u64)))?;
+    for (name, bytes) in bundle.contents() {
+        sheet.line("", format!("{name}, {}", size(bytes as u64)))?;
+    }
+    sheet.line("look", format!("tar --zstd -xf {}", file.display()))?;
+    Ok(0)
+}
+
+fn load(path: &Path) -> anyhow::Result<Config> {
+    Ok(config::load::<Config>(path)?.config)
+}
+
+fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
+}
+
+/// Says on standard error why nothing is done.
+fn refused(why: &str) -> anyhow::Result<u8> {
+    writeln!(io::stderr(), "error: {why}")?;
+    Ok(EXIT_FAILED)
+}
+
+fn default_name(config: &Path) -> PathBuf {
+    let node = load(config).map_or_else(|_| "unknown".to_owned(), |config| config.node.name);
+    format!("edgesync-support-{node}-{}.tar.zst", Timestamp::now().strftime("%Y%m%dT%H%M%SZ")).into()
+}
+
+/// Lines of a name and a value.
+struct Sheet<'a>(&'a mut dyn Write);
+
+impl Sheet<'_> {
+    fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
+        writeln!(self.0, "{name:<10} {value}").map_err(CliError::Output)?;
+        Ok(())
+    }
+}
+
+fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
+    let totals = &found.totals;
+    sheet.line("objects", format!("{} read, {} recorded", found.rows, totals.count))?;
+    sheet.line("revision", format!("{}, the cloud has confirmed {}", totals.revision, found.confirmed))?;
+    sheet.line("epoch", totals.epoch)?;
+    sheet.line("digest", totals.digest)
+}
+
+fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
+    let problems = found.problems();
+    for problem in &problems {
+        sheet.line("damage", problem)?;
+    }
+    if problems.is_empty() {
+        sheet.line("result", "sound: checksums, count, digest and indexes fit")?;
+        return Ok(0);
+    }
+    sheet
+        .line("result", "damaged: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'")?;
+    Ok(EXIT_FAILED)
+}
+
+/// Shows what the agent found and what the cloud said.
+fn online(sheet: &mut Sheet<'_>, answer: &Value) -> anyhow::Result<u8> {
+    let number = |pointer: &str| answer.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let is = |pointer: &str| answer.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
+    let problem = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str);
+    let removed = number("/store/removed") + number("/store/localRemoved") + number("/store/outboxRemoved");
+    match problem("/store/problem") {
+        Some(problem) => {
+            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?;
+        }
+        None if removed > 0 => {
+            sheet.line(
+                "agent",
+                format!("{} rows checked, {removed} damaged ones removed", number("/store/rows")),
+            )?;
+        }
+        None => sheet.line("agent", format!("{} rows checked, none damaged", number("/store/rows")))?,
+    }
+    if !is("/cloud/inSync") {
+        sheet.line("cloud", problem("/cloud/problem").unwrap_or("no answer that can be understood"))?;
+        return Ok(EXIT_FAILED);
+    }
+    let applied = number("/cloud/applied");
+    sheet.line(
+        "cloud",
+        match (is("/cloud/differed"), applied) {
+            (false, 0) => "records the same".to_owned(),
+            (true, 0) => "had other records of this node, which are corrected".to_owned(),
+            (false, applied) => format!("records the same, {applied} changes came meanwhile"),
+            (true, applied) => {
+                format!("had other records of this node: corrected, {applied} changes were sent again")
+            }
+        },
+    )?;
+    Ok(0)
+}
+
+/// What a repair came to.
+struct Repaired {
+    resets: Vec<Reset>,
+    objects: u64,
+    rows_removed: u64,
+    others_removed: u64,
+}
+
+/// Opens the database, which salvages one that cannot be opened, and checks all rows, which mends the others.
+async fn mend(config: &Config) -> Result<Repaired, StoreError> {
+    // Sealed objects stay as they are: the credential that their keys may be wrapped with is the unit's alone, and
+    // without it they would count as lost.
+    let options = EdgeOptions { seal: None, ..agent::store_options(config) };
+    let store = EdgeStore::open(&config.store.path, options)?;
+    let health = store.health();
+    let mut resets: Vec<Reset> = Vec::new();
+    let mut repaired = Repaired { resets: Vec::new(), objects: 0, rows_removed: 0, others_removed: 0 };
+    let mut last = Ok(());
+    // Damage of the structure makes the first check fail and the file new; the second one looks at that.
+    for _ in 0..3 {
+        last = match store.check().await {
+            Ok(report) => {
+                repaired.rows_removed += report.removed;
+                repaired.others_removed += report.local_removed + report.outbox_removed;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        let reset = health.borrow().reset.clone();
+        resets.extend(reset.filter(|reset| resets.last() != Some(reset)));
+        if last.is_ok() {
+            break;
+        }
+    }
+    repaired.objects = store.facts().totals.count;
+    store.close().await;
+    repaired.resets = resets;
+    last.map(|()| repaired)
+}
+
+impl Repaired {
+    fn show(&self, sheet: &mut Sheet<'_>) -> anyhow::Result<u8> {
+        for reset in &self.resets {
+            sheet.line("damage", &reset.cause)?;
+            sheet.line("kept", format!("{} objects", reset.kept))?;
+            sheet
+                .line("lost", format!("{} objects that are known; the cloud sends them again", reset.lost))?;
+            if let Some(aside) = &reset.set_aside {
+                sheet.line("set aside", aside.display())?;
+            }
+        }
+        if self.others_removed > 0 {
+            sheet.line(
+                "removed",
+                format!("{} damaged Leases, Events or items for the cloud", self.others_removed),
+            )?;
+        }
+        let mended = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
+        let result = if mended { "repaired" } else { "nothing was damaged" };
+        sheet.line("result", format!("{result}: {} objects are held", self.objects))?;
+        Ok(0)
+    }
+}
+
+/// Who owns the database: root may repair it, the agent's user must be able to open it afterwards.
+#[derive(Clone, Copy)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::metadata(path)?;
+        Ok(Self { uid: metadata.uid(), gid: metadata.gid() })
+    }
+
+    /// Gives it all files of the database that have come into being.
+    fn give(self, path: &Path) -> anyhow::Result<()> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            bail!("{} names no file", path.display());
+        };
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        for entry in fs::read_dir(directory)?.flatten() {
+            let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
+            let file = entry.path();
+            if theirs && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid)) {
+                chown(&file, Some(self.uid), Some(self.gid))
+                    .with_context(|| format!("giving {} back to its owner", file.display()))?;
+            }
+        }
+        Ok(())
+    }
+}

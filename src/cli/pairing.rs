@@ -1,0 +1,165 @@
+//! `edgesync-cloud token`, `broker-config` and `kubeconfig`.
+
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::args_cloud::{BrokerArgs, OperatorArgs, TokenCommand};
+use super::cloud::client;
+use super::output::Output;
+use super::records::{self, RecordColumn};
+use super::{CliError, Terminal};
+use crate::api::{Client, encode};
+use crate::config::units::show_duration;
+use crate::object::yaml;
+use crate::tls::{self, Certificate, Clock, Identity, Trust};
+
+const TOKENS_PATH: &str = "/edgesync/v1/tokens";
+const BROKER_CONFIG_PATH: &str = "/edgesync/v1/broker-config";
+const OPERATORS_PATH: &str = "/edgesync/v1/operators";
+
+/// What `token list` shows.
+const TOKEN_COLUMNS: &[RecordColumn] = &[
+    RecordColumn::value("id", "/id"),
+    RecordColumn::value("node", "/node"),
+    RecordColumn::value("state", "/state"),
+    RecordColumn::value("uses", "/uses"),
+    RecordColumn::value("used", "/used"),
+    RecordColumn::age("age", "/created"),
+    RecordColumn::value("expires", "/expires"),
+];
+
+/// Creates, lists or revokes tokens.
+pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) -> Result<u8, CliError> {
+    match command {
+        TokenCommand::Create { node, ttl, uses, server } => {
+            let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses });
+            let made: Value = client(server)?.post(TOKENS_PATH, &wanted).await?;
+            // Alone on standard output, so that a script can take it.
+            writeln!(terminal.out, "{}", made["token"].as_str().unwrap_or_default())?;
+            let service = made["cloud"].as_str().unwrap_or("https://HOST:10002");
+            let whom = node.map_or_else(|| "any new node".to_owned(), |node| format!("node '{node}'"));
+            let times = if uses == 1 { "once".to_owned() } else { format!("{uses} times") };
+            writeln!(
+                terminal.err,
+                "For {whom}, {times}, within {}. On the device:\n    edgesync join --cloud {service} --token TOKEN",
+                show_duration(ttl)
+            )?;
+            Ok(0)
+        }
+        TokenCommand::List { output, server } => {
+            let now = Timestamp::now();
+            records::table(&client(server)?, TOKENS_PATH, TOKEN_COLUMNS, output.output, now, terminal)
+                .await?;
+            Ok(0)
+        }
+        TokenCommand::Revoke { id, server } => {
+            let path = format!("{TOKENS_PATH}/{}/revoke", encode(&id));
+            let answer: Value = client(server)?.post(&path, &Value::Null).await?;
+            let was = if answer["revoked"] == true { "revoked" } else { "was of no use any more" };
+            writeln!(terminal.out, "token '{id}' {was}")?;
+            Ok(0)
+        }
+    }
+}
+
+/// Prints the files for a broker, or writes them to a new directory.
+pub(super) async fn broker_config(
+    client: &Client,
+    args: &BrokerArgs,
+    terminal: &mut Terminal<'_>,
+) -> Result<u8, CliError> {
+    let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
+    let wanted = json!({
+        "broker": args.flavor,
+        "directory": installed.as_deref().unwrap_or("/etc/mosquitto/edgesync"),
+        "names": args.names,
+        "port": args.port,
+    });
+    let answer: Map<String, Value> = client.post(BROKER_CONFIG_PATH, &wanted).await?;
+    let files = answer.iter().map(|(name, content)| (name.as_str(), content.as_str().unwrap_or_default()));
+    let Some(directory) = &args.output else {
+        for (name, content) in files {
+            writeln!(terminal.out, "# ---- {name}\n{content}")?;
+        }
+        return Ok(0);
+    };
+    std::fs::DirBuilder::new().mode(0o700).create(directory).map_err(|error| {
+        CliError::Usage(format!(
+            "--output must be a directory that can be made: {}: {error}",
+            directory.display()
+        ))
+    })?;
+    for (name, content) in files {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(directory.join(name))?;
+        file.write_all(content.as_bytes())?;
+        writeln!(terminal.out, "{}", directory.join(name).display())?;
+    }
+    writeln!(
+        terminal.err,
+        "Give the files to the broker's user. How to install them is at the top of the configuration."
+    )?;
+    Ok(0)
+}
+
+/// Prints a kubeconfig for a new operator.
+pub(super) async fn kubeconfig(
+    client: &Client,
+    args: &OperatorArgs,
+    terminal: &mut Terminal<'_>,
+) -> Result<u8, CliError> {
+    let wanted = json!({ "user": args.user, "lifetimeSeconds": args.lifetime.as_secs() });
+    let answer: Value = client.post(OPERATORS_PATH, &wanted).await?;
+    let data = |field: &str| STANDARD.encode(answer[field].as_str().unwrap_or_default());
+    let server = args.api.clone().unwrap_or_else(|| client.address().to_string());
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "edgesync",
+        "clusters": [{ "name": "edgesync", "cluster": {
+            "server": server, "certificate-authority-data": data("ca"),
+        }}],
+        "users": [{ "name": args.user, "user": {
+            "client-certificate-data": data("certificate"), "client-key-data": data("key"),
+        }}],
+        "contexts": [{ "name": "edgesync", "context": { "cluster": "edgesync", "user": args.user } }],
+    });
+    let text = super::output::render(&config, Output::Yaml)?;
+    terminal.out.write_all(text.as_bytes())?;
+    if !server.starts_with("https://") {
+        writeln!(
+            terminal.err,
+            "{server} is without TLS: with api.tls = \"on\" or another address this would be of use."
+        )?;
+    }
+    Ok(0)
+}
+
+/// TLS with the certificate in a kubeconfig.
+pub(super) fn credentials(file: &Path) -> Result<tls::Client, CliError> {
+    let wrong = |problem: String| CliError::Usage(format!("{}: {problem}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let config: Value = yaml::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    let pem = |pointer: &str| {
+        let data =
+            config.pointer(pointer).and_then(Value::as_str).and_then(|data| STANDARD.decode(data).ok());
+        data.and_then(|bytes| String::from_utf8(bytes).ok())
+            .ok_or_else(|| wrong(format!("{pointer} is missing")))
+    };
+    let name = file.display().to_string();
+    let tls = |error: tls::TlsError| wrong(error.to_string());
+    let ca = Certificate::all_from_pem(&name, &pem("/clusters/0/cluster/certificate-authority-data")?)
+        .map_err(tls)?;
+    let chain = pem("/users/0/user/client-certificate-data")? + &pem("/users/0/user/client-key-data")?;
+    let identity = Identity::from_pem(&name, &chain).map_err(tls)?;
+    tls::Client::new(&Trust::new(ca), Some(&identity), Clock::system([])).map_err(tls)
+}

@@ -1,0 +1,340 @@
+//! Who belongs to the fleet: the CA, tokens, certificates of nodes and their revocation, and the service over which
+//! nodes join and renew.
+//!
+//! What is secret is in files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. What is known of
+//! tokens and certificates is in the store. The CA may be the operator's own: `ca.crt` and `ca.key` are taken as they
+//! are found.
+
+mod admission;
+pub(super) mod authority;
+pub(super) mod broker_config;
+mod der;
+mod files;
+pub(super) mod service;
+mod shown;
+#[cfg(test)]
+mod tests;
+pub(super) mod tokens;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+
+use crate::object::name::check_subdomain;
+use crate::object::status::{Result, Status};
+use crate::store::cloud::CloudStore;
+use crate::store::cloud::pairing::TokenRecord;
+use crate::tls::{self, Identity, Subject, Trust};
+
+use authority::Authority;
+use tokens::TokenKey;
+
+/// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
+/// one.
+const CLOUD_LIFETIME: Duration = days(10 * 365);
+/// How old the revocation list becomes without a revocation.
+const LIST_AGE: Duration = days(30);
+/// How often all that is looked after.
+const UPKEEP: Duration = Duration::from_secs(3600);
+/// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
+const KEPT: Duration = days(7);
+/// The longest life of an operator's certificate: it is in no list and can be revoked by a new CA only.
+const OPERATOR_LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
+
+const LIST_FILE: &str = "revoked.crl";
+
+const fn days(days: u64) -> Duration {
+    Duration::from_secs(days * 24 * 3600)
+}
+
+/// What pairing keeps to; `pairing` in the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct PairingOptions {
+    /// Where keys and certificates are.
+    pub(super) directory: std::path::PathBuf,
+    /// Host names and addresses of this machine, for the certificate of its services.
+    pub(super) names: Vec<String>,
+    /// What nodes are told; an empty host stands for the one they asked.
+    pub(super) broker: String,
+    /// The topics' prefix, which nodes are told.
+    pub(super) prefix: String,
+    /// How long certificates of nodes are good.
+    pub(super) lifetime: Duration,
+    /// How long after its end a certificate may still be renewed.
+    pub(super) grace: Duration,
+}
+
+/// Everything about membership; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Pairing {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    authority: Authority,
+    tokens: TokenKey,
+    store: CloudStore,
+    directory: PathBuf,
+    names: Vec<String>,
+    broker: String,
+    prefix: String,
+    state: Mutex<State>,
+    /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
+    publishing: tokio::sync::Mutex<u64>,
+    endpoint: tls::Server,
+    api: tls::Server,
+    joining: tls::Server,
+}
+
+/// What changes while it runs.
+struct State {
+    lifetime: Duration,
+    grace: Duration,
+    identity: Identity,
+    revoked: Revoked,
+}
+
+/// The revocation list that is in force.
+struct Revoked {
+    der: Vec<u8>,
+    made: Timestamp,
+    /// Nodes with no certificate that is not revoked.
+    nodes: HashSet<String>,
+}
+
+/// A token as it is handed out, once.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct NewToken {
+    /// `<fingerprint>.<JWT>`.
+    pub(super) token: String,
+    /// What is kept of it.
+    pub(super) record: TokenRecord,
+}
+
+impl Pairing {
+    /// Opens or makes CA and keys, and reads what is revoked.
+    ///
+    /// # Errors
+    /// Files that cannot be read or made, a CA that is none.
+    pub(super) async fn open(options: PairingOptions, store: CloudStore) -> anyhow::Result<Self> {
+        let PairingOptions { directory, names, broker, prefix, lifetime, grace } = options;
+        let names = shown::all_names(&names);
+        let (directory, names, authority, tokens, identity) = tokio::task::spawn_blocking(move || {
+            let now = now();
+            files::open_directory(&directory)?;
+            let authority = Authority::open(&directory, now)?;
+            let tokens = TokenKey::open(&directory)?;
+            let identity = shown::open(&authority, &directory, &names, now)?;
+            anyhow::Ok((directory, names, authority, tokens, identity))
+        })
+        .await??;
+        let mut number = 0;
+        let revoked = shown::make_list(&authority, &store, &mut number).await?;
+        let list = (directory.join(LIST_FILE), shown::list_pem(&revoked.der));
+        tokio::task::spawn_blocking(move || files::write(&list.0, list.1.as_bytes())).await??;
+        let state = State { lifetime, grace, identity, revoked };
+        let server = |required, grace| {
+            let rule = state.rule(&authority, required, grace);
+            tls::Server::new(
+                &state.identity,
+                &rule,
+                tls::Clock::system([authority.certificate().not_before()]),
+            )
+        };
+        let (endpoint, api, joining) =
+            (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
+        let shared = Shared {
+            authority,
+            tokens,
+            store,
+            directory,
+            names,
+            broker,
+            prefix,
+            state: Mutex::new(state),
+            publishing: tokio::sync::Mutex::new(number),
+            endpoint,
+            api,
+            joining,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What of the options can change while it runs.
+    pub(super) fn reconfigure(&self, lifetime: Duration, grace: Duration) {
+        let mut state = self.state();
+        (state.lifetime, state.grace) = (lifetime, grace);
+        if let Err(error) = self.shared.put_in_force(&state) {
+            tracing::error!("the grace for renewals stays as it was: {error:#}");
+        }
+    }
+
+    /// The CA.
+    pub(super) fn trust(&self) -> Trust {
+        self.shared.authority.trust()
+    }
+
+    /// What this machine's services show. Made anew well before it ends; see [`Pairing::keep`].
+    #[cfg(test)]
+    fn server_identity(&self) -> Identity {
+        self.state().identity.clone()
+    }
+
+    /// What the cloud side shows to an external broker: a new key each time, good for ten years.
+    ///
+    /// # Errors
+    /// The library's.
+    pub(super) fn cloud_identity(&self) -> anyhow::Result<Identity> {
+        let subject = Subject { common_name: tls::CLOUD.to_owned(), ..Subject::default() };
+        self.shared.authority.client(&subject, now(), CLOUD_LIFETIME)
+    }
+
+    /// TLS for the MQTT endpoint: certificates demanded, none expired, none revoked. Follows revocations and renewals.
+    pub(super) fn endpoint_tls(&self) -> tls::Server {
+        self.shared.endpoint.clone()
+    }
+
+    /// TLS for the API: the same rule.
+    pub(super) fn api_tls(&self) -> tls::Server {
+        self.shared.api.clone()
+    }
+
+    /// TLS for joining and renewing: certificates are optional, and may have expired within the grace.
+    pub(super) fn joining_tls(&self) -> tls::Server {
+        self.shared.joining.clone()
+    }
+
+    /// Renews the certificate of the services when it is time, and the revocation list. Never ends.
+    pub(super) async fn keep(&self) {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            if let Err(error) = self.upkeep(now()).await {
+                tracing::error!(
+                    "certificates and tokens are not looked after, next try in an hour: {error:#}"
+                );
+            }
+        }
+    }
+
+    /// What is to be done at this time.
+    async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
+        let (grace, made, identity) = {
+            let state = self.state();
+            (state.grace, state.revoked.made, state.identity.clone())
+        };
+        if shown::ends_soon(&self.shared.authority, &identity, now) {
+            let pairing = self.clone();
+            let fresh = tokio::task::spawn_blocking(move || {
+                let Shared { authority, directory, names, .. } = &*pairing.shared;
+                shown::make(authority, directory, names, now)
+            })
+            .await??;
+            let mut state = self.state();
+            state.identity = fresh;
+            self.shared.put_in_force(&state)?;
+        }
+        let forgotten = self.shared.store.prune_pairing(before(before(now, grace), KEPT)).await?;
+        if forgotten > 0 || after(made, LIST_AGE) < now {
+            self.publish().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers.
+    async fn publish(&self) -> anyhow::Result<()> {
+        let mut number = self.shared.publishing.lock().await;
+        let revoked = shown::make_list(&self.shared.authority, &self.shared.store, &mut number).await?;
+        let pem = shown::list_pem(&revoked.der);
+        {
+            let mut state = self.state();
+            state.revoked = revoked;
+            self.shared.put_in_force(&state)?;
+        }
+        let path = self.shared.directory.join(LIST_FILE);
+        tokio::task::spawn_blocking(move || files::write(&path, pem.as_bytes()))
+            .await?
+            .context("the revocation is in force here, but brokers cannot learn of it")
+    }
+
+    /// Revokes all certificates and tokens of a node. Gives how many certificates it were. Connections must be cut by
+    /// whoever has them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn revoke_node(&self, node: &str) -> Result<usize> {
+        let revoked = self.shared.store.revoke_certificates(node, now()).await.map_err(Status::internal)?;
+        // Also without any: what failed the last time is made up for.
+        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+        Ok(revoked)
+    }
+
+    /// Whether a node's certificates are revoked and it has joined with no new token since: nothing that comes in its
+    /// name is listened to, whatever an external broker lets through.
+    pub(super) fn is_revoked(&self, node: &str) -> bool {
+        self.state().revoked.nodes.contains(node)
+    }
+
+    /// A certificate for an operator of the API.
+    ///
+    /// # Errors
+    /// A bad name; the library's.
+    pub(super) async fn operator(&self, name: &str, lifetime: Duration) -> Result<Identity> {
+        check_subdomain(name)
+            .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
+        if !OPERATOR_LIFETIME.contains(&lifetime) {
+            return Err(Status::bad_request(
+                "the certificate of an operator must be good for 1 minute to 10 years",
+            ));
+        }
+        let subject = Subject { common_name: name.to_owned(), organization: tls::OPERATORS.to_owned() };
+        let signed = self.shared.authority.client(&subject, now(), lifetime);
+        signed.map_err(|error| Status::internal(format!("{error:#}")))
+    }
+
+    /// The revocation list, PEM, for brokers.
+    pub(super) fn revocation_list(&self) -> String {
+        shown::list_pem(&self.state().revoked.der)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// All services show and demand what the state says.
+    fn put_in_force(&self, state: &State) -> anyhow::Result<()> {
+        for (server, required, grace) in [
+            (&self.endpoint, true, Duration::ZERO),
+            (&self.api, true, Duration::ZERO),
+            (&self.joining, false, state.grace),
+        ] {
+            server.replace(&state.identity, &state.rule(&self.authority, required, grace))?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn rule(&self, authority: &Authority, required: bool, grace: Duration) -> tls::ClientRule {
+        let revoked = vec![self.revoked.der.clone()];
+        tls::ClientRule { trust: authority.trust(), revoked, required, expired_grace: grace }
+    }
+}
+
+/// Now, with the precision of certificates: seconds.
+pub(super) fn now() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn after(time: Timestamp, duration: Duration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+fn before(time: Timestamp, duration: Duration) -> Timestamp {
+    time.checked_sub(duration).unwrap_or(Timestamp::UNIX_EPOCH)
+}

@@ -1,0 +1,212 @@
+//! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on a port of its own.
+//! The first two are KubeEdge's. A refusal is a line of text, which is shown on the device.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{Pairing, now};
+use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
+use crate::join::Membership;
+use crate::object::status::{Reason, Result, Status};
+use crate::tls::Certificate;
+
+/// The most connections at a time; more wait.
+const MAX_CONNECTIONS: usize = 256;
+/// How long a connection may last: the handshake, and the requests with their answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest request for a certificate. One with an RSA key of 8192 bits has 2.3 KB.
+const MAX_BODY: usize = 16 << 10;
+/// How long to wait after a connection could not be taken: too many files are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The join service, listening.
+pub(crate) struct JoinService {
+    listener: TcpListener,
+    address: SocketAddr,
+    pairing: Pairing,
+}
+
+impl JoinService {
+    /// Listens.
+    ///
+    /// # Errors
+    /// The address is taken.
+    pub(crate) async fn bind(address: SocketAddr, pairing: Pairing) -> anyhow::Result<Self> {
+        let failed = || format!("the join service cannot listen on {address}");
+        let listener = TcpListener::bind(address).await.with_context(failed)?;
+        let address = listener.local_addr().with_context(failed)?;
+        Ok(Self { listener, address, pairing })
+    }
+
+    /// Where.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stopped` changes or its sender is gone. At most so many connections at a time as a small machine
+    /// can take (256); more wait. Slow ones are cut after 30 s.
+    pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        // Dropped at the end, and with it the connections.
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                _ = stopped.changed() => return,
+                Some(_) = connections.join_next() => {}
+                taken = self.take(&places) => match taken {
+                    Ok((stream, peer, place)) => {
+                        let pairing = self.pairing.clone();
+                        connections.spawn(async move {
+                            if timeout(PATIENCE, connection(pairing, stream, peer)).await.is_err() {
+                                tracing::debug!(%peer, "a connection to the join service was too slow");
+                            }
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!("the join service cannot take a connection: {error}");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// The next connection, when there is a place for one.
+    async fn take(
+        &self,
+        places: &Arc<Semaphore>,
+    ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+        let (stream, peer) = self.listener.accept().await?;
+        Ok((stream, peer, place))
+    }
+}
+
+async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr) {
+    let (stream, shown) = match pairing.joining_tls().accept(stream).await {
+        Ok(accepted) => accepted,
+        Err(error) => {
+            tracing::debug!(%peer, "no TLS with the join service: {error}");
+            return;
+        }
+    };
+    let shown = shown.map(Arc::new);
+    let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: PATIENCE };
+    let answer = move |question: Question| {
+        let (pairing, shown) = (pairing.clone(), shown.clone());
+        async move { reply(answer(&pairing, shown.as_deref(), &question).await, peer) }
+    };
+    serve_connection(stream, limits, Arc::new(answer)).await;
+}
+
+/// An answer that is no refusal.
+struct Answer {
+    media: &'static str,
+    body: Vec<u8>,
+}
+
+async fn answer(pairing: &Pairing, shown: Option<&Certificate>, question: &Question) -> Result<Answer> {
+    let path = question.path.split('?').next().unwrap_or_default();
+    let der = |certificate: &Certificate| Answer {
+        media: "application/octet-stream",
+        body: certificate.der().to_vec(),
+    };
+    match (path, question.method.as_str()) {
+        ("/ca.crt", "GET") => Ok(der(pairing.shared.authority.certificate())),
+        ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(pairing, shown, question).await?)),
+        ("/edgesync/v1/join", "GET") => membership(pairing, shown),
+        ("/ca.crt" | "/edge.crt" | "/edgesync/v1/join", _) => {
+            Err(Status::new(Reason::MethodNotAllowed, "use GET"))
+        }
+        _ => Err(Status::new(
+            Reason::NotFound,
+            "this is the join service of edgesync: it has /ca.crt, /edge.crt and /edgesync/v1/join",
+        )),
+    }
+}
+
+/// A token counts before a certificate: whoever sends one wants to join anew.
+async fn certificate(
+    pairing: &Pairing,
+    shown: Option<&Certificate>,
+    question: &Question,
+) -> Result<Certificate> {
+    let named = question.header("nodename");
+    if let Some(bearer) = bearer(question) {
+        let Some(node) = named else {
+            return Err(Status::bad_request("the header NodeName must say which node asks"));
+        };
+        return pairing.join(bearer, node, &question.body).await;
+    }
+    let Some(shown) = shown else {
+        return Err(Status::new(
+            Reason::Unauthorized,
+            "a token is needed to join (header Authorization: Bearer …), or a certificate to renew it; create a token \
+             with 'edgesync-cloud token create'",
+        ));
+    };
+    let node = named.or(shown.node()).unwrap_or_default();
+    pairing.renew(shown, node, &question.body).await
+}
+
+/// The token of the header `Authorization`; an empty one is none.
+fn bearer(question: &Question) -> Option<&str> {
+    let (scheme, token) = question.header("authorization")?.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> {
+    let Some((shown, node)) = shown.and_then(|shown| Some((shown, shown.node()?))) else {
+        return Err(Status::new(
+            Reason::Unauthorized,
+            "the certificate of a node is needed: join first ('edgesync join')",
+        ));
+    };
+    // Expired ones are let in here, for renewals; revoked ones are not.
+    if shown.not_after() <= now() {
+        let message = format!("the certificate has ended on {}: renew it first", shown.not_after());
+        return Err(Status::new(Reason::Forbidden, message));
+    }
+    let membership = Membership {
+        node: node.to_owned(),
+        broker: pairing.shared.broker.clone(),
+        prefix: pairing.shared.prefix.clone(),
+        time: now().to_string(),
+    };
+    let body = serde_json::to_vec(&membership).map_err(Status::internal)?;
+    Ok(Answer { media: "application/json", body })
+}
+
+/// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
+fn reply(answer: Result<Answer>, peer: SocketAddr) -> Reply {
+    let (code, media, body) = match answer {
+        Ok(answer) => (200, answer.media, answer.body),
+        Err(status) if status.code >= 500 => {
+            tracing::error!(%peer, "a request to the join service has failed: {}", status.message);
+            let message = "the cloud side has failed: try again; its log says why\n";
+            (status.code, "text/plain; charset=utf-8", message.into())
+        }
+        Err(status) => {
+            tracing::info!(%peer, code = status.code, "refused to join or renew: {}", status.message);
+            (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
+        }
+    };
+    let mut headers = vec![("content-type".to_owned(), media.to_owned())];
+    match code {
+        401 => headers.push(("www-authenticate".to_owned(), "Bearer".to_owned())),
+        405 => headers.push(("allow".to_owned(), "GET, POST".to_owned())),
+        429 => headers.push(("retry-after".to_owned(), "3600".to_owned())),
+        _ => {}
+    }
+    Reply { code, headers, body }
+}

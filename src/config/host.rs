@@ -1,0 +1,107 @@
+//! Hosts and ports in addresses of services.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use super::slot::quote;
+
+/// The port of the join service, KubeEdge's.
+const JOIN_PORT: u16 = 10_002;
+const JOIN_URL: &str = "an address such as \"https://cloud.example:10002\"";
+
+/// Where the join service is: `https://HOST:PORT`; the port is 10002 unless given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinUrl {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl FromStr for JoinUrl {
+    type Err = String;
+
+    /// Reads it; the error says what it must be.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| format!("must be {JOIN_URL}, not {}{why}", quote(text));
+        let rest = text.strip_prefix("https://").ok_or_else(|| refused(""))?;
+        let (host, port) = split(rest.strip_suffix('/').unwrap_or(rest)).map_err(refused)?;
+        Ok(Self { host, port: port.unwrap_or(JOIN_PORT) })
+    }
+}
+
+impl fmt::Display for JoinUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "https://{}", join(&self.host, self.port))
+    }
+}
+
+/// Reads `host`, `host:port`, `[address]` or `[address]:port`. The error is the end of a sentence.
+pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) if host.parse::<Ipv6Addr>().is_ok() => match rest {
+            "" => (host, None),
+            rest => (host, Some(rest.strip_prefix(':').ok_or("")?)),
+        },
+        Some(_) => return Err(""),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let host_ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':');
+    if host.is_empty() || host.len() > 253 || !host.bytes().all(host_ok) {
+        return Err("");
+    }
+    match port.map(str::parse) {
+        None => Ok((host.to_owned(), None)),
+        Some(Ok(port)) if port > 0 => Ok((host.to_owned(), Some(port))),
+        Some(_) => Err(": the port must be between 1 and 65535"),
+    }
+}
+
+/// The other way round.
+pub(super) fn join(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// The host name in lower case, as node names are; empty if the system gives none.
+#[must_use]
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn join_services_are_read_with_and_without_port() {
+        for (text, shown) in [
+            ("https://cloud.example", "https://cloud.example:10002"),
+            ("https://cloud.example/", "https://cloud.example:10002"),
+            ("https://192.0.2.1:444", "https://192.0.2.1:444"),
+            ("https://[::1]", "https://[::1]:10002"),
+            ("https://[::1]:1", "https://[::1]:1"),
+        ] {
+            let url: JoinUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(url));
+        }
+        for bad in [
+            "",
+            "cloud.example:10002",
+            "http://a",
+            "https://",
+            "https://a:0",
+            "https://a:x",
+            "https://a b",
+            "https://[::1",
+        ] {
+            let problem = bad.parse::<JoinUrl>().unwrap_err();
+            assert!(problem.starts_with("must be an address such as"), "{bad}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What to do about an error, beyond its own words.
+
+use std::io;
+
+use jiff::Timestamp;
+
+use super::JoinError;
+use crate::join::calls::CallError;
+use crate::join::files::FilesError;
+use crate::tls::HandshakeError;
+
+/// Clocks that differ by no more than this are right enough, in seconds.
+const TOLERATED: i64 = 300;
+
+impl JoinError {
+    /// Whether nobody has answered.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Call(error) => error.is_unreachable(),
+            Self::BrokerSilent { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// What to do, where the error itself does not say it.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        match self {
+            Self::Call(error) => of_call(error),
+            Self::Clock { .. } => {
+                Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
+            }
+            Self::Files(FilesError::Io { source, .. }) => of_files(source.kind()).map(str::to_owned),
+            Self::CloudCore { .. } => Some("give --cloud the address of an edgesync-cloud".into()),
+            _ => None,
+        }
+    }
+}
+
+fn of_call(error: &CallError) -> Option<String> {
+    let advice = match error {
+        CallError::Tls(error) => return of_handshake(error),
+        CallError::Refused { code: 401, .. } => {
+            "a token counts for a limited time and number of uses; a new one comes from 'edgesync-cloud token create' \
+             on the cloud side"
+        }
+        CallError::Refused { code: 403, .. } => {
+            "a token may be bound to one node: compare --node with 'edgesync-cloud token list' on the cloud side"
+        }
+        CallError::Refused { code: 409, .. } => {
+            "give this device another name with --node; if it replaces the other one, run 'edgesync-cloud node revoke \
+             NAME' on the cloud side first"
+        }
+        CallError::Refused { code: 429, .. } => "wait a minute and join again",
+        CallError::Unexpected { code: 500.., .. } => {
+            "look into the log of edgesync-cloud (journalctl -u edgesync-cloud), then join again"
+        }
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+fn of_handshake(error: &HandshakeError) -> Option<String> {
+    let advice = match error {
+        HandshakeError::OtherAuthority { .. } => {
+            "somebody else answers than the one whose CA was checked a moment ago: check the address, and what stands \
+             between"
+        }
+        HandshakeError::OtherName { host, names } => {
+            let add =
+                format!("add {host} to pairing.names in the configuration of edgesync-cloud and restart it");
+            return Some(match names.is_empty() {
+                true => add,
+                false => format!("give --cloud one of these names ({}), or {add}", names.join(", ")),
+            });
+        }
+        HandshakeError::NotTls { .. } => {
+            "that is the port of something else: give --cloud the port of the join service, 10002 unless changed"
+        }
+        HandshakeError::Network { .. } => {
+            "check that the port is that of the join service (10002 unless changed), and what stands between"
+        }
+        HandshakeError::Refused { .. } => "join again with --force and a new token",
+        HandshakeError::OutsideItsTime { .. } => return None,
+    };
+    Some(advice.to_owned())
+}
+
+fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
+    match kind {
+        io::ErrorKind::PermissionDenied => Some("run the command as root"),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Some("make room on the disk and join again")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Some("the disk is mounted read-only: mount it writable and join again")
+        }
+        _ => None,
+    }
+}
+
+/// The end of a message about a time: what the cloud's clock shows.
+pub(super) fn beside(now: Timestamp, cloud: Option<Timestamp>) -> String {
+    match cloud.and_then(|cloud| wrong_clock(now, cloud)) {
+        Some(difference) => format!("; {difference}"),
+        None => String::new(),
+    }
+}
+
+/// What to say of a clock that differs from the cloud's by more than a few minutes.
+pub(super) fn wrong_clock(now: Timestamp, cloud: Timestamp) -> Option<String> {
+    let seconds = now.as_second().saturating_sub(cloud.as_second());
+    if seconds.saturating_abs() <= TOLERATED {
+        return None;
+    }
+    let (size, unit) = match seconds.saturating_abs() {
+        seconds @ ..7_200 => (seconds / 60, "minutes"),
+        seconds @ ..172_800 => (seconds / 3_600, "hours"),
+        seconds @ ..63_072_000 => (seconds / 86_400, "days"),
+        seconds => (seconds / 31_557_600, "years"),
+    };
+    let direction = if seconds > 0 { "ahead of" } else { "behind" };
+    let whole = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
+    Some(format!(
+        "the clock of this device shows {}, {size} {unit} {direction} the cloud's, which shows {}",
+        whole(now),
+        whole(cloud)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::JoinUrl;
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn clocks_are_compared_in_words() {
+        let cloud = time("2026-11-21T10:00:00Z");
+        assert_eq!(wrong_clock(time("2026-11-21T10:05:00Z"), cloud), None);
+        assert_eq!(wrong_clock(time("2026-11-21T09:55:00Z"), cloud), None);
+        for (now, words) in [
+            ("2026-11-21T10:05:01Z", "5 minutes ahead of"),
+            ("2026-11-21T06:59:00Z", "3 hours behind"),
+            ("2026-12-01T10:00:00Z", "10 days ahead of"),
+            ("2036-11-22T10:00:00Z", "10 years ahead of"),
+            ("1970-01-01T00:00:09Z", "56 years behind"),
+        ] {
+            let said = wrong_clock(time(now), cloud).unwrap();
+            let expected = format!(
+                "the clock of this device shows {now}, {words} the cloud's, which shows 2026-11-21T10:00:00Z"
+            );
+            assert_eq!(said, expected);
+        }
+        assert_eq!(beside(cloud, None), "");
+        assert!(wrong_clock(Timestamp::MIN, Timestamp::MAX).is_some());
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        let host = "cloud.example".to_owned();
+        let url: JoinUrl = "https://cloud.example".parse().unwrap();
+        let refused = |code| CallError::Refused { code, message: "no".into() };
+        let names = vec!["10.0.0.1".to_owned(), "hub.example".to_owned()];
+        let other_name = HandshakeError::OtherName { host: host.clone(), names };
+        let not_tls = HandshakeError::NotTls { host: host.clone(), problem: "HTTP".into() };
+        let silent = CallError::Unreachable { url, problem: "check it".into() };
+        for (error, words, unreachable) in [
+            (refused(401), &["token create"][..], false),
+            (refused(403), &["--node", "token list"], false),
+            (refused(409), &["--node", "node revoke"], false),
+            (CallError::Tls(other_name), &["10.0.0.1, hub.example", "pairing.names", "cloud.example"], false),
+            (CallError::Tls(not_tls), &["10002"], false),
+            (CallError::Tls(HandshakeError::Network { host, problem: "eof".into() }), &["10002"], true),
+            (silent, &[], true),
+        ] {
+            let error = JoinError::Call(error);
+            assert_eq!(error.is_unreachable(), unreachable, "{error}");
+            let advice = error.advice().unwrap_or_default();
+            assert!(words.iter().all(|word| advice.contains(word)), "{error}: {advice}");
+        }
+        let denied = |kind: io::ErrorKind| {
+            JoinError::Files(FilesError::Io { what: "write", path: "/etc/x".into(), source: kind.into() })
+        };
+        assert!(denied(io::ErrorKind::PermissionDenied).advice().unwrap().contains("root"));
+        assert!(denied(io::ErrorKind::StorageFull).advice().unwrap().contains("room"));
+        assert_eq!(denied(io::ErrorKind::Other).advice(), None);
+    }
+}

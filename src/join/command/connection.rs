@@ -1,0 +1,102 @@
+//! One connection to the broker, as the agent makes it, to see that the node is let in.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::JoinError;
+use crate::agent;
+use crate::config::edge::Config;
+use crate::join::files::FilesError;
+use crate::link::{Cause, Link, LinkEvent, LinkOptions, Topics};
+use crate::tls::{Certificate, Client, Clock, Identity, Trust};
+
+/// How much longer than the link itself its owner waits.
+const BEYOND: Duration = Duration::from_secs(5);
+
+/// Why the broker did not let the node in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NotConnected {
+    /// It answers, and refuses.
+    Refused(String),
+    /// Nobody answers.
+    Silent(String),
+}
+
+/// Whether an agent runs here; its connection must not be thrown out by another one.
+pub(super) fn agent_runs(config: &Config) -> bool {
+    UnixStream::connect(&config.api.socket).is_ok()
+}
+
+/// Connects once, with the topics of the agent but without its presence.
+pub(super) async fn check(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<(), JoinError> {
+    let options = link_options(config, ca, identity, clock)?;
+    connect(options).await.map_err(|error| {
+        let broker = config.link.broker.to_string();
+        match error {
+            NotConnected::Refused(problem) => JoinError::Broker { broker, problem },
+            NotConnected::Silent(problem) => JoinError::BrokerSilent { broker, problem },
+        }
+    })
+}
+
+fn link_options(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<LinkOptions, JoinError> {
+    let node = &config.node.name;
+    let mut options =
+        agent::configured_link(&config.link).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+    let topics = Topics::new(&config.link.prefix).map_err(|error| JoinError::Other(error.to_string()))?;
+    options.username.get_or_insert_with(|| node.clone());
+    options.subscriptions = vec![topics.down(node), topics.cloud()];
+    if config.link.broker.tls {
+        let trust = match &config.link.ca_file {
+            None => ca.to_vec(),
+            Some(path) => {
+                let failed = |source| FilesError::Io { what: "read", path: path.clone(), source };
+                let text = std::fs::read_to_string(path).map_err(failed)?;
+                Certificate::all_from_pem(&path.display().to_string(), &text)?
+            }
+        };
+        options.tls = Some(Client::new(&Trust::new(trust), Some(identity), clock)?);
+    }
+    Ok(options)
+}
+
+/// Waits for the first outcome of a link.
+async fn connect(options: LinkOptions) -> Result<(), NotConnected> {
+    let patience = options.connect_timeout + BEYOND;
+    let (link, mut events) = Link::spawn(options);
+    let outcome = async {
+        loop {
+            match events.recv().await {
+                Some(LinkEvent::Connected { .. }) => return Ok(()),
+                Some(LinkEvent::Disconnected { cause, .. }) => return Err(failure(&cause)),
+                Some(_) => {}
+                None => return Err(NotConnected::Silent("the connection was given up".into())),
+            }
+        }
+    };
+    let late = || Err(NotConnected::Silent(format!("nothing was heard for {patience:?}")));
+    let outcome = timeout(patience, outcome).await.unwrap_or_else(|_| late());
+    link.shutdown(Vec::new(), Duration::from_secs(1)).await;
+    outcome
+}
+
+fn failure(cause: &Cause) -> NotConnected {
+    match cause.label() {
+        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => {
+            NotConnected::Silent(cause.to_string())
+        }
+        _ => NotConnected::Refused(cause.to_string()),
+    }
+}

@@ -1,0 +1,140 @@
+//! A join service that answers what a test tells it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::authority::{Authority, time};
+use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
+use crate::config::JoinUrl;
+use crate::join::Membership;
+use crate::join::token::Token;
+use crate::tls::{Certificate, ClientRule, Clock, Identity, Server, Trust};
+
+/// What the clock of these clouds shows.
+pub(in crate::join) const CLOUD_TIME: &str = "2026-11-21T12:00:00Z";
+
+/// A request as the service saw it: the question, and the name of the node whose certificate was shown.
+#[derive(Clone, Debug)]
+pub(in crate::join) struct Asked {
+    pub(in crate::join) question: Question,
+    pub(in crate::join) shown: Option<String>,
+}
+
+/// The service.
+pub(in crate::join) struct Service {
+    pub(in crate::join) url: JoinUrl,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(in crate::join) fn reply(code: u16, body: impl Into<Vec<u8>>) -> Reply {
+    Reply { code, headers: Vec::new(), body: body.into() }
+}
+
+/// A server's clock that is right.
+pub(in crate::join) fn cloud_now() -> jiff::Timestamp {
+    time(CLOUD_TIME)
+}
+
+impl Service {
+    /// A service that shows `identity`, believes the CA, and answers with `answer`.
+    pub(in crate::join) async fn start(
+        authority: &Authority,
+        identity: &Identity,
+        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let rule = ClientRule {
+            trust: Trust::new(vec![authority.ca.clone()]),
+            revoked: Vec::new(),
+            required: false,
+            expired_grace: Duration::from_secs(90 * 86_400),
+        };
+        let server = Server::new(identity, &rule, Clock::of(cloud_now, [])).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (server, kept, answer) = (server.clone(), Arc::clone(&kept), Arc::clone(&answer));
+                tokio::spawn(async move {
+                    let Ok((stream, shown)) = server.accept(stream).await else { return };
+                    let shown = shown.as_ref().and_then(Certificate::node).map(str::to_owned);
+                    let answer = move |question: Question| {
+                        let asked = Asked { question, shown: shown.clone() };
+                        let reply = answer(&asked);
+                        kept.lock().unwrap().push(asked);
+                        std::future::ready(reply)
+                    };
+                    let limits = ExchangeLimits { body_bytes: 1 << 16, patience: Duration::from_secs(30) };
+                    serve_connection(stream, limits, Arc::new(answer)).await;
+                });
+            }
+        });
+        Self { url: JoinUrl { host: "127.0.0.1".into(), port }, asked, task }
+    }
+
+    /// A service that lets every node join.
+    pub(in crate::join) async fn of_cloud(authority: Arc<Authority>, broker: &str) -> Self {
+        let identity = server_identity(&authority);
+        let (answering, broker) = (Arc::clone(&authority), broker.to_owned());
+        Self::start(&authority, &identity, move |asked| cloud(&answering, &broker, asked)).await
+    }
+
+    /// What was asked so far.
+    pub(in crate::join) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+pub(in crate::join) fn server_identity(authority: &Authority) -> Identity {
+    authority.server(
+        &["127.0.0.1", "cloud.example"],
+        time("2026-11-01T00:00:00Z"),
+        time("2027-11-01T00:00:00Z"),
+    )
+}
+
+/// A token of the authority's cloud.
+pub(in crate::join) fn token(authority: &Authority) -> Token {
+    format!("{}.head.claims.signature", authority.ca.fingerprint()).parse().unwrap()
+}
+
+/// What a cloud answers that lets every node join.
+pub(in crate::join) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> Reply {
+    let question = &asked.question;
+    match question.path.as_str() {
+        "/ca.crt" => reply(200, authority.ca.der()),
+        "/edge.crt" => {
+            let node = question.header("nodename").unwrap_or_default();
+            let by_token = question.header("authorization") == Some("Bearer head.claims.signature");
+            if !by_token && asked.shown.as_deref() != Some(node) {
+                return reply(401, "the token has expired");
+            }
+            let (from, until) = (time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
+            reply(200, authority.sign(&question.body, node, from, until))
+        }
+        "/edgesync/v1/join" => match &asked.shown {
+            None => reply(401, "no certificate"),
+            Some(node) => {
+                let membership = Membership {
+                    node: node.clone(),
+                    broker: broker.to_owned(),
+                    prefix: "plant/v1".into(),
+                    time: CLOUD_TIME.into(),
+                };
+                reply(200, serde_json::to_vec(&membership).unwrap())
+            }
+        },
+        _ => reply(404, "no such path"),
+    }
+}

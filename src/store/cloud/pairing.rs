@@ -1,0 +1,362 @@
+//! What is known of tokens and certificates. Migration `cloud/0004_pairing.sql`.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde::Serialize;
+
+use super::objects::Tx;
+use super::{CloudError, CloudStore};
+
+/// The most certificates of a node that have neither ended nor been revoked: a node that renews without end does not
+/// fill the database.
+pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
+/// About what a row takes in the queue and in the transaction.
+const ROW_BYTES: usize = 512;
+
+/// A token, without its signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRecord {
+    /// Its id.
+    pub id: String,
+    /// The only node that it is for.
+    pub node: Option<String>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Until when it can be used.
+    pub expires: Timestamp,
+    /// How often it could be used at first.
+    pub uses: u32,
+    /// How often it has been used.
+    pub used: u32,
+    /// When it was revoked.
+    pub revoked: Option<Timestamp>,
+}
+
+/// A certificate of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateRecord {
+    /// Its serial number in hexadecimal.
+    pub serial: String,
+    /// The node.
+    pub node: String,
+    /// From when it is valid.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+    /// When it was revoked.
+    pub revoked: Option<Timestamp>,
+}
+
+/// Why a certificate is not recorded, and so not given out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairingRefusal {
+    /// There is no such token: the database is another one than the token was made with.
+    #[error("the token is not known here")]
+    UnknownToken,
+    /// It was revoked.
+    #[error("the token was revoked")]
+    RevokedToken,
+    /// It has been used as often as it may.
+    #[error("the token has been used already, as often as it may")]
+    UsedUp,
+    /// It is for another node.
+    #[error("the token is for node '{0}' only")]
+    OtherNode(String),
+    /// Another device has joined under this name, and the token is not bound to it.
+    #[error("the name '{0}' is taken")]
+    NameTaken(String),
+    /// The certificate that was shown is revoked, or not known.
+    #[error("the certificate is revoked")]
+    Revoked,
+    /// The node has [`MAX_CERTIFICATES_PER_NODE`] certificates already.
+    #[error("the node has {MAX_CERTIFICATES_PER_NODE} certificates that have not ended")]
+    TooMany,
+}
+
+/// What is revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revocations {
+    /// Serial numbers of certificates, and when each was revoked.
+    pub serials: Vec<(String, Timestamp)>,
+    /// Nodes that have certificates, all of them revoked.
+    pub nodes: Vec<String>,
+}
+
+impl CloudStore {
+    /// Records a token.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn put_token(&self, token: TokenRecord) -> Result<(), CloudError> {
+        self.write(ROW_BYTES, move |tx| {
+            let mut insert = tx.conn.prepare_cached(
+                "INSERT INTO tokens (id, node, created, expires, uses, used, revoked)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?;
+            insert.execute((
+                &token.id,
+                &token.node,
+                token.created.as_second(),
+                token.expires.as_second(),
+                token.uses,
+                token.used,
+                token.revoked.map(Timestamp::as_second),
+            ))?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// All tokens, newest first.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn tokens(&self) -> Result<Vec<TokenRecord>, CloudError> {
+        self.readers
+            .run(|conn| {
+                let mut select = conn.prepare_cached(
+                    "SELECT id, node, created, expires, uses, used, revoked FROM tokens ORDER BY created DESC, id",
+                )?;
+                let rows = select.query_map([], token)?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })
+            .await
+    }
+
+    /// Revokes a token; none if there is no such token, and else whether it was of use before.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn revoke_token(&self, id: &str, now: Timestamp) -> Result<Option<bool>, CloudError> {
+        let id = id.to_owned();
+        self.write(ROW_BYTES, move |tx| {
+            let Some(token) = find_token(tx.conn, &id)? else { return Ok(None) };
+            tx.conn
+                .prepare_cached("UPDATE tokens SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL")?
+                .execute((&id, now.as_second()))?;
+            Ok(Some(token.is_of_use(now)))
+        })
+        .await
+    }
+
+    /// Counts a use of a token and records the certificate that it led to, in one transaction. A token that is not
+    /// bound to a node gives no certificate for a name that is taken: one under which a certificate has been given out
+    /// that is not revoked and ends after `held_since` (with a grace for renewals that is earlier than `now`). A node
+    /// that was revoked comes back by this: its older certificates stay revoked.
+    ///
+    /// # Errors
+    /// The store's; inside, why not.
+    pub async fn spend_token(
+        &self,
+        id: &str,
+        certificate: CertificateRecord,
+        now: Timestamp,
+        held_since: Timestamp,
+    ) -> Result<Result<(), PairingRefusal>, CloudError> {
+        let id = id.to_owned();
+        self.write(2 * ROW_BYTES, move |tx| {
+            if let Err(refusal) = tx.check_token(&id, &certificate.node, now, held_since)? {
+                return Ok(Err(refusal));
+            }
+            tx.conn.prepare_cached("UPDATE tokens SET used = used + 1 WHERE id = ?1")?.execute([&id])?;
+            tx.put_certificate(&certificate)?;
+            Ok(Ok(()))
+        })
+        .await
+    }
+
+    /// Records the certificate of a renewal. The one that was shown must be known, of the same node and not revoked.
+    ///
+    /// # Errors
+    /// The store's; inside, why not.
+    pub async fn renew_certificate(
+        &self,
+        shown: &str,
+        certificate: CertificateRecord,
+        now: Timestamp,
+    ) -> Result<Result<(), PairingRefusal>, CloudError> {
+        let shown = shown.to_owned();
+        self.write(ROW_BYTES, move |tx| {
+            let good: Option<i64> = tx
+                .conn
+                .prepare_cached(
+                    "SELECT 1 FROM certificates WHERE serial = ?1 AND node = ?2 AND revoked IS NULL",
+                )?
+                .query_row((&shown, &certificate.node), |row| row.get(0))
+                .optional()?;
+            if good.is_none() {
+                return Ok(Err(PairingRefusal::Revoked));
+            }
+            if tx.held(&certificate.node, now)? >= MAX_CERTIFICATES_PER_NODE {
+                return Ok(Err(PairingRefusal::TooMany));
+            }
+            tx.put_certificate(&certificate)?;
+            Ok(Ok(()))
+        })
+        .await
+    }
+
+    /// Revokes all certificates of a node and all tokens that are bound to it. Gives the number of certificates.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn revoke_certificates(&self, node: &str, now: Timestamp) -> Result<usize, CloudError> {
+        let node = node.to_owned();
+        self.write(ROW_BYTES, move |tx| {
+            let revoke = |table: &str| {
+                let sql = format!("UPDATE {table} SET revoked = ?2 WHERE node = ?1 AND revoked IS NULL");
+                tx.conn.prepare_cached(&sql)?.execute((&node, now.as_second()))
+            };
+            revoke("tokens")?;
+            Ok(revoke("certificates")?)
+        })
+        .await
+    }
+
+    /// All certificates; of a node if one is given.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn certificates(&self, node: Option<&str>) -> Result<Vec<CertificateRecord>, CloudError> {
+        let node = node.map(str::to_owned);
+        self.readers
+            .run(move |conn| {
+                let mut select = conn.prepare_cached(
+                    "SELECT serial, node, not_before, not_after, revoked FROM certificates
+                     WHERE ?1 IS NULL OR node = ?1 ORDER BY node, not_before, serial",
+                )?;
+                let rows = select.query_map([&node], certificate)?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })
+            .await
+    }
+
+    /// What is revoked.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn revocations(&self) -> Result<Revocations, CloudError> {
+        self.readers
+            .run(|conn| {
+                let mut serials = conn.prepare_cached(
+                    "SELECT serial, revoked FROM certificates WHERE revoked IS NOT NULL ORDER BY serial",
+                )?;
+                let serials = serials.query_map([], |row| Ok((row.get(0)?, time(row, 1)?)))?;
+                let serials = serials.collect::<Result<_, _>>()?;
+                let mut nodes = conn.prepare_cached(
+                    "SELECT DISTINCT node FROM certificates AS one WHERE revoked IS NOT NULL AND NOT EXISTS (
+                       SELECT 1 FROM certificates AS other WHERE other.node = one.node AND other.revoked IS NULL
+                     )",
+                )?;
+                let nodes = nodes.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                Ok(Revocations { serials, nodes })
+            })
+            .await
+    }
+
+    /// Forgets tokens and certificates (also revoked ones) that ended before this time: nobody can use them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn prune_pairing(&self, before: Timestamp) -> Result<usize, CloudError> {
+        let before = before.as_second();
+        self.write(ROW_BYTES, move |tx| {
+            let tokens = tx.conn.execute("DELETE FROM tokens WHERE expires < ?1", [before])?;
+            let certificates = tx.conn.execute("DELETE FROM certificates WHERE not_after < ?1", [before])?;
+            Ok(tokens + certificates)
+        })
+        .await
+    }
+}
+
+impl TokenRecord {
+    /// Whether somebody can join with it.
+    #[must_use]
+    pub fn is_of_use(&self, now: Timestamp) -> bool {
+        self.revoked.is_none() && self.used < self.uses && now < self.expires
+    }
+}
+
+impl Tx<'_> {
+    /// Whether a token is good for a certificate of this node.
+    fn check_token(
+        &self,
+        id: &str,
+        node: &str,
+        now: Timestamp,
+        held_since: Timestamp,
+    ) -> Result<Result<(), PairingRefusal>, CloudError> {
+        let Some(token) = find_token(self.conn, id)? else { return Ok(Err(PairingRefusal::UnknownToken)) };
+        let refusal = match &token.node {
+            _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
+            Some(only) if only != node => PairingRefusal::OtherNode(only.clone()),
+            _ if token.used >= token.uses => PairingRefusal::UsedUp,
+            None if self.held(node, held_since)? > 0 => PairingRefusal::NameTaken(node.to_owned()),
+            _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
+            _ => return Ok(Ok(())),
+        };
+        Ok(Err(refusal))
+    }
+
+    /// How many certificates of a node are not revoked and end after a time.
+    fn held(&self, node: &str, since: Timestamp) -> Result<u32, CloudError> {
+        let mut count = self.conn.prepare_cached(
+            "SELECT count(*) FROM certificates WHERE node = ?1 AND revoked IS NULL AND not_after > ?2",
+        )?;
+        Ok(count.query_row((node, since.as_second()), |row| row.get(0))?)
+    }
+
+    fn put_certificate(&self, certificate: &CertificateRecord) -> Result<(), CloudError> {
+        let mut insert = self.conn.prepare_cached(
+            "INSERT INTO certificates (serial, node, not_before, not_after, revoked) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        insert.execute((
+            &certificate.serial,
+            &certificate.node,
+            certificate.not_before.as_second(),
+            certificate.not_after.as_second(),
+            certificate.revoked.map(Timestamp::as_second),
+        ))?;
+        Ok(())
+    }
+}
+
+fn find_token(conn: &Connection, id: &str) -> rusqlite::Result<Option<TokenRecord>> {
+    conn.prepare_cached("SELECT id, node, created, expires, uses, used, revoked FROM tokens WHERE id = ?1")?
+        .query_row([id], token)
+        .optional()
+}
+
+fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
+    Ok(TokenRecord {
+        id: row.get(0)?,
+        node: row.get(1)?,
+        created: time(row, 2)?,
+        expires: time(row, 3)?,
+        uses: row.get(4)?,
+        used: row.get(5)?,
+        revoked: optional_time(row, 6)?,
+    })
+}
+
+fn certificate(row: &Row<'_>) -> rusqlite::Result<CertificateRecord> {
+    Ok(CertificateRecord {
+        serial: row.get(0)?,
+        node: row.get(1)?,
+        not_before: time(row, 2)?,
+        not_after: time(row, 3)?,
+        revoked: optional_time(row, 4)?,
+    })
+}
+
+fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+    Ok(optional_time(row, column)?.unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    let Some(seconds) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
+    let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(column, seconds);
+    Timestamp::from_second(seconds).map(Some).map_err(out_of_range)
+}

@@ -1,0 +1,175 @@
+//! Tokens and certificates.
+
+use super::*;
+use crate::store::cloud::pairing::{
+    CertificateRecord, MAX_CERTIFICATES_PER_NODE, PairingRefusal, TokenRecord,
+};
+use jiff::Timestamp;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
+    let node = node.map(str::to_owned);
+    TokenRecord { id: id.into(), node, created: at(100), expires: at(1000), uses, used: 0, revoked: None }
+}
+
+/// A certificate that is good from 100 to 500.
+fn certificate(serial: &str, node: &str) -> CertificateRecord {
+    CertificateRecord {
+        serial: serial.into(),
+        node: node.into(),
+        not_before: at(100),
+        not_after: at(500),
+        revoked: None,
+    }
+}
+
+async fn spend(store: &CloudStore, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+    store.spend_token(id, certificate(serial, node), at(200), at(200)).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_token_is_counted_with_the_certificate_and_both_survive() {
+    let fixture = fixture();
+    fixture.store.put_token(token("t", None, 2)).await.unwrap();
+    spend(&fixture.store, "t", "1", "a").await.unwrap();
+    spend(&fixture.store, "t", "2", "b").await.unwrap();
+    assert_eq!(spend(&fixture.store, "t", "3", "c").await, Err(PairingRefusal::UsedUp));
+    let crashed = fixture.after_crash();
+    assert_eq!(crashed.store.tokens().await.unwrap(), [TokenRecord { used: 2, ..token("t", None, 2) }]);
+    let all = crashed.store.certificates(None).await.unwrap();
+    assert_eq!(all, [certificate("1", "a"), certificate("2", "b")]);
+    assert_eq!(crashed.store.certificates(Some("b")).await.unwrap(), [certificate("2", "b")]);
+}
+
+#[tokio::test]
+async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
+    let fixture = fixture();
+    fixture.store.put_token(token("t", None, 3)).await.unwrap();
+    let tries = (0..20).map(|number| {
+        let store = fixture.store.clone();
+        tokio::spawn(async move { spend(&store, "t", &format!("{number:x}"), &format!("n{number}")).await })
+    });
+    let mut let_in = 0;
+    for one in tries.collect::<Vec<_>>() {
+        match one.await.unwrap() {
+            Ok(()) => let_in += 1,
+            Err(refusal) => assert_eq!(refusal, PairingRefusal::UsedUp),
+        }
+    }
+    assert_eq!(let_in, 3);
+    assert_eq!(fixture.store.certificates(None).await.unwrap().len(), 3);
+    assert_eq!(fixture.store.tokens().await.unwrap()[0].used, 3);
+}
+
+#[tokio::test]
+async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("free", None, 9)).await.unwrap();
+    store.put_token(token("bound", Some("a"), 9)).await.unwrap();
+    assert_eq!(spend(store, "none", "0", "a").await, Err(PairingRefusal::UnknownToken));
+    assert_eq!(spend(store, "bound", "0", "b").await, Err(PairingRefusal::OtherNode("a".into())));
+    spend(store, "free", "1", "a").await.unwrap();
+    assert_eq!(spend(store, "free", "2", "a").await, Err(PairingRefusal::NameTaken("a".into())));
+    spend(store, "bound", "2", "a").await.unwrap();
+    let used: Vec<_> = store.tokens().await.unwrap().into_iter().map(|token| token.used).collect();
+    assert_eq!(used, [1, 1], "a refusal is no use");
+}
+
+#[tokio::test]
+async fn a_name_is_free_again_when_its_certificates_have_ended_or_are_revoked() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("t", None, 9)).await.unwrap();
+    spend(store, "t", "1", "a").await.unwrap();
+    // With a grace of 200 s for renewals the name is held until 700.
+    let late = |held_since| store.spend_token("t", certificate("2", "a"), at(600), at(held_since));
+    assert_eq!(late(400).await.unwrap(), Err(PairingRefusal::NameTaken("a".into())));
+    assert_eq!(late(500).await.unwrap(), Ok(()));
+    store.revoke_certificates("a", at(600)).await.unwrap();
+    spend(store, "t", "3", "a").await.unwrap();
+}
+
+#[tokio::test]
+async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("old", Some("a"), 9)).await.unwrap();
+    store.put_token(token("other", None, 9)).await.unwrap();
+    spend(store, "old", "1", "a").await.unwrap();
+    spend(store, "old", "2", "a").await.unwrap();
+    spend(store, "other", "3", "b").await.unwrap();
+    assert_eq!(store.revoke_certificates("a", at(300)).await.unwrap(), 2);
+    assert_eq!(store.revoke_certificates("a", at(400)).await.unwrap(), 0);
+    let revoked = store.revocations().await.unwrap();
+    assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
+    assert_eq!(revoked.nodes, ["a"]);
+    assert_eq!(spend(store, "old", "4", "a").await, Err(PairingRefusal::RevokedToken));
+    spend(store, "other", "4", "a").await.unwrap();
+    let revoked = store.revocations().await.unwrap();
+    assert_eq!((revoked.serials.len(), revoked.nodes.len()), (2, 0));
+}
+
+#[tokio::test]
+async fn only_a_known_certificate_of_the_node_is_renewed() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("t", None, 9)).await.unwrap();
+    spend(store, "t", "1", "a").await.unwrap();
+    let renew = |shown, serial, node| store.renew_certificate(shown, certificate(serial, node), at(200));
+    assert_eq!(renew("1", "2", "a").await.unwrap(), Ok(()));
+    assert_eq!(renew("9", "3", "a").await.unwrap(), Err(PairingRefusal::Revoked));
+    assert_eq!(renew("1", "3", "b").await.unwrap(), Err(PairingRefusal::Revoked));
+    store.revoke_certificates("a", at(300)).await.unwrap();
+    assert_eq!(renew("2", "3", "a").await.unwrap(), Err(PairingRefusal::Revoked));
+    assert_eq!(store.certificates(None).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_node_that_renews_without_end_is_stopped() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("t", None, 9)).await.unwrap();
+    spend(store, "t", "first", "a").await.unwrap();
+    let renew = |number: u32, now| {
+        store.renew_certificate("first", certificate(&format!("{number:x}"), "a"), at(now))
+    };
+    for number in 1..MAX_CERTIFICATES_PER_NODE {
+        assert_eq!(renew(number, 200).await.unwrap(), Ok(()));
+    }
+    assert_eq!(renew(999, 200).await.unwrap(), Err(PairingRefusal::TooMany));
+    assert_eq!(renew(999, 500).await.unwrap(), Ok(()), "those have ended");
+}
+
+#[tokio::test]
+async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    for (id, uses) in [("t", 1), ("used", 1), ("late", 1)] {
+        store.put_token(token(id, None, uses)).await.unwrap();
+    }
+    spend(store, "used", "1", "a").await.unwrap();
+    assert_eq!(store.revoke_token("t", at(300)).await.unwrap(), Some(true));
+    assert_eq!(store.revoke_token("t", at(301)).await.unwrap(), Some(false));
+    assert_eq!(store.revoke_token("used", at(300)).await.unwrap(), Some(false));
+    assert_eq!(store.revoke_token("late", at(1000)).await.unwrap(), Some(false));
+    assert_eq!(store.revoke_token("none", at(300)).await.unwrap(), None);
+    assert_eq!(spend(store, "t", "2", "b").await, Err(PairingRefusal::RevokedToken));
+}
+
+#[tokio::test]
+async fn what_ended_long_ago_is_forgotten() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("t", None, 9)).await.unwrap();
+    spend(store, "t", "1", "a").await.unwrap();
+    store.revoke_certificates("a", at(300)).await.unwrap();
+    assert_eq!(store.prune_pairing(at(500)).await.unwrap(), 0);
+    assert_eq!(store.prune_pairing(at(501)).await.unwrap(), 1);
+    assert_eq!(store.revocations().await.unwrap().nodes, Vec::<String>::new());
+    assert_eq!(store.prune_pairing(at(1001)).await.unwrap(), 1);
+    assert_eq!(store.tokens().await.unwrap(), []);
+}

@@ -1,0 +1,259 @@
+//! Looking at the database from outside: for the doctor, for backups and for whoever verifies it. Works while an agent
+//! has it open and while none has; the database is never changed, and nobody who uses it has to wait.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags};
+
+use super::files;
+use super::journal::{self, Recent};
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
+use super::state::KIND;
+use super::{local, outbox};
+use crate::store::StoreError;
+use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path, with_suffix};
+use crate::sync::digest::Digest;
+use crate::sync::replica::Totals;
+
+/// Rows between two looks at whether to go on.
+const BATCH: u64 = 256;
+
+/// The schema of a file, and the newest one of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schema {
+    /// The version in the file.
+    pub found: u32,
+    /// The newest version of this program.
+    pub known: u32,
+}
+
+/// What is in a database, and what of it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Epoch, revision, count and digest as recorded.
+    pub totals: Totals,
+    /// The largest revision the cloud is known to have recorded.
+    pub confirmed: u64,
+    /// Rows read.
+    pub rows: u64,
+    /// Objects whose checksum does not hold.
+    pub damaged: u64,
+    /// Leases and Events of this node whose checksum does not hold.
+    pub local_damaged: u64,
+    /// Items that wait for the cloud whose checksum does not hold.
+    pub outbox_damaged: u64,
+    /// Whether count and digest of the sound rows are those recorded.
+    pub adds_up: bool,
+    /// What is wrong with the structure of the file, its indexes included.
+    pub structure: Option<String>,
+    /// How many bodies are sealed with which key, by its number.
+    pub sealed: BTreeMap<u32, u64>,
+}
+
+impl Inspection {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems().is_empty()
+    }
+
+    /// What is wrong, in words.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let many = |count: u64, what: &str| match count {
+            0 => None,
+            1 => Some(format!("the checksum of 1 {what} does not hold")),
+            count => Some(format!("the checksums of {count} {what}s do not hold")),
+        };
+        problems.extend(many(self.damaged, "object"));
+        problems.extend(many(self.local_damaged, "Lease or Event"));
+        problems.extend(many(self.outbox_damaged, "item for the cloud"));
+        if !self.adds_up && self.damaged == 0 {
+            let (rows, count) = (self.rows, self.totals.count);
+            problems.push(format!(
+                "{rows} objects do not add up to the recorded count of {count} and its digest"
+            ));
+        }
+        problems
+            .extend(self.structure.as_ref().map(|text| format!("the file's structure is damaged: {text}")));
+        problems
+    }
+}
+
+/// Whether a process has the database open as its own.
+///
+/// # Errors
+/// The lock cannot be looked at.
+pub fn is_in_use(path: &Path) -> Result<bool, StoreError> {
+    // Opened for reading, so that nothing is made; the shared lock is let go of at once.
+    let file = match File::open(with_suffix(path, ".lock")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(fs::TryLockError::WouldBlock) => Ok(true),
+        Err(fs::TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// The version of the schema.
+///
+/// # Errors
+/// [`StoreError::Foreign`] for the database of another program; the system's, among them that there is no file.
+pub fn schema(path: &Path) -> Result<Schema, StoreError> {
+    schema_of(&open(path)?, path)
+}
+
+/// Reads, checks and counts all rows in one snapshot. `go_on` is asked between batches of rows; none if it says no.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if so much is damaged that rows cannot be told; see also [`schema`].
+pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspection>, StoreError> {
+    let conn = open(path)?;
+    let Schema { found, known } = schema_of(&conn, path)?;
+    if found > known {
+        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    }
+    if found < known {
+        let message = format!("its schema is version {found}; the agent brings it to {known} when it starts");
+        return Err(StoreError::internal(message));
+    }
+    let tx = conn.unchecked_transaction()?;
+    let recent = Recent::default();
+    journal::find_unwritten(&tx, &recent)?;
+    scan(&tx, &recent, go_on)
+}
+
+/// Reads everything in the snapshot of a transaction.
+fn scan(
+    tx: &Connection,
+    recent: &Recent,
+    mut go_on: impl FnMut() -> bool,
+) -> Result<Option<Inspection>, StoreError> {
+    let (totals, written) = journal::totals(tx, recent)?;
+    let resources = Resources::load(tx)?;
+    let (mut read, mut damaged, mut digest) = (0, 0, Digest::default());
+    let mut statement = tx.prepare(&format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        read += 1;
+        match ObjectRow::read(row)? {
+            Some(row) if row.is_sound(&resources) => digest.add(totals.epoch, row.uid, &row.version.into()),
+            _ => damaged += 1,
+        }
+        if read % BATCH == 0 && !go_on() {
+            return Ok(None);
+        }
+    }
+    let local_damaged = local::damaged(tx)?.len() as u64;
+    let Some(outbox_damaged) = outbox::damaged(tx, &mut go_on)? else { return Ok(None) };
+    let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    Ok(Some(Inspection {
+        totals,
+        confirmed: written.confirmed,
+        rows: read,
+        damaged,
+        local_damaged,
+        outbox_damaged: outbox_damaged.len() as u64,
+        adds_up: (read, digest) == (totals.count, totals.digest),
+        structure: (verdict != "ok").then_some(verdict),
+        sealed: sealed_with(tx)?,
+    }))
+}
+
+/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+///
+/// # Errors
+/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
+    let source = open(path)?;
+    schema_of(&source, path)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+    let copied = copy(&source, to, &file);
+    if copied.is_err() {
+        // The failure of the copy counts.
+        let _ = files::remove(to);
+    }
+    copied
+}
+
+fn copy(source: &Connection, to: &Path, file: &File) -> Result<Inspection, StoreError> {
+    let mut copy =
+        Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
+    copy.pragma_update(None, "synchronous", "off")?;
+    // All pages in one step: a step is one snapshot, and holds up nobody who writes.
+    Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
+    copy.close().map_err(|(_, error)| error)?;
+    file.sync_all()?;
+    files::sync_directory(to)?;
+    inspect(to, || true)?.ok_or(StoreError::Closed)
+}
+
+/// The names of objects that must not be told: of sealed kinds, given as `secrets` or `widgets.example.com`.
+///
+/// # Errors
+/// See [`schema`].
+pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, StoreError> {
+    let conn = open(path)?;
+    schema_of(&conn, path)?;
+    let mut statement = conn.prepare(
+        "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id
+         WHERE kind = 'Secret' OR body GLOB 'sealed:*'
+            OR plural || iif(\"group\" = '', '', '.' || \"group\") IN (SELECT value FROM json_each(?1))",
+    )?;
+    let kinds = serde_json::Value::from(kinds.to_vec()).to_string();
+    let names = statement.query_map([kinds], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(names)
+}
+
+/// How many bodies are sealed with which key.
+fn sealed_with(conn: &Connection) -> Result<BTreeMap<u32, u64>, StoreError> {
+    let mut statement = conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
+    let mut rows = statement.query([])?;
+    let mut keys = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let start: String = row.get(0)?;
+        // Zero for what cannot be read: no key has that number, so it counts as lost.
+        let key = start.split(':').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
+        *keys.entry(key).or_default() += 1;
+    }
+    Ok(keys)
+}
+
+fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
+    let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found != KIND.application_id {
+        return Err(StoreError::Foreign { path: path.to_owned(), found });
+    }
+    let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })
+}
+
+/// Opens the file in the way that leaves the least behind: without a log and a user nothing is made at all.
+fn open(path: &Path) -> Result<Connection, StoreError> {
+    fs::metadata(path)?;
+    if is_in_use(path)? || wal_path(path).exists() {
+        return open_reader(path, &EngineOptions::default());
+    }
+    open_unchanging(path)
+}
+
+/// The largest number of bytes that files of the database take now: the file and its log.
+#[must_use]
+pub fn bytes_on_disk(path: &Path) -> u64 {
+    let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    size(path).saturating_add(size(&engine::wal_path(path)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+//! Sealed bodies in the rows: what is sealed, opened, sealed anew with another key, and found to be lost.
+//!
+//! A row's checksum is over the sealed text, so everything but the content is done without a key.
+
+mod clean;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
+use super::salvage::Salvaged;
+use super::state::State;
+use super::{EdgeStore, read};
+use crate::object::Resource;
+use crate::store::StoreError;
+use crate::store::seal::keyring::KeyFacts;
+use crate::store::seal::{Keyring, SealError, SealOptions, Unopened, is_sealed};
+
+pub(super) use clean::{clean, needs_cleaning, note, noted};
+
+/// Rows of one transaction that are looked at, and bytes of bodies in it: others wait no longer than for a large object.
+const BATCH_ROWS: usize = 256;
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What a rotation of the keys has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotated {
+    /// Objects sealed anew.
+    pub objects: u64,
+    /// The keys after it.
+    pub keys: KeyFacts,
+}
+
+/// What the status says about sealed bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealFacts {
+    /// The keys.
+    pub keys: KeyFacts,
+    /// Objects of kinds that are sealed.
+    pub objects: u64,
+}
+
+/// What is sealed, and the keys; nothing is sealed without. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seals(Option<Arc<Active>>);
+
+#[derive(Debug)]
+struct Active {
+    options: SealOptions,
+    keys: Keyring,
+}
+
+impl From<SealError> for StoreError {
+    fn from(error: SealError) -> Self {
+        match error {
+            SealError::Io { ref source, .. }
+                if matches!(
+                    source.kind(),
+                    std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                Self::Full(Arc::new(error))
+            }
+            error => Self::Unavailable(Arc::new(error)),
+        }
+    }
+}
+
+/// What a row needs.
+enum Need {
+    Nothing,
+    /// It cannot be opened any more.
+    Lost,
+    /// Another text as its body.
+    Anew(String),
+}
+
+impl Seals {
+    /// Reads the keys, or makes them.
+    pub(super) fn open(options: Option<&SealOptions>) -> Result<Self, StoreError> {
+        let Some(options) = options else { return Ok(Self::default()) };
+        if let Some(directory) = options.keys.file.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let (keys, opened) = Keyring::open(&options.keys)?;
+        tracing::debug!(?opened, "the keys of sealed objects");
+        Ok(Self(Some(Arc::new(Active { options: options.clone(), keys }))))
+    }
+
+    fn covers(&self, resource: &Resource) -> bool {
+        self.0.as_ref().is_some_and(|active| active.options.covers(resource))
+    }
+
+    /// The sealed body of a row that is to be written; none if it is not to be sealed.
+    pub(super) fn seal(&self, row: &ObjectRow<'_>, kind: &Resource) -> Result<Option<String>, StoreError> {
+        match &self.0 {
+            Some(active) if active.options.covers(kind) => {
+                Ok(Some(active.keys.seal(row.binding(), row.body)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The body of a row.
+    pub(super) fn open_body<'a>(&self, row: &ObjectRow<'a>) -> Result<Cow<'a, str>, Unopened> {
+        if !is_sealed(row.body) {
+            return Ok(Cow::Borrowed(row.body));
+        }
+        let active = self.0.as_ref().ok_or(Unopened::KeyLost)?;
+        active.keys.open_body(row.binding(), row.body).map(Cow::Owned)
+    }
+
+    /// Whether a row cannot be opened and never will be. A store that was opened without keys does not know.
+    pub(super) fn is_lost(&self, row: &ObjectRow<'_>) -> bool {
+        self.0.is_some() && self.open_body(row).is_err()
+    }
+
+    fn need(&self, row: &ObjectRow<'_>, kind: &Resource) -> Result<Need, StoreError> {
+        let Some(Active { options, keys }) = self.0.as_deref() else { return Ok(Need::Nothing) };
+        let plain = if is_sealed(row.body) {
+            let Ok(plain) = keys.open_body(row.binding(), row.body) else { return Ok(Need::Lost) };
+            if keys.is_current(row.body) {
+                return Ok(Need::Nothing);
+            }
+            Cow::Owned(plain)
+        } else if options.covers(kind) {
+            Cow::Borrowed(row.body)
+        } else {
+            return Ok(Need::Nothing);
+        };
+        Ok(Need::Anew(keys.seal(row.binding(), &plain)?))
+    }
+
+    /// Whether an earlier rotation was not finished.
+    fn is_rotating(&self) -> bool {
+        self.0.as_ref().is_some_and(|active| active.keys.facts().keys > 1)
+    }
+}
+
+/// What was found in some rows.
+#[derive(Debug, Default)]
+struct Seen {
+    rows: usize,
+    bytes: usize,
+    anew: u64,
+    lost: Vec<i64>,
+}
+
+impl Seen {
+    fn is_enough(&self) -> bool {
+        self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+    }
+}
+
+/// Seals a row if it needs it. One that is damaged is left to those who look for damage.
+fn look_at(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+    row: &rusqlite::Row<'_>,
+    seen: &mut Seen,
+) -> Result<(), StoreError> {
+    seen.rows += 1;
+    let Some(mut row) = ObjectRow::read(row)? else { return Ok(()) };
+    seen.bytes += row.body.len();
+    let kind = resources.by_id(row.resource_id).filter(|kind| row.expected_checksum(kind) == row.checksum);
+    let Some(Interned { resource, .. }) = kind else { return Ok(()) };
+    match seals.need(&row, resource)? {
+        Need::Nothing => {}
+        Need::Lost => seen.lost.push(row.id),
+        Need::Anew(body) => {
+            row.body = &body;
+            if let Some(kind) = kind {
+                row.checksum = row.expected_checksum(kind);
+            }
+            rows::rewrite(conn, &row)?;
+            seen.anew += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the rows of covered kinds when a file is opened, at all rows if a rotation was interrupted: seals what is
+/// not sealed, in batches, finishes the rotation, and gives the ids of rows that cannot be opened.
+pub(super) fn settle(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+) -> Result<Vec<i64>, StoreError> {
+    let Some(active) = &seals.0 else { return Ok(Vec::new()) };
+    let rotating = seals.is_rotating();
+    let mut ids = Vec::new();
+    // Read from the index alone, and then in the order of the file.
+    let mut of_kind = conn.prepare("SELECT id FROM objects WHERE resource_id = ?1")?;
+    for kind in resources.iter().filter(|kind| rotating || seals.covers(&kind.resource)) {
+        let mut rows = of_kind.query([kind.id])?;
+        while let Some(row) = rows.next()? {
+            ids.push(row.get::<_, i64>(0)?);
+        }
+    }
+    ids.sort_unstable();
+    let (mut anew, mut lost) = (0, Vec::new());
+    let mut ids = ids.into_iter().peekable();
+    while ids.peek().is_some() {
+        let (tx, mut seen) = (conn.unchecked_transaction()?, Seen::default());
+        {
+            let mut by_id =
+                tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
+            while let Some(id) = ids.next_if(|_| !seen.is_enough()) {
+                let mut rows = by_id.query([id])?;
+                if let Some(row) = rows.next()? {
+                    look_at(&tx, seals, resources, row, &mut seen)?;
+                }
+            }
+        }
+        tx.commit()?;
+        anew += seen.anew;
+        lost.append(&mut seen.lost);
+    }
+    if rotating {
+        active.keys.forget_old()?;
+    }
+    if anew > 0 {
+        tracing::info!(objects = anew, "objects have been sealed");
+    }
+    Ok(lost)
+}
+
+/// Says why rows were dropped.
+pub(super) fn cause_of_loss(lost: u64) -> String {
+    let were = if lost == 1 { "object was" } else { "objects were" };
+    format!("{lost} {were} sealed with a lost key")
+}
+
+/// A loss, or none, with the objects that could not be opened added to it.
+pub(super) fn with_lost(
+    loss: Option<(String, Salvaged)>,
+    lost: u64,
+    count: u64,
+) -> Option<(String, Salvaged)> {
+    if lost == 0 {
+        return loss;
+    }
+    let cause = cause_of_loss(lost);
+    Some(match loss {
+        None => (cause, Salvaged { kept: count, lost, set_aside: None }),
+        Some((first, salvaged)) => {
+            let salvaged = Salvaged { kept: count, lost: salvaged.lost + lost, ..salvaged };
+            (format!("{first}; {cause}"), salvaged)
+        }
+    })
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// It is not as it was written.
+    Row,
+    /// Its body cannot be opened.
+    Sealed,
+}
+
+impl State {
+    /// Looks at a row that somebody believes to be damaged.
+    pub(super) fn damage(&self, conn: &Connection, id: i64) -> Result<Option<Damage>, StoreError> {
+        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
+        let mut statement = conn.prepare(&sql)?;
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        Ok(match ObjectRow::read(row)?.filter(|row| row.is_sound(self.resources())) {
+            None => Some(Damage::Row),
+            Some(row) => self.seals().is_lost(&row).then_some(Damage::Sealed),
+        })
+    }
+
+    /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
+    /// looked at, none at the end, and how many were sealed.
+    fn reseal(&self, conn: &Connection, after: i64) -> Result<(Option<i64>, u64), StoreError> {
+        let sql =
+            format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
+        let (mut seen, mut last) = (Seen::default(), None);
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([after])?;
+        while !seen.is_enough()
+            && let Some(row) = rows.next()?
+        {
+            last = Some(row.get(0)?);
+            look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
+        }
+        Ok((last, seen.anew))
+    }
+}
+
+impl EdgeStore {
+    /// What the status says about sealed bodies; none if nothing is sealed.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn seal_facts(&self) -> Result<Option<SealFacts>, StoreError> {
+        let Some(active) = self.inner.seals.0.clone() else { return Ok(None) };
+        let keys = active.keys.facts();
+        let count = move |conn: &_| read::count_of(conn, |resource| active.options.covers(resource));
+        Ok(Some(SealFacts { keys, objects: self.inner.readers.run(count).await? }))
+    }
+
+    /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
+    #[must_use]
+    pub fn is_seal_worn(&self) -> bool {
+        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
+    }
+
+    /// Makes a new key, seals all rows with it and forgets the old one, while everything goes on: no version and no
+    /// revision changes, who watches sees nothing. A rotation that was interrupted is finished instead, also by the
+    /// next opening; until it is, the old key is kept. Goes on to its end if nobody waits for it.
+    ///
+    /// # Errors
+    /// The store's; [`StoreError::Internal`] if nothing is sealed.
+    pub async fn rotate_seal(&self) -> Result<Rotated, StoreError> {
+        let store = self.clone();
+        let done = tokio::spawn(async move { store.rotate().await }).await;
+        done.unwrap_or_else(|error| Err(StoreError::internal(error.to_string())))
+    }
+
+    async fn rotate(&self) -> Result<Rotated, StoreError> {
+        let Some(active) = self.inner.seals.0.clone() else {
+            return Err(StoreError::internal("nothing is sealed in this store"));
+        };
+        let _rotating = self.inner.rotating.lock().await;
+        if !self.inner.seals.is_rotating() {
+            change_keys(&active, Keyring::add_key).await?;
+        }
+        let mut objects = 0;
+        loop {
+            // Rows may move while the file is replaced by what can be saved of it.
+            let generation = self.inner.snapshots.generation();
+            let anew = self.reseal_all().await?;
+            objects += anew;
+            if anew == 0 && generation == self.inner.snapshots.generation() {
+                break;
+            }
+        }
+        change_keys(&active, Keyring::forget_old).await?;
+        tracing::info!(objects, "the key of sealed objects has been replaced");
+        Ok(Rotated { objects, keys: active.keys.facts() })
+    }
+
+    async fn reseal_all(&self) -> Result<u64, StoreError> {
+        let (mut after, mut objects) = (i64::MIN, 0);
+        loop {
+            let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
+            let (last, anew) = self.inner.writer.run(BATCH_BYTES, job).await?;
+            objects += anew;
+            match last {
+                Some(last) => after = last,
+                None => return Ok(objects),
+            }
+        }
+    }
+}
+
+/// Changes the file with the keys on a thread that may block.
+async fn change_keys(
+    active: &Arc<Active>,
+    change: fn(&Keyring) -> Result<(), SealError>,
+) -> Result<(), StoreError> {
+    let active = Arc::clone(active);
+    match tokio::task::spawn_blocking(move || change(&active.keys)).await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(StoreError::internal(error.to_string())),
+    }
+}

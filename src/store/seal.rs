@@ -1,0 +1,200 @@
+//! Sealed bodies: what must not be readable on the flash of a stolen device.
+//!
+//! A sealed body is the text `sealed:1:<key number>:<base64 of nonce, ciphertext and tag>`; JSON begins with a brace, so
+//! the two cannot be confused. The cipher is AES-256-GCM (ring) with a random 96-bit nonce for each write; the row's
+//! UID, version and name are authenticated with it, so that one sealed body cannot stand in for another. At most 2^32
+//! bodies are sealed under one key (NIST SP 800-38D): [`Keyring::is_worn`] asks for a rotation long before.
+//!
+//! Data keys are in a file beside the database, mode 0600: as they are, or wrapped with a key from a systemd credential
+//! ([`KeySource`]). Rotation makes a new data key, seals every row anew, and then forgets the old one.
+//! `docs/decisions/0011-sealed-bodies.md` has the reasons.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::engine::with_suffix;
+use crate::object::Resource;
+
+mod file;
+pub mod keyring;
+
+pub use keyring::Keyring;
+
+/// Where data keys come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySource {
+    /// The file with the data keys; made when it is missing.
+    pub file: PathBuf,
+    /// A file with at least 32 bytes of secret, from which the key that wraps the data keys is derived (HKDF-SHA-256):
+    /// a systemd credential. None: data keys stand in the file as they are.
+    pub credential: Option<PathBuf>,
+    /// The credential before it was changed: data keys wrapped with it are wrapped anew with the current one.
+    pub previous_credential: Option<PathBuf>,
+}
+
+/// What is sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealOptions {
+    /// Kinds as in `kubectl`, with the group behind a dot if it is not the core group: `secrets`, `widgets.example.com`.
+    /// Secrets always are among them.
+    pub kinds: Vec<String>,
+    /// Where the keys are.
+    pub keys: KeySource,
+}
+
+impl SealOptions {
+    /// Whether bodies of a kind are sealed.
+    #[must_use]
+    pub fn covers(&self, resource: &Resource) -> bool {
+        let Resource { group, kind, plural, .. } = resource;
+        let secret = group.is_empty() && (kind == "Secret" || plural == "secrets");
+        secret || self.kinds.iter().any(|word| word.split_once('.').unwrap_or((word, "")) == (plural, group))
+    }
+}
+
+/// What a row is bound to.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding<'a> {
+    /// UID.
+    pub uid: &'a str,
+    /// resourceVersion.
+    pub version: &'a str,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
+}
+
+/// A sealed body that cannot be opened. Holds no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unopened {
+    /// Its key is not in the ring: lost, or another database's.
+    #[error("the key it was sealed with is lost")]
+    KeyLost,
+    /// It is not as it was sealed, or stands in another's place.
+    #[error("the sealed body is damaged")]
+    Damaged,
+}
+
+/// Whether a body is sealed.
+#[must_use]
+pub fn is_sealed(body: &str) -> bool {
+    body.starts_with("sealed:")
+}
+
+/// What the text of a key file says of its keys without the keys: their numbers, and whether they are wrapped. None if
+/// it is damaged.
+#[must_use]
+pub fn keys_in(text: &str) -> Option<Vec<(u32, bool)>> {
+    Some(file::parse(text)?.iter().map(|line| (line.number, line.wrapped)).collect())
+}
+
+/// The keys could not be read or made.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// The system refuses.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// "read", "write".
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The system has no randomness.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
+}
+
+impl SealError {
+    pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
+/// The files' modes and directories are as [`crate::store`] makes databases: for their owner only.
+pub(super) fn write_private(path: &Path, content: &[u8]) -> Result<(), SealError> {
+    let beside = with_suffix(path, ".new");
+    replace(path, &beside, content).map_err(|source| {
+        // What cannot be removed is replaced by the next attempt.
+        let _ = fs::remove_file(&beside);
+        SealError::Io { what: "write", path: path.to_owned(), source }
+    })
+}
+
+fn replace(path: &Path, beside: &Path, content: &[u8]) -> std::io::Result<()> {
+    // One that a crash has left may have another mode.
+    match fs::remove_file(beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(beside)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(beside, path)?;
+    sync_directory(path)
+}
+
+/// Makes names in the directory of a file durable.
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::object::Scope;
+
+    fn resource(group: &str, kind: &str, plural: &str) -> Resource {
+        Resource {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            scope: Scope::Namespaced,
+        }
+    }
+
+    #[test]
+    fn secrets_are_always_covered_and_others_by_name_and_group() {
+        let options = |kinds: &[&str]| SealOptions {
+            kinds: kinds.iter().map(|&kind| kind.to_owned()).collect(),
+            keys: KeySource::default(),
+        };
+        assert!(options(&[]).covers(&resource("", "Secret", "secrets")));
+        assert!(!options(&["secrets"]).covers(&resource("example.com", "Secret", "secrets")));
+        let widgets = options(&["widgets.shop.example.com", "configmaps"]);
+        assert!(widgets.covers(&resource("shop.example.com", "Widget", "widgets")));
+        assert!(widgets.covers(&resource("", "ConfigMap", "configmaps")));
+        for (group, plural) in
+            [("", "widgets"), ("example.com", "widgets"), ("shop.example.com", "configmaps")]
+        {
+            assert!(!widgets.covers(&resource(group, "X", plural)), "{plural}.{group}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let left_over = with_suffix(&path, ".new");
+        fs::write(&left_over, "left by a crash").unwrap();
+        fs::set_permissions(&left_over, fs::Permissions::from_mode(0o644)).unwrap();
+        for content in ["one", "two"] {
+            write_private(&path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let nowhere = dir.path().join("no").join("key");
+        let error = write_private(&nowhere, b"x").unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("no/key"), "{error}");
+    }
+}

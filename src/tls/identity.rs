@@ -1,0 +1,222 @@
+//! A key with its certificate: made on the device, kept in one file so that both change at once.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use yasna::models::ObjectIdentifier;
+
+use super::certificate;
+use super::{Certificate, NODES, TlsError, library};
+
+/// A private key: PKCS#8. Not shown, and wiped when dropped as far as the allocator allows.
+#[derive(Clone)]
+pub struct Key {
+    der: Arc<Secret>,
+}
+
+/// Bytes that are overwritten when they are dropped.
+struct Secret(Vec<u8>);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Without a reader the compiler may leave the writing out.
+        std::hint::black_box(&self.0);
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// Makes a P-256 key.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn generate() -> Result<Self, TlsError> {
+        let key = KeyPair::generate().map_err(library)?;
+        Ok(Self::of(key.serialize_der()))
+    }
+
+    /// Reads the first private key of a PEM text (`PRIVATE KEY`, `EC PRIVATE KEY`, `RSA PRIVATE KEY`).
+    ///
+    /// # Errors
+    /// [`TlsError::NoKey`].
+    pub fn from_pem(what: &str, text: &str) -> Result<Self, TlsError> {
+        let no_key = |problem: &str| TlsError::NoKey { what: what.to_owned(), problem: problem.to_owned() };
+        let der = PrivateKeyDer::from_pem_slice(text.as_bytes())
+            .map_err(|error| no_key(why_no_key(&error, text)))?;
+        let candidates = match &der {
+            PrivateKeyDer::Pkcs8(der) => vec![der.secret_pkcs8_der().to_vec()],
+            PrivateKeyDer::Pkcs1(der) => vec![pkcs8(RSA, None, der.secret_pkcs1_der())],
+            PrivateKeyDer::Sec1(der) => {
+                [P256, P384].map(|curve| pkcs8(EC, Some(curve), der.secret_sec1_der())).into()
+            }
+            _ => Vec::new(),
+        };
+        let keys = candidates.into_iter().map(Self::of);
+        let usable = |key: &Self| key.signing().is_ok();
+        keys.into_iter().find(usable).ok_or_else(|| {
+            no_key("it is damaged, or none of the supported kinds: P-256, P-384, Ed25519, RSA of 2048 bits or more")
+        })
+    }
+
+    /// As PEM.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        certificate::pem("PRIVATE KEY", self.der())
+    }
+
+    /// A request for a node's certificate (PKCS#10, DER) as KubeEdge's: `C=CN, O=system:nodes, L=Hangzhou,
+    /// ST=Zhejiang, CN=system:node:<node>`.
+    ///
+    /// # Errors
+    /// The key cannot sign requests.
+    pub fn node_request(&self, node: &str) -> Result<Vec<u8>, TlsError> {
+        let key = KeyPair::try_from(&PrivatePkcs8KeyDer::from(self.der())).map_err(library)?;
+        let mut subject = DistinguishedName::new();
+        let country = "CN".try_into().map_err(library)?;
+        subject.push(DnType::CountryName, DnValue::PrintableString(country));
+        subject.push(DnType::OrganizationName, NODES);
+        subject.push(DnType::LocalityName, "Hangzhou");
+        subject.push(DnType::StateOrProvinceName, "Zhejiang");
+        subject.push(DnType::CommonName, format!("{}{node}", certificate::NODE_PREFIX));
+        let mut request = CertificateParams::default();
+        request.distinguished_name = subject;
+        let request = request.serialize_request(&key).map_err(library)?;
+        Ok(request.der().to_vec())
+    }
+
+    /// The PKCS#8 DER, for rustls and rcgen.
+    pub(crate) fn der(&self) -> &[u8] {
+        &self.der.0
+    }
+
+    fn of(der: Vec<u8>) -> Self {
+        Self { der: Arc::new(Secret(der)) }
+    }
+
+    /// For rustls.
+    pub(super) fn signing(&self) -> Result<Arc<dyn SigningKey>, TlsError> {
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.der()));
+        rustls::crypto::ring::sign::any_supported_type(&der).map_err(library)
+    }
+}
+
+/// Object identifiers of keys (RFC 5480, RFC 8017).
+const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
+const EC: &[u64] = &[1, 2, 840, 10045, 2, 1];
+const P256: &[u64] = &[1, 2, 840, 10045, 3, 1, 7];
+const P384: &[u64] = &[1, 3, 132, 0, 34];
+
+/// Puts the older forms (PKCS#1, SEC1) into PKCS#8 (RFC 5208), the one form that is kept.
+fn pkcs8(algorithm: &[u64], curve: Option<&[u64]>, key: &[u8]) -> Vec<u8> {
+    yasna::construct_der(|writer| {
+        writer.write_sequence(|fields| {
+            fields.next().write_u8(0);
+            fields.next().write_sequence(|fields| {
+                fields.next().write_oid(&ObjectIdentifier::from_slice(algorithm));
+                match curve {
+                    Some(curve) => fields.next().write_oid(&ObjectIdentifier::from_slice(curve)),
+                    None => fields.next().write_null(),
+                }
+            });
+            fields.next().write_bytes(key);
+        });
+    })
+}
+
+/// What is wrong with a text that gives no key. The reader's own words could hold a part of the key.
+fn why_no_key(error: &pem::Error, text: &str) -> &'static str {
+    match error {
+        pem::Error::NoItemsFound if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") => {
+            "the key has a password; 'openssl pkey' writes it without"
+        }
+        pem::Error::NoItemsFound => "it has no section '-----BEGIN PRIVATE KEY-----'",
+        _ => "its PEM is damaged: an END line or a part of the text is missing",
+    }
+}
+
+/// A key and the chain of its certificate, the leaf first.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    chain: Vec<Certificate>,
+    key: Key,
+}
+
+impl Identity {
+    /// Puts a key and its certificates together.
+    ///
+    /// # Errors
+    /// [`TlsError::OtherKey`] if they do not belong together, [`TlsError::NoCertificate`] without any.
+    pub fn new(what: &str, chain: Vec<Certificate>, key: Key) -> Result<Self, TlsError> {
+        let Some(leaf) = chain.first() else {
+            let problem = "there is none".to_owned();
+            return Err(TlsError::NoCertificate { what: what.to_owned(), problem });
+        };
+        if !belong(leaf, &key)? {
+            return Err(TlsError::OtherKey { what: what.to_owned() });
+        }
+        Ok(Self { chain, key })
+    }
+
+    /// Reads a PEM text with certificates and one key, in any order; the leaf is the certificate of the key.
+    ///
+    /// # Errors
+    /// As above and [`TlsError::NoKey`].
+    pub fn from_pem(what: &str, text: &str) -> Result<Self, TlsError> {
+        let mut chain = Certificate::all_from_pem(what, text)?;
+        let key = Key::from_pem(what, text)?;
+        for index in 0..chain.len() {
+            if belong(&chain[index], &key)? {
+                chain[..=index].rotate_right(1);
+                return Ok(Self { chain, key });
+            }
+        }
+        Err(TlsError::OtherKey { what: what.to_owned() })
+    }
+
+    /// As PEM: certificates, then the key.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        let certificates = self.chain.iter().map(Certificate::to_pem);
+        certificates.chain([self.key.to_pem()]).collect()
+    }
+
+    /// The certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &Certificate {
+        // `new` refuses an empty chain.
+        &self.chain[0]
+    }
+
+    /// The certificate and those between it and the CA.
+    #[must_use]
+    pub fn chain(&self) -> &[Certificate] {
+        &self.chain
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// For rustls.
+    pub(super) fn certified(&self) -> Result<CertifiedKey, TlsError> {
+        let chain = self.chain.iter().map(|certificate| certificate.der().to_vec().into()).collect();
+        Ok(CertifiedKey::new(chain, self.key.signing()?))
+    }
+}
+
+/// Whether a certificate is for a key.
+fn belong(certificate: &Certificate, key: &Key) -> Result<bool, TlsError> {
+    let der = certificate.der().to_vec().into();
+    Ok(CertifiedKey::new(vec![der], key.signing()?).keys_match().is_ok())
+}

@@ -1,0 +1,311 @@
+//! The side that is connected to: the cloud side's MQTT endpoint, join service and API.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::ring::Ticketer;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{
+    NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig, WebPkiClientVerifier,
+};
+use rustls::sign::SingleCertAndKey;
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, HandshakeKind, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider};
+
+/// The longest part of a subject that is told of a refused client, in characters.
+const SHOWN: usize = 64;
+
+/// Takes TLS connections. A cheap handle: clones share identity, rule and session tickets.
+#[derive(Clone, Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Clock,
+    terms: Mutex<Arc<Terms>>,
+}
+
+/// What new connections see. Another one has other tickets, so that no session goes on under it.
+struct Terms {
+    certificate: Certificate,
+    key: Arc<dyn ResolvesServerCert>,
+    clients: Arc<Clients>,
+    tickets: Arc<dyn ProducesTickets>,
+}
+
+/// Which clients are let in.
+#[derive(Debug)]
+struct Clients {
+    /// None if nobody is asked for a certificate.
+    chain: Option<Arc<dyn ClientCertVerifier>>,
+    expired_grace: Duration,
+    clock: Clock,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared(..)")
+    }
+}
+
+/// A connection.
+pub type ServerStream<S> = tokio_rustls::server::TlsStream<S>;
+
+/// Which clients are let in.
+#[derive(Clone, Debug)]
+pub struct ClientRule {
+    /// The authorities of clients. Without any, and if none is required, no certificate is asked for.
+    pub trust: Trust,
+    /// Revocation lists (DER). A list whose time is over still counts.
+    pub revoked: Vec<Vec<u8>>,
+    /// Whether a client without a certificate is refused. One with a wrong certificate always is.
+    pub required: bool,
+    /// A client certificate that expired no longer ago than this is taken: for renewals only.
+    pub expired_grace: Duration,
+}
+
+impl Server {
+    /// A server that shows `identity`.
+    ///
+    /// # Errors
+    /// Identity, authorities or lists cannot be used.
+    pub fn new(identity: &Identity, clients: &ClientRule, clock: Clock) -> Result<Self, TlsError> {
+        let terms = Mutex::new(Terms::new(identity, clients, clock)?);
+        Ok(Self { shared: Arc::new(Shared { clock, terms }) })
+    }
+
+    /// New connections see this. Sessions from before are not resumed, so nobody revoked comes in by one.
+    ///
+    /// # Errors
+    /// As above; then nothing has changed.
+    pub fn replace(&self, identity: &Identity, clients: &ClientRule) -> Result<(), TlsError> {
+        let terms = Terms::new(identity, clients, self.shared.clock)?;
+        *self.lock() = terms;
+        Ok(())
+    }
+
+    /// Makes the handshake. Gives the client's certificate, which has been verified, if it has shown one. A resumed
+    /// session counts only while the certificate that it began with is valid.
+    ///
+    /// # Errors
+    /// The network's or TLS's; who it was and why is for the log.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<Certificate>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let terms = self.terms();
+        let verifier = Arc::new(Verifier { clients: Arc::clone(&terms.clients), refused: Mutex::default() });
+        let config = terms.config(Arc::clone(&verifier), self.shared.clock)?;
+        let accepted = TlsAcceptor::from(Arc::new(config)).accept(stream).await;
+        let stream = accepted.map_err(|error| verifier.explain(error))?;
+        let connection = stream.get_ref().1;
+        let shown = connection.peer_certificates().unwrap_or_default();
+        let now = self.terms();
+        // A session that goes on, and a handshake that began before the rule changed, have not been through this rule.
+        if connection.handshake_kind() == Some(HandshakeKind::Resumed) || !Arc::ptr_eq(&terms, &now) {
+            now.clients.admit(shown).map_err(|error| {
+                // With the same session it would come again and never be told why.
+                self.forget_sessions(&now);
+                refusal(shown.first(), &error)
+            })?;
+        }
+        let certificate = shown.first().map(|der| Certificate::from_der("the client", der));
+        let certificate = certificate.transpose().map_err(io::Error::other)?;
+        Ok((stream, certificate))
+    }
+
+    /// Nobody goes on with a session any more, unless the rule has changed since: that has seen to it.
+    fn forget_sessions(&self, seen: &Arc<Terms>) {
+        let mut terms = self.lock();
+        if Arc::ptr_eq(&terms, seen)
+            && let Ok(tickets) = Ticketer::new()
+        {
+            *terms = Arc::new(Terms {
+                certificate: seen.certificate.clone(),
+                key: Arc::clone(&seen.key),
+                clients: Arc::clone(&seen.clients),
+                tickets,
+            });
+        }
+    }
+
+    /// The certificate shown.
+    #[must_use]
+    pub fn shows(&self) -> Certificate {
+        self.terms().certificate.clone()
+    }
+
+    fn terms(&self) -> Arc<Terms> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Terms>> {
+        self.shared.terms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Terms {
+    fn new(identity: &Identity, rule: &ClientRule, clock: Clock) -> Result<Arc<Self>, TlsError> {
+        Ok(Arc::new(Self {
+            certificate: identity.certificate().clone(),
+            key: Arc::new(SingleCertAndKey::from(identity.certified()?)),
+            clients: Arc::new(Clients::new(rule, clock)?),
+            tickets: Ticketer::new().map_err(library)?,
+        }))
+    }
+
+    /// What one connection keeps to. Its verifier is its own, because it remembers whom it refused.
+    fn config(&self, verifier: Arc<Verifier>, clock: Clock) -> io::Result<ServerConfig> {
+        let mut config = ServerConfig::builder_with_details(provider(), Arc::new(clock))
+            .with_protocol_versions(super::VERSIONS)
+            .map_err(io::Error::other)?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::clone(&self.key));
+        // A session is in its ticket, which the client keeps: nothing here grows with the fleet.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::clone(&self.tickets);
+        config.send_tls13_tickets = 1;
+        Ok(config)
+    }
+}
+
+impl Clients {
+    fn new(rule: &ClientRule, clock: Clock) -> Result<Self, TlsError> {
+        let chain = if rule.required || !rule.trust.0.is_empty() { Some(chain(rule)?) } else { None };
+        Ok(Self { chain, expired_grace: rule.expired_grace, clock })
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let chain = self.chain.as_ref().ok_or(CertificateError::UnknownIssuer)?;
+        let certificate =
+            Certificate::from_der("the client", end_entity).map_err(|_| CertificateError::BadEncoding)?;
+        let now = self.clock.checking(certificate.not_before());
+        let grace = SignedDuration::try_from(self.expired_grace).unwrap_or(SignedDuration::MAX);
+        let end = certificate.not_after();
+        let at = if now > end && now.duration_since(end) <= grace { end } else { now };
+        chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(|error| match error {
+            // With a wrong signature it is another authority of the same name; the client is to be told so.
+            rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+                rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
+            }
+            error => error,
+        })
+    }
+
+    /// Whether a client that has shown this comes in.
+    fn admit(&self, shown: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        match shown.split_first() {
+            Some((end_entity, intermediates)) => self.verify(end_entity, intermediates).map(drop),
+            None if self.chain.as_ref().is_some_and(|chain| chain.client_auth_mandatory()) => {
+                Err(rustls::Error::NoCertificatesPresented)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn chain(rule: &ClientRule) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(rule.trust.roots()?);
+    let lists = rule.revoked.iter().map(|list| list.clone().into());
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider())
+        .with_crls(lists)
+        .allow_unknown_revocation_status();
+    if !rule.required {
+        builder = builder.allow_unauthenticated();
+    }
+    builder.build().map_err(library)
+}
+
+/// Verifies the client of one connection: as rustls does, at the time that [`Clients`] says.
+#[derive(Debug)]
+struct Verifier {
+    clients: Arc<Clients>,
+    /// Whom it did not take, for the words of the error: rustls does not hand it out.
+    refused: Mutex<Option<CertificateDer<'static>>>,
+}
+
+impl Verifier {
+    /// Says who was refused, if that is why the handshake failed.
+    fn explain(&self, error: io::Error) -> io::Error {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match refused {
+            Some(der) => refusal(Some(&der), &error),
+            None => error,
+        }
+    }
+}
+
+/// The error for a client whose certificate is not taken. Its words are the client's own, so they are cut and escaped.
+fn refusal(shown: Option<&CertificateDer<'_>>, why: &impl std::fmt::Display) -> io::Error {
+    let certificate = shown.and_then(|der| Certificate::from_der("the client", der).ok());
+    let text = match certificate {
+        Some(certificate) => {
+            let name = certificate.subject().common_name.chars().take(SHOWN).collect::<String>();
+            let serial = certificate.serial().chars().take(SHOWN).collect::<String>();
+            format!("the certificate of '{}' (serial number {serial}): {why}", name.escape_debug())
+        }
+        None => why.to_string(),
+    };
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+impl ClientCertVerifier for Verifier {
+    fn offer_client_auth(&self) -> bool {
+        self.clients.chain.is_some()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.clients.chain.as_ref().is_some_and(|chain| chain.client_auth_mandatory())
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.clients.chain.as_ref().map_or(&[], |chain| chain.root_hint_subjects())
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.clients.verify(end_entity, intermediates).inspect_err(|_| {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            *refused = Some(end_entity.clone().into_owned());
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,209 @@
+//! What changes while it is used: identities, rules, sessions.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use super::*;
+
+fn both(authority: &Authority) -> (Client, Server) {
+    let server = Server::new(&authority.server(), &authority.demanded(), clock()).unwrap();
+    (Client::new(&authority.trust, Some(&authority.node()), clock()).unwrap(), server)
+}
+
+/// Polls a future once. Tells whether it waits.
+async fn begins(mut future: Pin<&mut impl Future>) -> bool {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+fn node(name: &'static str, serial: u64) -> Wish<'static> {
+    Wish { common_name: name, serial, ..Wish::default() }
+}
+
+fn shows(client: &Client) -> Option<String> {
+    client.shows().map(|certificate| certificate.subject().common_name.clone())
+}
+
+#[tokio::test]
+async fn a_resumed_session_still_says_who_it_is() {
+    let (client, server) = both(&Authority::new("Fleet"));
+    assert_eq!(talk(&client, &server).await, (Some("node-a".to_owned()), false));
+    for _ in 0..3 {
+        assert_eq!(talk(&client.clone(), &server.clone()).await, (Some("node-a".to_owned()), true));
+    }
+}
+
+#[tokio::test]
+async fn a_session_ends_with_the_certificate_it_began_with() {
+    let authority = Authority::new("Fleet");
+    let (_, server) = both(&authority);
+    let until = today() + SignedDuration::from_mins(10);
+    let short = authority.identity(Wish { until, ..Wish::default() });
+    let client = Client::new(&authority.trust, Some(&short), clock()).unwrap();
+    assert!(!talk(&client, &server).await.1);
+    set_clock(until);
+    assert!(talk(&client, &server).await.1);
+    set_clock(until + SignedDuration::from_secs(1));
+    let (_, far) = meet(&client, &server).await;
+    let log = far.map(drop).unwrap_err().to_string();
+    assert!(log.contains("'node-a'") && log.contains("expired"), "{log}");
+}
+
+#[tokio::test]
+async fn a_new_rule_ends_all_sessions() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    assert!(!talk(&client, &server).await.1);
+    assert!(talk(&client, &server).await.1);
+    server.replace(&authority.server(), &authority.demanded()).unwrap();
+    assert_eq!(talk(&client, &server).await, (Some("node-a".to_owned()), false));
+    assert!(talk(&client, &server).await.1);
+
+    let list = authority.revoke(&[0x1234], today() + YEAR);
+    let rule = ClientRule { revoked: vec![list], ..authority.demanded() };
+    server.replace(&authority.server(), &rule).unwrap();
+    let (error, _) = refused(&client, &server).await;
+    assert_eq!(error.to_string(), "cloud.example refuses the certificate of this node: revoked");
+}
+
+#[tokio::test]
+async fn a_handshake_that_began_before_a_revocation_does_not_slip_through() {
+    let authority = Authority::new("Fleet");
+    let list = authority.revoke(&[0x1234], today() + YEAR);
+    let rule = ClientRule { revoked: vec![list], ..authority.demanded() };
+    for resumed in [false, true] {
+        let (client, server) = both(&authority);
+        if resumed {
+            talk(&client, &server).await;
+        }
+        let (near, far) = duplex(64 << 10);
+        let mut accept = pin!(server.accept(far));
+        assert!(begins(accept.as_mut()).await);
+        server.replace(&authority.server(), &rule).unwrap();
+        let (_, accepted) = tokio::join!(client.connect(HOST, near), accept);
+        let log = accepted.map(drop).unwrap_err().to_string();
+        assert!(log.contains("'node-a'") && log.contains("Revoked"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_began_before_a_harmless_change_goes_on() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    let (near, far) = duplex(64 << 10);
+    let mut accept = pin!(server.accept(far));
+    assert!(begins(accept.as_mut()).await);
+    server.replace(&authority.server(), &authority.demanded()).unwrap();
+    let (_, accepted) = tokio::join!(client.connect(HOST, near), accept);
+    assert_eq!(accepted.unwrap().1.unwrap().node(), Some("node-a"));
+}
+
+#[tokio::test]
+async fn the_server_shows_what_it_was_given_last() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    let newer = authority.identity(Wish { serial: 0x99, ..Wish::server() });
+    assert_ne!(server.shows().serial(), "99");
+    server.replace(&newer, &authority.demanded()).unwrap();
+    assert_eq!(server.shows(), *newer.certificate());
+    let (near, _far) = meet(&client, &server).await;
+    let near = near.unwrap();
+    let seen = near.get_ref().1.peer_certificates().unwrap();
+    assert_eq!(seen[0].as_ref(), newer.certificate().der());
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_changes_nothing() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    let damaged = ClientRule { revoked: vec![vec![1, 2, 3]], ..authority.demanded() };
+    assert!(server.replace(&authority.server(), &damaged).is_err());
+    assert!(client.replace(&Trust::new(Vec::new()), None).is_err());
+    assert_eq!(shows(&client).as_deref(), Some("node-a"));
+    assert_eq!(talk(&client, &server).await.0.as_deref(), Some("node-a"));
+}
+
+#[tokio::test]
+async fn new_connections_show_the_new_identity_and_old_ones_go_on() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    let (near, far) = meet(&client, &server).await;
+    let (mut near, (mut far, _)) = (near.unwrap(), far.unwrap());
+    talk(&client, &server).await;
+
+    client.replace(&authority.trust, Some(&authority.identity(node("node-b", 2)))).unwrap();
+    assert_eq!(shows(&client.clone()).as_deref(), Some("node-b"), "clones share it");
+    assert_eq!(talk(&client, &server).await, (Some("node-b".to_owned()), false));
+    assert_eq!(talk(&client, &server).await, (Some("node-b".to_owned()), true));
+
+    near.write_all(b"still here").await.unwrap();
+    near.flush().await.unwrap();
+    let mut said = [0; 10];
+    far.read_exact(&mut said).await.unwrap();
+    assert_eq!(&said, b"still here");
+}
+
+#[tokio::test]
+async fn after_a_refusal_the_identity_before_is_shown_and_then_the_new_one_again() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    talk(&client, &server).await;
+    let foreign = Authority::new("Elsewhere").identity(node("node-new", 2));
+    client.replace(&authority.trust, Some(&foreign)).unwrap();
+    assert_eq!(refused(&client, &server).await.0.label(), "refused");
+
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"));
+    assert_eq!(talk(&client, &server).await.0.as_deref(), Some("node-a"));
+    client.worked();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"), "what works stays");
+    client.refused();
+    assert_eq!(
+        shows(&client).as_deref(),
+        Some("node-new"),
+        "the new one is not forgotten: the old one expires first"
+    );
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"));
+}
+
+#[tokio::test]
+async fn what_has_worked_has_no_predecessor() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"), "there is no other yet");
+    client.replace(&authority.trust, Some(&authority.identity(node("node-b", 2)))).unwrap();
+    talk(&client, &server).await;
+    client.worked();
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-b"));
+}
+
+#[tokio::test]
+async fn the_way_back_is_what_has_worked_last() {
+    let authority = Authority::new("Fleet");
+    let (client, _) = both(&authority);
+    let replace = |name, serial| {
+        client.replace(&authority.trust, Some(&authority.identity(node(name, serial)))).unwrap();
+    };
+    client.worked();
+    replace("node-b", 2);
+    replace("node-c", 3);
+    assert_eq!(shows(&client).as_deref(), Some("node-c"));
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"), "node-b has never worked");
+    replace("node-d", 4);
+    client.refused();
+    assert_eq!(shows(&client).as_deref(), Some("node-a"), "it was in use when node-d came");
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let authority = Authority::new("Fleet");
+    let (client, server) = both(&authority);
+    let identity = authority.node();
+    let shown = format!("{client:?} {server:?} {:?}", identity.key());
+    assert_eq!(shown, "Client { shared: Shared(..) } Server { shared: Shared(..) } Key(..)");
+    assert!(format!("{identity:?}").contains("key: Key(..)"));
+}

@@ -1,0 +1,36 @@
+//! Packages in a throw-away root, and their services from their units' own lines.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod root;
+mod service;
+mod unit;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use root::{Owner, Root};
+pub(crate) use service::Service;
+pub(crate) use unit::Unit;
+
+/// No step takes longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Waits until `condition` gives something, and fails with `what` did not happen.
+pub(crate) fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl FnMut() -> Result<T, String>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match condition() {
+            Ok(found) => return found,
+            Err(seen) if start.elapsed() > limit => {
+                panic!("within {limit:?} this did not happen: {what}; seen last: {seen}")
+            }
+            Err(_) => std::thread::park_timeout(LOOK),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A root file system that is thrown away: an overlay of this machine's, in namespaces of its own for mounts, network,
+//! processes and the host name. With the process that holds it everything in it ends.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const PREPARE: &str = include_str!("prepare.sh");
+/// Where packages are; `packaging/test` sets it.
+const PACKAGES: &str = "EDGESYNC_TEST_PACKAGES";
+/// Debian keeps half of the programs where only root's PATH looks.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The throw-away root.
+pub(crate) struct Root {
+    holder: Child,
+    /// Closing it ends the holder, should this process be killed.
+    _open: ChildStdin,
+    /// The process inside, by its id outside.
+    inside: u32,
+    directory: TempDir,
+}
+
+/// Who owns a file, and what its permission bits are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) user: String,
+    pub(crate) group: String,
+    pub(crate) mode: u32,
+}
+
+impl Owner {
+    pub(crate) fn new(user: &str, group: &str, mode: u32) -> Self {
+        Self { user: user.to_owned(), group: group.to_owned(), mode }
+    }
+}
+
+impl Root {
+    /// A fresh one; none, with a notice, where this machine does not allow it.
+    pub(crate) fn new() -> Option<Self> {
+        let packages = packages();
+        let directory = tempfile::tempdir().unwrap();
+        let mut holder = Command::new("unshare")
+            .args(["--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child=KILL"])
+            .args(["sh", "-c", PREPARE, "prepare"])
+            .args([directory.path(), &packages])
+            .env("PATH", SEARCH_PATH)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("unshare, of util-linux");
+        let open = holder.stdin.take().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(inside) = line.strip_prefix("ready ").and_then(|pid| pid.trim().parse().ok()) else {
+            drop(open);
+            let why = holder.wait_with_output().unwrap();
+            let why = String::from_utf8_lossy(&why.stderr).into_owned();
+            eprintln!(
+                "notice: no throw-away root can be made here, so the packages were not installed and this test \
+                 has shown nothing; it needs root, mount and network namespaces, overlayfs and ip: {why}"
+            );
+            return None;
+        };
+        Some(Self { holder, _open: open, inside, directory })
+    }
+
+    /// A command inside.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.inside.to_string()]);
+        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--", "env", "--chdir=/"]);
+        command
+            .args(words)
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("LC_ALL", "C.UTF-8")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn attempt(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("nsenter, of util-linux")
+    }
+
+    /// Runs a command that must succeed, and gives what it prints.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        succeeded(words, &self.attempt(words))
+    }
+
+    /// The same with an input.
+    pub(crate) fn feed(&self, words: &[&str], input: &str) -> String {
+        let mut command = self.command(words);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        succeeded(words, &child.wait_with_output().unwrap())
+    }
+
+    /// A path inside, as it can be reached from here.
+    pub(crate) fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.inside))
+    }
+
+    pub(crate) fn exists(&self, inside: &str) -> bool {
+        self.path(inside).symlink_metadata().is_ok()
+    }
+
+    pub(crate) fn read(&self, inside: &str) -> String {
+        fs::read_to_string(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"))
+    }
+
+    pub(crate) fn write(&self, inside: &str, text: &str) {
+        fs::write(self.path(inside), text).unwrap_or_else(|error| panic!("{inside}: {error}"));
+    }
+
+    /// The files and directories in a directory.
+    pub(crate) fn names(&self, inside: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"));
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Owner and mode, by the names that are known inside.
+    pub(crate) fn owner(&self, inside: &str) -> Owner {
+        let found = self.path(inside).symlink_metadata();
+        let found = found.unwrap_or_else(|error| panic!("{inside}: {error}"));
+        Owner {
+            user: self.name_of("/etc/passwd", found.uid()),
+            group: self.name_of("/etc/group", found.gid()),
+            mode: found.mode() & 0o7777,
+        }
+    }
+
+    fn name_of(&self, table: &str, id: u32) -> String {
+        let named = |line: &&str| line.split(':').nth(2) == Some(&id.to_string());
+        let table = self.read(table);
+        let line = table.lines().find(named);
+        line.and_then(|line| line.split(':').next()).map_or_else(|| id.to_string(), str::to_owned)
+    }
+
+    pub(crate) fn has_user(&self, name: &str) -> bool {
+        let starts = |table: &str| self.read(table).lines().any(|line| line.split(':').next() == Some(name));
+        starts("/etc/passwd") || starts("/etc/group")
+    }
+
+    /// Everything that differs from this machine and has `part` in its path, but for the cache of man.
+    pub(crate) fn left_over(&self, part: &str) -> Vec<String> {
+        let upper = format!("/proc/{}/root{}/upper", self.holder.id(), self.directory.path().display());
+        let mut found = Vec::new();
+        let mut open = vec![PathBuf::from(&upper)];
+        while let Some(directory) = open.pop() {
+            for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+                let metadata = entry.path().symlink_metadata().unwrap();
+                // A character device with the number 0 is the overlay's sign for what was removed.
+                let path = entry.path();
+                let inside = path.strip_prefix(&upper).unwrap().display().to_string();
+                let is_gone = metadata.rdev() == 0 && metadata.mode() & 0o170_000 == 0o020_000;
+                if inside.contains(part) && !is_gone && !inside.starts_with("var/cache/man/") {
+                    found.push(format!("/{inside}"));
+                }
+                if metadata.is_dir() {
+                    open.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// The package of this name in `/packages`, or in a directory there, for this machine.
+    pub(crate) fn package(&self, directory: &str, name: &str) -> String {
+        let is_it = |file: &String| {
+            file.starts_with(&format!("{name}_"))
+                && Path::new(file).extension().is_some_and(|end| end == "deb")
+        };
+        let files: Vec<String> = self.names(directory).into_iter().filter(is_it).collect();
+        assert_eq!(files.len(), 1, "one package of {name} in {directory}: {files:?}");
+        format!("{directory}/{}", files[0])
+    }
+
+    /// Where logs of services go: outside.
+    pub(crate) fn log_file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        // Process 1 of its namespace: all others end with it.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+fn packages() -> PathBuf {
+    let set = std::env::var_os(PACKAGES);
+    PathBuf::from(
+        set.unwrap_or_else(|| panic!("{PACKAGES} is not set: packaging/test builds packages and sets it")),
+    )
+}
+
+fn succeeded(words: &[&str], output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{words:?} ended with {}\n{out}{err}", output.status);
+    out
+}
