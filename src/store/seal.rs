@@ -1,6 +1,7 @@
 //! Sealed bodies: what must not be readable on the flash of a stolen device.
 //!
-//! A sealed body is the text `sealed:1:<key number>:<base64 of nonce, ciphertext and tag>`; JSON begins with a brace, so
+//! A sealed body is the text `sealed:1:<key number>:<base64 of nonce, ciphertext and tag>`, where the plain text is a
+//! byte, 0 or 1, and the body as it is or compressed with zstd. JSON begins with a brace, so
 //! the two cannot be confused. The cipher is AES-256-GCM (ring) with a random 96-bit nonce for each write; the row's
 //! UID, version and name are authenticated with it, so that one sealed body cannot stand in for another. At most 2^32
 //! bodies are sealed under one key (NIST SP 800-38D): [`Keyring::is_worn`] asks for a rotation long before.

@@ -17,6 +17,12 @@ use super::{Binding, KeySource, SealError, Unopened, sync_directory, write_priva
 use crate::store::engine::with_suffix;
 
 const PREFIX: &str = "sealed:1:";
+/// How a body is packed.
+const AS_IT_IS: u8 = 0;
+const COMPRESSED: u8 = 1;
+const ZSTD_LEVEL: i32 = 1;
+/// The largest body, as `sync.max_object` allows it, bytes.
+const MAX_BODY: usize = 64 << 20;
 const KEY_BYTES: usize = 32;
 /// Fewer bytes of a credential are no secret.
 const MIN_CREDENTIAL: usize = 32;
@@ -146,7 +152,7 @@ impl Keyring {
     pub fn seal(&self, binding: Binding<'_>, body: &str) -> Result<String, SealError> {
         let keys = self.keys();
         let key = &keys.newest;
-        let sealed = encrypt(&key.cipher, &associated(key.number, binding), body.as_bytes())?;
+        let sealed = encrypt(&key.cipher, &associated(key.number, binding), &pack(body))?;
         self.inner.sealed.fetch_add(1, Ordering::Relaxed);
         let mut text = format!("{PREFIX}{}:", key.number);
         BASE64.encode_string(sealed, &mut text);
@@ -162,8 +168,8 @@ impl Keyring {
         let keys = self.keys();
         let key = keys.find(number).ok_or(Unopened::KeyLost)?;
         let sealed = BASE64.decode(text).map_err(|_| Unopened::Damaged)?;
-        let body = decrypt(&key.cipher, &associated(number, binding), sealed).ok_or(Unopened::Damaged)?;
-        String::from_utf8(body).map_err(|_| Unopened::Damaged)
+        let packed = decrypt(&key.cipher, &associated(number, binding), sealed).ok_or(Unopened::Damaged)?;
+        unpack(&packed).ok_or(Unopened::Damaged)
     }
 
     /// Whether a sealed body was sealed with the newest key.
@@ -251,6 +257,31 @@ impl DataKey {
         let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?);
         Some(Self { number, made, bytes, cipher })
     }
+}
+
+/// What is sealed: a byte that says how, and the body, compressed if that makes it shorter. What is sealed grows by a third
+/// as text, and no file system can compress it any more.
+fn pack(body: &str) -> Vec<u8> {
+    let compressed = zstd::bulk::compress(body.as_bytes(), ZSTD_LEVEL).ok();
+    match compressed.filter(|compressed| compressed.len() < body.len()) {
+        Some(compressed) => [&[COMPRESSED], compressed.as_slice()].concat(),
+        None => [&[AS_IT_IS], body.as_bytes()].concat(),
+    }
+}
+
+/// The other way round.
+fn unpack(packed: &[u8]) -> Option<String> {
+    let (how, bytes) = packed.split_first()?;
+    let body = match *how {
+        AS_IT_IS => bytes.to_vec(),
+        COMPRESSED => {
+            let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten()?;
+            let size = usize::try_from(size).ok().filter(|size| *size <= MAX_BODY)?;
+            zstd::bulk::decompress(bytes, size).ok()?
+        }
+        _ => return None,
+    };
+    String::from_utf8(body).ok()
 }
 
 /// Key number and content of a sealed body.

@@ -233,3 +233,21 @@ proptest! {
         prop_assert!(ring.open_body(BINDING, &short).is_err());
     }
 }
+
+proptest! {
+    #[test]
+    fn bodies_are_packed_and_unpacked_and_never_grow_by_more_than_a_byte(body in ".{0,300}", times in 1usize..20) {
+        let body = body.repeat(times);
+        let packed = pack(&body);
+        prop_assert!(packed.len() <= body.len() + 1);
+        prop_assert_eq!(unpack(&packed), Some(body));
+    }
+
+    #[test]
+    fn nothing_that_is_unpacked_panics_or_grows_without_bound(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for how in [AS_IT_IS, COMPRESSED, 2] {
+            let body = unpack(&[&[how], bytes.as_slice()].concat());
+            prop_assert!(body.is_none_or(|body| body.len() <= MAX_BODY));
+        }
+    }
+}
