@@ -20,6 +20,7 @@ mod cause;
 mod counters;
 mod handle;
 mod mqtt;
+pub mod kubeedge;
 pub(crate) mod queue;
 pub mod retry;
 pub mod topic;

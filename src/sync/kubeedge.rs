@@ -1,0 +1,471 @@
+//! The bridge to a stock KubeEdge CloudCore: what the edge machine believes to be its cloud side.
+//!
+//! [`EdgeMachine`](super::edge::EdgeMachine) does with CloudCore exactly what it does with `edgesync-cloud`: it says
+//! Hello, applies `Objects` in one transaction each, reports after the commit, renews the Lease, empties the outbox.
+//! The bridge stands between it and the WebSocket, on the node: it answers the machine's frames, and speaks KubeEdge's
+//! protocol to CloudCore. So version gate, UID rules, group commit, outbox and everything that is shown of them exist
+//! once, for both links.
+//!
+//! | the machine | the bridge | CloudCore |
+//! |---|---|---|
+//! | Hello | asks for the node's Lease, answers Welcome when CloudCore has said anything | `query` |
+//! | Objects | one for each message, with a receipt | `insert`, `update`, `patch`, `delete`, `response` |
+//! | Report with that receipt: the commit has returned | acknowledges the message | `response` "OK" |
+//! | Lease | writes the Lease object, with the [`Marker`] of the database in an annotation | `insert`, `update` |
+//! | Upload | registers the Node, patches its status, writes Events | `insert`, `patch` |
+//!
+//! CloudCore never asks what the edge holds. The bridge makes up for it in [`rounds`](round::Rounds): if the marker in
+//! the Lease is not that of the database (it was lost, or is an older copy), everything that can be asked for is asked
+//! for again; otherwise it is asked for at a low rate. What CloudCore never pushes is asked for in any case.
+//!
+//! Like the machines it is pure: time ([`Moment`]) and randomness come in as arguments, effects are polled.
+
+mod application;
+mod ask;
+mod delivery;
+mod desk;
+mod lease;
+mod message;
+mod names;
+mod object;
+mod round;
+#[cfg(test)]
+mod simulation;
+mod status;
+#[cfg(test)]
+mod tests;
+mod types;
+mod upload;
+
+use super::change::Change;
+use super::frame::{Confirm, Hello, Received, Report, Up, Welcome};
+use super::replica::Totals;
+use super::timing::{Now, earlier};
+
+pub use lease::Marker;
+pub use names::{AskedKind, FetchRule, Name, WatchRule, references};
+pub use types::{
+    BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry, HeldPage,
+    Moment, RoundReason, Sent,
+};
+
+use ask::Asking;
+use delivery::Delivery;
+use desk::Desk;
+use lease::{LeaseKeeper, LeaseNews};
+use message::{Incoming, Operation};
+use round::Rounds;
+use upload::Uploads;
+
+/// Messages that wait for the Welcome; CloudCore has one unacknowledged message at a time and what was asked for.
+const MAX_EARLY: usize = 16;
+
+/// Where the session stands.
+#[derive(Debug)]
+enum Phase {
+    /// No WebSocket.
+    Down,
+    /// The WebSocket is up, the machine has not said Hello.
+    Up,
+    /// The machine has said Hello; CloudCore is asked for the Lease.
+    Greeting { hello: Box<Hello>, until: Now },
+    /// The machine was welcomed.
+    Live,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Bridge {
+    config: BridgeConfig,
+    desk: Desk,
+    phase: Phase,
+    /// What came before the Welcome, as text.
+    early: Vec<Vec<u8>>,
+    /// When the next keepalive is due.
+    keepalive_at: Option<Now>,
+    delivery: Delivery,
+    lease: LeaseKeeper,
+    uploads: Uploads,
+    asking: Asking,
+    rounds: Rounds,
+    /// The totals of the machine when it said something last.
+    totals: Totals,
+    /// What was told the machine as still to come.
+    pending: u64,
+    /// The revision that was confirmed to the machine.
+    told: u64,
+}
+
+impl Bridge {
+    /// A bridge without a connection.
+    #[must_use]
+    pub fn new(config: BridgeConfig) -> Self {
+        Self {
+            desk: Desk::default(),
+            phase: Phase::Down,
+            early: Vec::new(),
+            keepalive_at: None,
+            delivery: Delivery::default(),
+            lease: LeaseKeeper::default(),
+            uploads: Uploads::default(),
+            asking: Asking::default(),
+            rounds: Rounds::default(),
+            totals: Totals::default(),
+            pending: 0,
+            told: 0,
+            config,
+        }
+    }
+
+    /// Rules, limits and times that may change while it runs; the node's name may not. New rules are asked for at once.
+    pub fn set_config(&mut self, at: Moment, config: BridgeConfig) {
+        self.desk.at = at;
+        let rules_changed = self.config.fetch != config.fetch || self.config.watch != config.watch;
+        self.config = config;
+        if rules_changed && matches!(self.phase, Phase::Live) {
+            self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, RoundReason::Rules);
+        }
+        self.tell_pending();
+    }
+
+    /// The WebSocket is up. `random` seeds the ids of messages.
+    pub fn connected(&mut self, at: Moment, random: u64) {
+        self.disconnected();
+        self.desk.begin(at, random);
+        self.phase = Phase::Up;
+        self.keepalive(at.now);
+    }
+
+    /// The WebSocket is down: what was under way for it is forgotten. CloudCore sends again what was not acknowledged,
+    /// the machine what was not confirmed.
+    pub fn disconnected(&mut self) {
+        self.phase = Phase::Down;
+        self.early.clear();
+        self.keepalive_at = None;
+        self.pending = 0;
+        self.desk.end();
+        self.delivery.forget();
+        self.lease.forget();
+        self.uploads.forget();
+        self.asking.forget();
+        self.rounds.pause();
+    }
+
+    fn keepalive(&mut self, now: Now) {
+        self.desk.send(&message::keepalive());
+        self.keepalive_at = Some(now + self.config.keepalive);
+    }
+
+    /// Everything that can be asked for is asked for again, as if the database had been lost: an operator wants to know.
+    pub fn verify(&mut self) {
+        self.rounds.demand(RoundReason::Asked);
+    }
+
+    /// A frame of the edge machine. `totals` are those of the machine now.
+    pub fn up(&mut self, at: Moment, frame: Up, totals: Totals) {
+        self.desk.at = at;
+        self.totals = totals;
+        match frame {
+            Up::Hello(hello) => self.hello(hello),
+            Up::Report(report) => self.reported(&report),
+            Up::Lease(lease) => {
+                // While a round is under way a lost database must not look like a whole one.
+                let marker = self.rounds.proves().then(|| Marker::of(&totals));
+                let owner = self.uploads.node_uid().map(str::to_owned);
+                self.lease.renew(&mut self.desk, &self.config, lease, owner, marker);
+            }
+            Up::Upload(upload) => {
+                self.uploads.upload(&mut self.desk, &self.config, upload);
+            }
+            // Nobody asks for it here.
+            Up::Inventory(_) => {}
+        }
+        self.tell_pending();
+    }
+
+    fn hello(&mut self, hello: Hello) {
+        if matches!(self.phase, Phase::Down) {
+            return;
+        }
+        self.delivery.forget();
+        self.uploads.forget();
+        self.desk.session = None;
+        self.desk.frames.clear();
+        let until = self.desk.at.now + self.config.answer_timeout;
+        self.phase = Phase::Greeting { hello: Box::new(hello), until };
+        self.lease.ask(&mut self.desk, &self.config);
+    }
+
+    /// Welcomes the machine, and takes what came before. Whether the Node is to be registered, and whether the database
+    /// is the one of before, is known with the Lease only; a CloudCore that sends, but does not answer that, must do.
+    fn welcome(&mut self, lease: Option<&LeaseNews>) {
+        let Phase::Greeting { hello, .. } = &self.phase else { return };
+        let hello = (**hello).clone();
+        self.told = hello.revision;
+        self.desk.session = Some(hello.session.clone());
+        let register = matches!(lease, Some(LeaseNews::Missing));
+        self.pending = 1;
+        self.desk.frames.push_back(Received::Welcome(Welcome {
+            session: hello.session,
+            incarnation: None,
+            confirmed: hello.revision,
+            pending: self.pending,
+            held: 0,
+            register,
+        }));
+        self.phase = Phase::Live;
+        for text in std::mem::take(&mut self.early) {
+            self.take(&text);
+        }
+    }
+
+    /// What the Lease says decides what is asked for: see [`Marker`].
+    fn lease_news(&mut self, news: LeaseNews) {
+        let was_greeting = matches!(self.phase, Phase::Greeting { .. });
+        self.welcome(Some(&news));
+        let reason = match &news {
+            LeaseNews::Found { marker, owner } => {
+                self.uploads.set_node_uid(owner.clone());
+                match marker {
+                    Some(marker) if marker.is_held_by(&self.totals) => RoundReason::Reconnect,
+                    Some(_) => RoundReason::Lost,
+                    None => RoundReason::First,
+                }
+            }
+            LeaseNews::Missing if was_greeting => RoundReason::First,
+            // Node and Lease are gone while the session is up: a new Hello asks, and registers.
+            LeaseNews::Missing | LeaseNews::Gone => {
+                self.desk.ask_for_hello("the Lease of the node is gone");
+                return;
+            }
+            LeaseNews::Renewed => return,
+        };
+        self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, reason);
+    }
+
+    /// A message has arrived. Whatever is wrong with it is counted, and never stops the session.
+    pub fn heard(&mut self, at: Moment, text: &[u8]) {
+        self.desk.at = at;
+        match self.phase {
+            Phase::Down => return,
+            Phase::Up => self.keep_early(text),
+            Phase::Greeting { .. } => {
+                if !self.take_lease(text) {
+                    self.keep_early(text);
+                }
+            }
+            Phase::Live => self.take(text),
+        }
+        self.tell_pending();
+    }
+
+    fn keep_early(&mut self, text: &[u8]) {
+        // What is dropped was not acknowledged, and comes again.
+        if self.early.len() < MAX_EARLY {
+            self.early.push(text.to_vec());
+        }
+    }
+
+    /// Whether it was the answer to the question for the Lease.
+    fn take_lease(&mut self, text: &[u8]) -> bool {
+        let Ok(incoming) = message::decode(text) else { return false };
+        let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) else { return false };
+        self.desk.counters.received += 1;
+        self.lease_news(news);
+        true
+    }
+
+    fn take(&mut self, text: &[u8]) {
+        let incoming = match message::decode(text) {
+            Ok(incoming) => incoming,
+            Err(problem) => {
+                self.desk.counters.bad += 1;
+                self.desk.notice(BridgeNotice::BadMessage { problem });
+                return;
+            }
+        };
+        self.desk.counters.received += 1;
+        if let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) {
+            return self.lease_news(news);
+        }
+        match incoming.operation {
+            Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => self.object(&incoming),
+            Operation::Response => self.response(&incoming),
+            Operation::ApplicationResponse => {
+                self.rounds.answered(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, &incoming);
+            }
+            Operation::Error => self.desk.counters.errors += 1,
+            // It may hold up the queue of CloudCore, and there is nothing to be done with it.
+            Operation::Other => {
+                self.desk.counters.ignored += 1;
+                self.delivery.acknowledge(&mut self.desk, &incoming);
+            }
+        }
+    }
+
+    /// An answer: to something of the outbox, to a question, or a late one that nobody waits for any more.
+    fn response(&mut self, incoming: &Incoming<'_>) {
+        if self.uploads.answered(&mut self.desk, &self.config, incoming) {
+            if message::wants_acknowledgement(incoming) {
+                self.delivery.acknowledge(&mut self.desk, incoming);
+            }
+            return;
+        }
+        self.asking.answered(&mut self.desk, &mut self.delivery, incoming);
+        if incoming.is_object() {
+            self.object(incoming);
+        } else if message::wants_acknowledgement(incoming) {
+            self.delivery.acknowledge(&mut self.desk, incoming);
+        }
+    }
+
+    /// A message about an object goes to the machine; it is acknowledged when the machine reports its commit.
+    fn object(&mut self, incoming: &Incoming<'_>) {
+        let Some(about) = object::read(incoming, &self.config, &mut self.delivery.kinds) else {
+            self.desk.counters.ignored += 1;
+            return self.delivery.acknowledge(&mut self.desk, incoming);
+        };
+        match about {
+            object::About::Change(change) => {
+                if !self.asking.wants(&self.config, &change) {
+                    self.desk.counters.unwanted += 1;
+                    return self.delivery.acknowledge(&mut self.desk, incoming);
+                }
+                if let Change::Put(put) = &change {
+                    self.uploads.seen(&self.config, put);
+                    self.asking.stored(&mut self.desk, &self.config, put);
+                } else {
+                    self.asking.deleted(&mut self.desk, &self.config, incoming);
+                }
+                self.delivery.begin(&mut self.desk, incoming, change);
+            }
+            object::About::Rejected(rejected) => self.delivery.reject(&mut self.desk, incoming, rejected),
+            // Which object is meant nobody can say: it is asked for instead, and nothing is removed.
+            object::About::Unclear => {
+                self.desk.counters.unclear += 1;
+                self.asking.unclear(&mut self.desk, &self.config, incoming);
+                self.delivery.acknowledge(&mut self.desk, incoming);
+            }
+        }
+    }
+
+    /// The machine reports a commit: what it holds is acknowledged, and confirmed to the machine at once, because nobody
+    /// else records it.
+    fn reported(&mut self, report: &Report) {
+        if self.desk.session.as_deref() != Some(&report.session) {
+            return;
+        }
+        self.delivery.reported(&mut self.desk, report);
+        self.told = self.told.max(report.to);
+        self.pending = self.count_pending();
+        let session = report.session.clone();
+        let confirm = Confirm { session, revision: report.to, pending: self.pending, held: 0 };
+        self.desk.frames.push_back(Received::Confirm(confirm));
+    }
+
+    /// What is still to come, as far as it is known: the machine is in sync when it is nothing.
+    fn count_pending(&self) -> u64 {
+        let greeting = u64::from(!self.lease.is_known());
+        greeting + self.rounds.pending() + self.delivery.pending()
+    }
+
+    fn tell_pending(&mut self) {
+        let Some(session) = self.desk.session.clone() else { return };
+        let pending = self.count_pending();
+        // One for each object would double the frames; the machine wants to know when it is over.
+        if pending == self.pending || (pending > 0 && self.pending > 0) {
+            return;
+        }
+        self.pending = pending;
+        let confirm = Confirm { session, revision: self.told, pending, held: 0 };
+        self.desk.frames.push_back(Received::Confirm(confirm));
+    }
+
+    /// CloudCore has read everything that was sent before this ping.
+    pub fn pong(&mut self, at: Moment, number: u64) {
+        self.desk.at = at;
+        self.uploads.pong(&mut self.desk, number);
+    }
+
+    /// The answer to [`BridgeEffect::ReadHeld`].
+    pub fn held_read(&mut self, at: Moment, page: HeldPage) {
+        self.desk.at = at;
+        self.rounds.held_read(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, page);
+        self.tell_pending();
+    }
+
+    /// The rows could not be read; the round goes on later.
+    pub fn read_failed(&mut self, at: Moment) {
+        self.desk.at = at;
+        self.rounds.read_failed(&mut self.desk, &self.config);
+    }
+
+    /// The time of [`Bridge::deadline`] has come.
+    pub fn tick(&mut self, at: Moment) {
+        self.desk.at = at;
+        if self.keepalive_at.is_some_and(|due| due <= at.now) {
+            self.keepalive(at.now);
+        }
+        if matches!(self.phase, Phase::Greeting { until, .. } if until <= at.now) && !self.early.is_empty() {
+            self.welcome(None);
+        }
+        self.lease.tick(&mut self.desk, &self.config);
+        self.uploads.tick(&mut self.desk, &self.config);
+        self.asking.tick(&mut self.desk, &self.config);
+        if matches!(self.phase, Phase::Live) {
+            self.rounds.tick(&mut self.desk, &self.config, &mut self.asking);
+        }
+        self.tell_pending();
+    }
+
+    /// When [`Bridge::tick`] wants to be called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Now> {
+        let asked = earlier(self.lease.deadline(), self.asking.deadline());
+        let upstream = earlier(self.uploads.deadline(), self.rounds.deadline());
+        let greeting = match self.phase {
+            Phase::Greeting { until, .. } if !self.early.is_empty() => Some(until),
+            _ => None,
+        };
+        earlier(earlier(asked, upstream), earlier(greeting, self.keepalive_at))
+    }
+
+    /// The next message for CloudCore. To be called only when the link has room for it.
+    pub fn poll_message(&mut self) -> Option<Sent> {
+        self.desk.messages.pop_front()
+    }
+
+    /// Whether a message waits for the link.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        !self.desk.messages.is_empty()
+    }
+
+    /// The next frame for the edge machine. To be called only when that wants one.
+    pub fn poll_frame(&mut self) -> Option<Received> {
+        self.desk.frames.pop_front()
+    }
+
+    /// Whether a frame waits for the edge machine.
+    #[must_use]
+    pub fn has_frame(&self) -> bool {
+        !self.desk.frames.is_empty()
+    }
+
+    /// The next piece of work for the store, or news.
+    pub fn poll_effect(&mut self) -> Option<BridgeEffect> {
+        self.desk.effects.pop_front()
+    }
+
+    /// What the status shows of it.
+    #[must_use]
+    pub fn status(&self) -> BridgeStatus {
+        status::status(self)
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> BridgeCounters {
+        self.desk.counters
+    }
+}

@@ -1,0 +1,1 @@
+//! The guarantees over a CloudCore, in virtual time and from a seed.

@@ -1,0 +1,1 @@
+//! What the bridge does, message by message.
