@@ -334,7 +334,7 @@ pub(crate) fn memory_peak(process: &Process) -> u64 {
 }
 
 /// Processor time used so far, user and system.
-fn cpu(process: &Process) -> Duration {
+pub(crate) fn cpu(process: &Process) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap_or_default();
     let after = text.rsplit(')').next().unwrap_or_default();
     // utime and stime are fields 14 and 15, `after` begins with field 3; a tick is 10 ms.

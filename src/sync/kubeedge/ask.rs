@@ -68,7 +68,13 @@ impl Asking {
     /// Asks for a name, whether it is held or not, once: for a round, or because it may be another object by now. `held`
     /// is the object that is held under it. As many as [`WINDOW`] at a time, the rest waits. Returns whether there was
     /// room.
-    pub(super) fn ask(&mut self, desk: &mut Desk, config: &BridgeConfig, name: Name, held: Option<Uid>) -> bool {
+    pub(super) fn ask(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        name: Name,
+        held: Option<Uid>,
+    ) -> bool {
         let _ = (desk, config, name, held);
         todo!()
     }

@@ -70,7 +70,9 @@ enum Known {
     Nothing,
     Missing,
     /// What is repeated in each write, as JSON text: uid, resourceVersion, ownerReferences, annotations of others.
-    There { metadata: serde_json::Map<String, serde_json::Value> },
+    There {
+        metadata: serde_json::Map<String, serde_json::Value>,
+    },
 }
 
 /// See the module.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::names::{FetchRule, Name, WatchRule};
-use crate::sync::change::{ObjectRef, Uid};
 use crate::object::ResourceVersion;
+use crate::sync::change::{ObjectRef, Uid};
 use crate::sync::timing::Now;
 
 /// A moment, by both clocks.

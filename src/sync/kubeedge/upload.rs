@@ -69,7 +69,12 @@ impl Uploads {
 
     /// Takes an answer if it is one to an item. `AlreadyExists` of the Node leads to a patch, `NotFound` of a patch to the
     /// registration; what else is refused is refused for good.
-    pub(super) fn answered(&mut self, desk: &mut Desk, config: &BridgeConfig, incoming: &Incoming<'_>) -> bool {
+    pub(super) fn answered(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        incoming: &Incoming<'_>,
+    ) -> bool {
         let _ = (desk, config, incoming);
         todo!()
     }
