@@ -103,6 +103,9 @@ fn what_was_refused_says_why() {
     assert_eq!(in_words("node \"x\" is not allowed to access this resource").0, 403);
     let unknown = "get current list error: the server could not find the requested resource";
     assert_eq!(in_words(unknown), (404, "NotFound".to_owned()));
+    let expired =
+        "get current list error: The provided continue parameter is too old to display a consistent list";
+    assert_eq!(in_words(expired), (410, "Expired".to_owned()));
     assert_eq!(in_words("unsupported Application Verb type :x"), (0, String::new()));
     assert_eq!(refused(&json!({"Status": "Failed"})), (0, String::new()));
 }
