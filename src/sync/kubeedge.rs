@@ -33,6 +33,8 @@ mod round;
 mod simulation;
 mod status;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 mod types;
 mod upload;
