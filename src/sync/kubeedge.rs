@@ -49,8 +49,8 @@ use super::timing::{Now, earlier};
 pub use lease::Marker;
 pub use names::{AskedKind, FetchRule, Name, WatchRule, references};
 pub use types::{
-    BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry, HeldPage,
-    Moment, RoundReason, Sent,
+    BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry,
+    HeldPage, Moment, RoundReason, Sent,
 };
 
 use ask::Asking;
@@ -297,13 +297,21 @@ impl Bridge {
             return self.lease_news(news);
         }
         match incoming.operation {
-            Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => self.object(&incoming),
+            Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => {
+                self.object(&incoming)
+            }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
                 if self.uploads.answered(&mut self.desk, &self.config, &incoming) {
                     return;
                 }
-                self.rounds.answered(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, &incoming);
+                self.rounds.answered(
+                    &mut self.desk,
+                    &self.config,
+                    &mut self.delivery,
+                    &mut self.asking,
+                    &incoming,
+                );
             }
             Operation::Error => self.desk.counters.errors += 1,
             // It may hold up the queue of CloudCore, and there is nothing to be done with it.
