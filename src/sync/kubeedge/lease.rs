@@ -143,6 +143,8 @@ impl LeaseKeeper {
 
     /// Asks for the Lease.
     pub(super) fn ask(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+        // What waits is of an earlier session.
+        self.waiting = None;
         self.attempts = 0;
         self.heard = desk.counters.received;
         self.run(desk, config, Step::Ask);
