@@ -35,6 +35,8 @@ mod round;
 mod simulation;
 mod status;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 mod types;
 mod upload;
@@ -224,6 +226,10 @@ impl Bridge {
     /// What the Lease says decides what is asked for: see [`Marker`].
     fn lease_news(&mut self, news: LeaseNews) {
         let was_greeting = matches!(self.phase, Phase::Greeting { .. });
+        if matches!(news, LeaseNews::Missing | LeaseNews::Gone) {
+            // A Lease goes with its Node: what is made next has an owner that is known to be there.
+            self.uploads.set_node_uid(None);
+        }
         self.welcome(Some(&news));
         let reason = match &news {
             LeaseNews::Found { marker, owner } => {
@@ -296,6 +302,9 @@ impl Bridge {
             }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
+                if self.uploads.answered(&mut self.desk, &self.config, &incoming) {
+                    return;
+                }
                 self.rounds.answered(
                     &mut self.desk,
                     &self.config,
@@ -342,7 +351,7 @@ impl Bridge {
                     return self.delivery.acknowledge(&mut self.desk, incoming);
                 }
                 if let Change::Put(put) = &change {
-                    self.uploads.seen(&self.config, put);
+                    self.uploads.seen(&mut self.desk, &self.config, put);
                     self.asking.stored(&mut self.desk, &self.config, put);
                 } else {
                     self.asking.deleted(&mut self.desk, &self.config, incoming);
