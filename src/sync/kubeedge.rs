@@ -22,6 +22,8 @@
 
 mod application;
 mod ask;
+#[cfg(test)]
+mod captures;
 mod delivery;
 mod desk;
 mod lease;
