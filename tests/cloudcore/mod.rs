@@ -1,0 +1,3 @@
+//! A scripted CloudCore: the model of one, and a server around it.
+
+pub(crate) mod model;
