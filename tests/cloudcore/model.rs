@@ -263,6 +263,7 @@ impl CloudCore {
     /// A message has arrived.
     pub(crate) fn receive(&mut self, now: Now, connection: Connection, text: &str) {
         self.now = self.now.max(now);
+        let (wall, id) = (self.wall(), self.ids.uuid());
         let Some(session) = self.sessions.get_mut(&connection) else { return };
         let Some(heard) = message::read(text) else {
             return self.close(connection);
@@ -272,7 +273,7 @@ impl CloudCore {
             "keepalive" => return session.keepalive_at = self.now,
             "ping" | "pong" | "config" => {
                 let draft = heard.answer(&heard.source, json!("ack"));
-                let text = draft.text(&self.ids.uuid(), self.wall(), Deletes::Stock);
+                let text = draft.text(&id, wall, Deletes::Stock);
                 return session.out.push_back(text);
             }
             _ => {}
