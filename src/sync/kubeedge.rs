@@ -240,6 +240,10 @@ impl Bridge {
     /// What the Lease says decides what is asked for: see [`Marker`].
     fn lease_news(&mut self, news: LeaseNews) {
         let was_greeting = matches!(self.phase, Phase::Greeting { .. });
+        if matches!(news, LeaseNews::Missing | LeaseNews::Gone) {
+            // A Lease goes with its Node: what is made next has an owner that is known to be there.
+            self.uploads.set_node_uid(None);
+        }
         self.welcome(Some(&news));
         let reason = match &news {
             LeaseNews::Found { marker, owner } => {
@@ -375,7 +379,7 @@ impl Bridge {
                 }
                 match &change {
                     Change::Put(put) => {
-                        self.uploads.seen(&self.config, put);
+                        self.uploads.seen(&mut self.desk, &self.config, put);
                         self.asking.stored(&mut self.desk, &self.config, put);
                     }
                     Change::Delete(delete) => {
