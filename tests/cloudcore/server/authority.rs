@@ -164,7 +164,8 @@ impl Authority {
     /// A certificate for a request, which is believed in whatever it says.
     pub(super) fn sign(&self, request: &[u8]) -> Result<Vec<u8>, String> {
         let request = CertificateSigningRequestDer::from(request.to_vec());
-        let mut request = CertificateSigningRequestParams::from_der(&request).map_err(|error| error.to_string())?;
+        let mut request =
+            CertificateSigningRequestParams::from_der(&request).map_err(|error| error.to_string())?;
         let asked = request.params.distinguished_name.clone();
         request.params.distinguished_name = DistinguishedName::new();
         for part in [DnType::OrganizationName, DnType::CommonName] {

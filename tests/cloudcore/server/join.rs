@@ -48,7 +48,11 @@ fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
     (status, text.into().into_bytes())
 }
 
-async fn answer(shared: &Shared, shown: Option<&CertificateDer<'static>>, request: Request<Incoming>) -> Answer {
+async fn answer(
+    shared: &Shared,
+    shown: Option<&CertificateDer<'static>>,
+    request: Request<Incoming>,
+) -> Answer {
     let path = request.uri().path().to_owned();
     let known = path == "/ca.crt" || path == "/edge.crt" || path.starts_with("/node/");
     if !known {
@@ -91,7 +95,9 @@ async fn edge_certificate(
         Ok(certificate) => (StatusCode::OK, certificate),
         Err(error) => plain(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("failed to sign certs for edgenode {node}, err: fail to signCerts, err: failed to parse csr, err: {error}"),
+            format!(
+                "failed to sign certs for edgenode {node}, err: fail to signCerts, err: failed to parse csr, err: {error}"
+            ),
         ),
     }
 }

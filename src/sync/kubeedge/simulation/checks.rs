@@ -24,6 +24,7 @@ impl World {
         }
         let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let told = Told {
+            source: text_of(&route["source"]),
             operation: text_of(&route["operation"]),
             kind: text_of(&route["resource"]).split('/').nth(1).unwrap_or_default().to_owned(),
             namespace: text_of(&metadata["namespace"]),
@@ -64,7 +65,8 @@ impl World {
             || was_held
             || is_bad(&told.name, told.bytes)
             || self.is_replaced(told, &version)
-            || (is_config && !self.wanted_names().contains(&(told.kind.clone(), told.name.clone())))
+            // What a watch pushes is not kept if nobody is known to want it; a walk over the references asks for it later.
+            || (is_config && told.source == "dynamiccontroller")
     }
 
     /// Whether a newer object of another UID is held under the name.

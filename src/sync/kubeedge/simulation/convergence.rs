@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::checks::is_bad;
+use super::cloudcore::Deletes;
 use super::objects::NODE;
 use super::world::{Chaos, VERIFY_INTERVAL, World};
 use crate::object::ResourceVersion;
@@ -42,8 +43,9 @@ impl World {
     pub(super) fn converged(&self) -> Result<(), String> {
         let held = self.disk.db.held();
         // Pods and custom resources cannot be asked for without the dynamic controller: what CloudCore believes to be
-        // here, and is not, stays away.
-        let is_blind = !self.cloud.settings.dynamic_controller && self.damaged;
+        // here, and is not, stays away; and what a delete without a UID meant nobody can say.
+        let is_unclear = self.cloud.settings.deletes == Deletes::EmptyUid;
+        let is_blind = !self.cloud.settings.dynamic_controller && (self.damaged || is_unclear);
         let cannot_tell = |kind: &str| is_blind && matches!(kind, "Pod" | "Widget");
         let alive: BTreeMap<Uid, &Value> =
             self.cloud.cluster.all().map(|object| (uid(object).into(), object)).collect();

@@ -79,7 +79,10 @@ impl World {
         match event {
             Event::ToCloud { connection, what } if self.link == Some(connection) => match what {
                 Sent::Text { text, .. } => self.cloud.receive(now, connection, &text),
-                Sent::Ping(number) => self.send_down(connection, Sent::Ping(number)),
+                Sent::Ping(number) if self.cloud.is_open(connection) => {
+                    self.send_down(connection, Sent::Ping(number));
+                }
+                Sent::Ping(_) => {}
             },
             Event::ToEdge { connection, what } if self.link == Some(connection) => {
                 if let Some(agent) = &mut self.agent {

@@ -101,6 +101,7 @@ pub(super) struct Agent {
 /// A message of CloudCore that may be acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
+    pub(super) source: String,
     pub(super) operation: String,
     pub(super) kind: String,
     pub(super) namespace: String,
