@@ -30,10 +30,13 @@ mod lease;
 mod message;
 mod names;
 mod object;
+mod output;
 mod round;
 #[cfg(test)]
 mod simulation;
 mod status;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -42,7 +45,7 @@ mod upload;
 use super::change::Change;
 use super::frame::{Confirm, Hello, Received, Report, Up, Welcome};
 use super::replica::Totals;
-use super::timing::{Now, earlier};
+use super::timing::Now;
 
 pub use lease::Marker;
 pub use names::{AskedKind, FetchRule, Name, WatchRule, references};
@@ -469,56 +472,5 @@ impl Bridge {
             self.rounds.tick(&mut self.desk, &self.config, &mut self.asking);
         }
         self.go_on();
-    }
-
-    /// When [`Bridge::tick`] wants to be called.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Now> {
-        let asked = earlier(self.lease.deadline(), self.asking.deadline());
-        let upstream = earlier(self.uploads.deadline(), self.rounds.deadline());
-        let greeting = match self.phase {
-            Phase::Greeting { until, .. } if !self.early.is_empty() => Some(until),
-            _ => None,
-        };
-        earlier(earlier(asked, upstream), earlier(greeting, self.keepalive_at))
-    }
-
-    /// The next message for CloudCore. To be called only when the link has room for it.
-    pub fn poll_message(&mut self) -> Option<Sent> {
-        self.desk.messages.pop_front()
-    }
-
-    /// Whether a message waits for the link.
-    #[must_use]
-    pub fn has_message(&self) -> bool {
-        !self.desk.messages.is_empty()
-    }
-
-    /// The next frame for the edge machine. To be called only when that wants one.
-    pub fn poll_frame(&mut self) -> Option<Received> {
-        self.desk.frames.pop_front()
-    }
-
-    /// Whether a frame waits for the edge machine.
-    #[must_use]
-    pub fn has_frame(&self) -> bool {
-        !self.desk.frames.is_empty()
-    }
-
-    /// The next piece of work for the store, or news.
-    pub fn poll_effect(&mut self) -> Option<BridgeEffect> {
-        self.desk.effects.pop_front()
-    }
-
-    /// What the status shows of it.
-    #[must_use]
-    pub fn status(&self) -> BridgeStatus {
-        status::status(self)
-    }
-
-    /// The counters.
-    #[must_use]
-    pub fn counters(&self) -> BridgeCounters {
-        self.desk.counters
     }
 }

@@ -174,6 +174,7 @@ fn by_words(words: &str) -> Failure {
     let has = |part: &str| words.contains(part);
     let (code, reason) = match () {
         () if has("forbidden") || has("not allowed") => (403, "Forbidden"),
+        () if has("too old") => (410, "Expired"),
         () if has("not found") || has("could not find") => (404, "NotFound"),
         () => (0, ""),
     };

@@ -277,13 +277,7 @@ impl LeaseKeeper {
         news
     }
 
-    fn failed(
-        &mut self,
-        desk: &mut Desk,
-        config: &BridgeConfig,
-        step: Step,
-        code: u16,
-    ) -> Option<LeaseNews> {
+    fn failed(&mut self, desk: &mut Desk, config: &BridgeConfig, step: Step, code: u16) -> Option<LeaseNews> {
         let is_update = matches!(self.known, Known::There(_));
         match (step, code) {
             (Step::Ask, 404) => {

@@ -1,6 +1,5 @@
 //! From a message about an object to a change of what is held.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -9,7 +8,7 @@ use super::message::{DYNAMIC_CONTROLLER, Incoming, Operation, Target, quoted};
 use super::types::BridgeConfig;
 use crate::object::kinds::{self, KnownKind};
 use crate::object::{
-    Head, ObjectKey, Resource, Scope, name, split_api_version, with_field, without_managed_fields,
+    Head, ObjectKey, Resource, Scope, name, pluralize, split_api_version, with_field, without_managed_fields,
 };
 use crate::sync::change::{Change, Delete, Put, Rejected};
 use crate::sync::message::{
@@ -47,7 +46,7 @@ impl Kinds {
     pub(super) fn get(&self, kind: &str) -> Option<Arc<Resource>> {
         let Some(known) = known(kind) else {
             let named = |resource: &&Arc<Resource>| {
-                resource.kind.eq_ignore_ascii_case(kind) || singular(&resource.plural) == kind
+                resource.kind.eq_ignore_ascii_case(kind) || is_singular(kind, &resource.plural)
             };
             return self.learned.iter().find(named).cloned();
         };
@@ -73,8 +72,11 @@ impl Kinds {
     /// or that of an object of the same kind that came before.
     fn of(&mut self, head: &Head<'_>, kind: &str, config: &BridgeConfig) -> Arc<Resource> {
         let (group, version) = split_api_version(&head.api_version);
+        let (plural, lower) = (pluralize(&head.kind), head.kind.to_ascii_lowercase());
         let rule = config.watch.iter().find(|rule| {
-            (&*rule.group, &*rule.version) == (group, version) && is_plural(&rule.plural, &head.kind, kind)
+            (&*rule.group, &*rule.version) == (group, version)
+                && (*rule.plural == *plural
+                    || [kind, &lower].iter().any(|word| is_singular(word, &rule.plural)))
         });
         let known = self.learned.iter().find(|resource| {
             (&*resource.group, &*resource.version, &*resource.kind) == (group, version, &*head.kind)
@@ -100,19 +102,13 @@ fn known(kind: &str) -> Option<&'static KnownKind> {
     KNOWN.contains(&kind).then(|| kinds::KINDS.iter().find(is_meant)).flatten()
 }
 
-/// Whether a word is the plural of a kind, which messages call `word`.
-fn is_plural(plural: &str, kind: &str, word: &str) -> bool {
-    let singular = singular(plural);
-    plural == crate::object::pluralize(kind) || singular == word || singular.eq_ignore_ascii_case(kind)
-}
-
-/// The singular that the dynamic controller guesses: it calls objects by that, whatever their kind is.
-fn singular(plural: &str) -> String {
+/// Whether the dynamic controller guesses this singular from the plural: it calls objects by that, whatever their kind is.
+fn is_singular(word: &str, plural: &str) -> bool {
     if let Some(stem) = plural.strip_suffix("ies") {
-        return format!("{stem}y");
+        return word.strip_suffix('y') == Some(stem);
     }
     let cut = if plural.ends_with("ses") { "es" } else { "s" };
-    plural.strip_suffix(cut).unwrap_or(plural).to_owned()
+    plural.strip_suffix(cut).unwrap_or(plural) == word
 }
 
 /// Reads a message with one of the operations `insert`, `update`, `patch`, `delete` and `response`. None if it is not
@@ -169,8 +165,8 @@ fn delete(incoming: &Incoming<'_>, target: Target<'_>, kinds: &Kinds) -> About {
     let key = match kinds.get(kind) {
         Some(resource) if head.kind.is_empty() || head.kind == resource.kind => resource.key(namespace, name),
         _ => {
-            let (group, _) = split_api_version(&head.api_version);
-            let kind = if check_names(&head).is_ok() { &*head.kind } else { kind };
+            let said = check_names(&head).is_ok().then(|| split_api_version(&head.api_version));
+            let (group, kind) = said.map_or(("", kind), |(group, _)| (group, &*head.kind));
             ObjectKey {
                 group: group.into(),
                 kind: kind.into(),
@@ -230,17 +226,25 @@ fn put(
     kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, String>,
 ) -> Result<Put, Rejected> {
     let unread = |message| rejected(None, claimed.unwrap_or_default(), invalid(message));
-    let mut text = Cow::Borrowed(text);
-    if let Some(completed) = completed(&text, &read_head(&text).map_err(unread)?, known) {
-        text = Cow::Owned(completed);
-    }
+    let head = read_head(text).map_err(unread)?;
+    let Some(text) = completed(text, &head, known) else { return hold(text, &head, claimed, config, kind) };
     let head = read_head(&text).map_err(unread)?;
-    let version = claimed.unwrap_or(&head.metadata.resource_version);
-    let reject = |fault: Fault| rejected(Some(&head), version, fault);
-    check_extent(&text, config.max_object).map_err(reject)?;
-    let resource = checked(&head, claimed, kind).map_err(|message| reject(invalid(message)))?;
-    let body = body(&text, config).map_err(|error| reject(invalid(error.to_string())))?;
+    hold(&text, &head, claimed, config, kind)
+}
+
+fn hold(
+    text: &str,
+    head: &Head<'_>,
+    claimed: Option<&str>,
+    config: &BridgeConfig,
+    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, String>,
+) -> Result<Put, Rejected> {
     let meta = &head.metadata;
+    let version = claimed.unwrap_or(&meta.resource_version);
+    let reject = |fault: Fault| rejected(Some(head), version, fault);
+    check_extent(text, config.max_object).map_err(reject)?;
+    let resource = checked(head, claimed, kind).map_err(|message| reject(invalid(message)))?;
+    let body = body(text, config).map_err(|error| reject(invalid(error.to_string())))?;
     Ok(Put {
         uid: Arc::from(&*meta.uid),
         version: (&*meta.resource_version).into(),

@@ -92,9 +92,10 @@ impl Uploads {
         if desk.session.as_ref() != Some(&upload.session) {
             return;
         }
-        let before = self.flight.take().filter(|flight| {
-            (&flight.upload.outbox, flight.upload.lane) == (&upload.outbox, upload.lane)
-        });
+        let before = self
+            .flight
+            .take()
+            .filter(|flight| (&flight.upload.outbox, flight.upload.lane) == (&upload.outbox, upload.lane));
         if upload.items.is_empty() {
             return confirm(desk, &upload, upload.confirmed, Vec::new());
         }
@@ -122,7 +123,12 @@ impl Uploads {
 
     /// Takes an answer if it is one to an item. `AlreadyExists` of the Node leads to a patch, `NotFound` of a patch to the
     /// registration; what else is refused is refused for good.
-    pub(super) fn answered(&mut self, desk: &mut Desk, config: &BridgeConfig, incoming: &Incoming<'_>) -> bool {
+    pub(super) fn answered(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        incoming: &Incoming<'_>,
+    ) -> bool {
         let (Some(flight), Some(parent)) = (&mut self.flight, incoming.parent) else { return false };
         let Some(item) = flight.items.iter_mut().find(|item| item.waits_for(parent)) else { return false };
         let (next, identity) = item.answered(incoming);

@@ -42,7 +42,8 @@ impl EventTask {
         }
         complete(&mut event, node);
         check_path_segment(event.name()).map_err(|problem| invalid(format!("metadata.name: {problem}")))?;
-        check_label(event.namespace()).map_err(|problem| invalid(format!("metadata.namespace: {problem}")))?;
+        check_label(event.namespace())
+            .map_err(|problem| invalid(format!("metadata.namespace: {problem}")))?;
         let resource = format!("{}/event/{}", event.namespace(), event.name());
         let patch = repeats(&event)
             .then(|| json!({ "event": event.fields(), "patchData": patch_data(&event) }).to_string());

@@ -78,9 +78,9 @@ impl Item {
         registered: bool,
     ) -> Self {
         let task = match serde_json::from_str::<Content<'_>>(content) {
-            Ok(Content::Node(report)) => {
-                NodeTask::read(report.get(), &config.node, wall, seen, registered).map(Box::new).map(Task::Node)
-            }
+            Ok(Content::Node(report)) => NodeTask::read(report.get(), &config.node, wall, seen, registered)
+                .map(Box::new)
+                .map(Task::Node),
             Ok(Content::Event(event)) => {
                 EventTask::read(event.get(), &config.node).map(Box::new).map(Task::Event)
             }

@@ -143,9 +143,7 @@ impl Seen {
     /// As a Node has them.
     fn conditions(&self) -> Vec<Value> {
         let since = |seen: &SeenCondition| seen.last_transition_time.clone().unwrap_or_default();
-        let value = |seen: &SeenCondition| {
-            json!({ "type": seen.condition, "status": seen.status, "lastTransitionTime": since(seen) })
-        };
+        let value = |seen: &SeenCondition| json!({ "type": seen.condition, "status": seen.status, "lastTransitionTime": since(seen) });
         self.0.iter().map(value).collect()
     }
 }
@@ -173,7 +171,8 @@ fn whole(name: &str, report: &NodeReport, seen: &Seen, wall: i64) -> Object {
         let kind = condition.get("type").and_then(Value::as_str).unwrap_or_default();
         kind == READY || report.conditions.iter().any(|told| told.condition == kind)
     };
-    if let Some(Value::Array(conditions)) = status(&mut node).and_then(|status| status.get_mut("conditions")) {
+    if let Some(Value::Array(conditions)) = status(&mut node).and_then(|status| status.get_mut("conditions"))
+    {
         conditions.retain(is_told);
         for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
             condition.insert("lastHeartbeatTime".to_owned(), rfc3339(now).into());
