@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use cluster::Change;
 pub(crate) use cluster::{Cluster, Key};
 use dynamic::Dynamic;
-use message::{Draft, Heard};
+
 pub(crate) use push::ObjectSync;
 use session::Session;
 
