@@ -64,7 +64,7 @@ pub(super) struct Item {
     /// None if it cannot be read.
     task: Option<Task>,
     pub(super) state: State,
-    /// How often it was sent since it was answered last.
+    /// How often it was sent since an answer to it could be read last.
     pub(super) sent: u32,
 }
 
@@ -143,7 +143,7 @@ impl Item {
 
     /// A dynamic controller that is switched off says nothing.
     pub(super) fn give_up_if_silent(&mut self) {
-        if self.is_custom() && matches!(self.state, State::Answer(_)) && self.sent >= MAX_ASKED {
+        if self.is_custom() && !self.is_settled() && self.sent >= MAX_ASKED {
             let message = "the dynamic controller of CloudCore does not answer: it is needed for the status of \
                            custom resources, and off by default";
             self.state = State::Settled(Some((RefusedReason::Other, message.to_owned())));
@@ -152,10 +152,10 @@ impl Item {
 
     /// What the answer to the last message means. Gives the identity of the Node if it tells that.
     pub(super) fn answered(&mut self, incoming: &Incoming<'_>) -> (Next, Option<Identity>) {
-        self.sent = 0;
         let is_custom = self.is_custom();
         let answer = incoming.content.and_then(if is_custom { applied } else { written });
         let Some(answer) = answer else { return (unreadable(incoming.content), None) };
+        self.sent = 0;
         match (&mut self.task, answer) {
             (_, Err(failure)) if is_transient(&failure, is_custom) => (Next::Later, None),
             (Some(Task::Node(_)), Ok(Some(identity))) => (Next::Settled(None), Some(identity)),
