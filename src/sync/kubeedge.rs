@@ -328,7 +328,11 @@ impl Bridge {
         }
         match incoming.operation {
             Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => {
+<<<<<<< HEAD
                 self.object(&incoming, false);
+=======
+                self.object(&incoming)
+>>>>>>> k-parts
             }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
@@ -363,6 +367,9 @@ impl Bridge {
         let was_asked = self.asking.answered(&mut self.desk, &self.config, &mut self.delivery, incoming);
         if incoming.is_object() {
             self.object(incoming, was_asked);
+            if let Some(change) = self.asking.take_replaced() {
+                self.delivery.apply(&mut self.desk, vec![change], Vec::new());
+            }
         } else if message::wants_acknowledgement(incoming) {
             self.delivery.acknowledge(&mut self.desk, incoming);
         }

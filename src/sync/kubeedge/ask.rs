@@ -13,7 +13,7 @@ use super::desk::{Desk, MessageId};
 use super::message::{self, Incoming};
 use super::names::{AskedKind, Name, WatchRule, references};
 use super::types::BridgeConfig;
-use crate::object::ObjectKey;
+use crate::object::{Head, ObjectKey};
 use crate::sync::change::{Change, Delete, Put, Uid};
 use crate::sync::timing::{Now, backoff, earlier};
 
@@ -64,6 +64,16 @@ pub(super) struct Asking {
     walk: u64,
     /// No name is to be asked for again before this.
     retry_at: Option<Now>,
+    /// What the last answer has shown to be gone.
+    replaced: Option<Change>,
+}
+
+fn replaced(question: &Question, incoming: &Incoming<'_>) -> Option<Change> {
+    let held = question.held.clone()?;
+    let head: Head<'_> = serde_json::from_str(incoming.content?.get()).ok()?;
+    let uid = head.metadata.uid;
+    let is_other = !uid.is_empty() && *uid != *held;
+    is_other.then(|| Change::Delete(Delete { uid: held, key: key(&question.name) }))
 }
 
 /// The name of a ConfigMap or a Secret.
@@ -311,11 +321,20 @@ impl Asking {
         desk.counters.answered += 1;
         if is_missing {
             self.missed(desk, config, delivery, &question);
-        } else if let Some(wanted) = self.wanted.get_mut(&question.name) {
-            wanted.answered = self.walk;
+        } else {
+            if let Some(wanted) = self.wanted.get_mut(&question.name) {
+                wanted.answered = self.walk;
+            }
+            self.replaced = replaced(&question, incoming);
         }
         self.fill(desk, config);
         true
+    }
+
+    /// The object that was asked about, if the answer was another one under its name. That takes its place, unless it
+    /// cannot be stored: then what was held is gone all the same.
+    pub(super) fn take_replaced(&mut self) -> Option<Change> {
+        self.replaced.take()
     }
 
     fn missed(
