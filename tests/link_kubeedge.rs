@@ -178,11 +178,9 @@ async fn a_consumer_that_takes_nothing_loses_the_connection() {
     for _ in 0..3 {
         peer.frame(TEXT, b"m").await;
     }
-    // The end shows in the counters before the event can be delivered.
+    // The first waits to be taken, the second to be queued: that one goes with the connection.
     while peer.next().await.is_some() {}
-    for _ in 0..2 {
-        assert_eq!(message(&mut events).await, text(b"m"));
-    }
+    assert_eq!(message(&mut events).await, text(b"m"));
     assert!(matches!(cause(&mut events).await, Cause::ConsumerStalled { .. }));
     assert_eq!(link.traffic().stalled, 1);
 }
@@ -371,12 +369,10 @@ mod tls {
             Link::spawn_kubeedge(KubeEdgeOptions { tls: Some(client), ..options(address) });
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            let refused = server.accept(stream).await.err();
-            // Open until the client has gone, so that it reads what is said.
-            (refused.is_some(), listener)
+            server.accept(stream).await.is_err()
         });
         let cause = cause(&mut events).await;
-        assert!(serving.await.unwrap().0, "{cause}");
+        assert!(serving.await.unwrap(), "{cause}");
         cause
     }
 
