@@ -128,6 +128,12 @@ const RULES: &[Rule] = &[
         because: "the MQTT library can be replaced in one place",
     },
     Rule {
+        within: EVERYWHERE,
+        except: &["link/kubeedge.rs", "link/kubeedge"],
+        forbidden: &["tungstenite"],
+        because: "the WebSocket library can be replaced in one place",
+    },
+    Rule {
         within: &["tls"],
         except: &[],
         forbidden: &[
