@@ -6,8 +6,8 @@
 //! all visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first
 //! mistake and does not know variables; here all mistakes are reported together, each with its line.)
 //!
-//! May depend on [`crate::object`] for names and labels, on the placement rules of the cloud side, and on
-//! nothing that runs.
+//! May depend on [`crate::object`] for names and labels, the rules of the KubeEdge bridge, on the placement rules
+//! of the cloud side, and on nothing that runs.
 
 #[cfg(feature = "cloud")]
 pub mod cloud;
@@ -15,6 +15,7 @@ mod document;
 pub mod edge;
 mod error;
 mod host;
+mod kubeedge;
 mod link;
 mod log;
 #[cfg(feature = "cloud")]
@@ -30,6 +31,8 @@ use std::path::Path;
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use host::{JoinUrl, host_name};
+pub(crate) use kubeedge::CLOUD_CORE_PORT;
+pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 #[cfg(feature = "cloud")]
