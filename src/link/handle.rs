@@ -156,6 +156,13 @@ impl LinkHandle {
         let _ = self.commands.try_send(Command::Reconnect);
     }
 
+    /// Drops the connection because the other side takes messages and answers none: with a pause before the
+    /// next attempt, as after any failure. Without a connection nothing happens.
+    pub fn give_up(&self) {
+        // A full channel means that the connection is being dropped already.
+        let _ = self.commands.try_send(Command::Reconnect);
+    }
+
     /// Sends what is queued and then `farewell`, waits up to `within` for the acknowledgements, and ends
     /// with a DISCONNECT that keeps the will from being published. Received messages are no longer handed
     /// on meanwhile. Returns whether everything was acknowledged.
