@@ -90,7 +90,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let farewell = wire.farewell(&config.node.name);
     tracing::info!(
         node = config.node.name,
-        peer = config.address(),
+        peer = %config.peer(),
         store = %config.store.path.display(),
         version = VERSION,
         "the agent runs"
@@ -204,7 +204,7 @@ fn spawn_link(
         }
         LinkType::KubeEdge => {
             let mut options = kubeedge_options(config)?;
-            if config.kubeedge.url.as_ref().is_some_and(|url| url.tls) {
+            if config.peer().tls {
                 let identity = identity.context("kubeedge.url is with TLS, and there is no identity")?;
                 options.tls = Some(identity.tls());
             }

@@ -18,6 +18,7 @@ mod host;
 mod kubeedge;
 mod link;
 mod log;
+mod peer;
 #[cfg(feature = "cloud")]
 mod placement;
 mod report;
@@ -31,10 +32,10 @@ use std::path::Path;
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use host::{JoinUrl, host_name};
-pub(crate) use kubeedge::CLOUD_CORE_PORT;
 pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
+pub use peer::Peer;
 #[cfg(feature = "cloud")]
 pub use placement::Placement;
 pub use report::{Difference, Setting, settings};

@@ -295,8 +295,9 @@ fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
     };
     let loaded = with("").unwrap();
     assert_eq!(loaded.warnings, Vec::<String>::new());
-    assert_eq!(loaded.config.peer(), ("127.0.0.1", 10_000));
-    assert_eq!(loaded.config.address(), "ws://127.0.0.1:10000");
+    let peer = loaded.config.peer();
+    assert_eq!((peer.to_string().as_str(), peer.key), ("ws://127.0.0.1:10000", "kubeedge.url"));
+    assert!(peer.is_local() && !peer.tls);
     // What only MQTT needs does not stand in the way, but has no effect.
     let loaded = with("password_file = \"/x\"\nbroker = \"mqtts://b\"").unwrap();
     assert!(

@@ -128,7 +128,7 @@ impl Driver {
             link,
             wire,
             node: config.node.name.clone(),
-            peer: config.address(),
+            peer: config.peer().to_string(),
             max_frame: config.link.max_frame,
             max_object: config.sync.max_object,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),

@@ -37,7 +37,7 @@ pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport 
     let facts = Facts { root: Path::new("/"), source: address::source };
     NodeReport {
         labels: facts.labels(&config.node.name, &config.node.labels),
-        status: facts.status(&config.node.name, config.peer().0, space),
+        status: facts.status(&config.node.name, config.peer().host, space),
         conditions,
     }
 }

@@ -435,24 +435,6 @@ impl Config {
             review.warn("kubeedge.url is not used: link.type is \"mqtt\"");
         }
     }
-
-    /// Where the cloud is reached: the host of the broker or of CloudCore, and the port.
-    #[must_use]
-    pub fn peer(&self) -> (&str, u16) {
-        match (self.link_type, &self.kubeedge.url) {
-            (LinkType::KubeEdge, Some(url)) => (&url.host, url.port),
-            _ => (&self.link.broker.host, self.link.broker.port),
-        }
-    }
-
-    /// The address of the broker or of CloudCore, as the configuration has it.
-    #[must_use]
-    pub fn address(&self) -> String {
-        match (self.link_type, &self.kubeedge.url) {
-            (LinkType::KubeEdge, Some(url)) => url.to_string(),
-            _ => self.link.broker.to_string(),
-        }
-    }
 }
 
 /// A kind as in `kubectl`: plural, with the group behind a dot.

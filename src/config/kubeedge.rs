@@ -1,6 +1,7 @@
 //! `[kubeedge]`: the connection to a CloudCore of KubeEdge, used with `link.type = "kubeedge"`.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::slot::{Keys, quote};
@@ -64,7 +65,7 @@ pub struct CloudCoreUrl {
 
 const URL: &str = "the address of a CloudCore such as \"wss://cloud.example:10000\"";
 /// The port of CloudCore's WebSocket unless it is configured otherwise.
-pub(crate) const CLOUD_CORE_PORT: u16 = 10_000;
+const CLOUD_CORE_PORT: u16 = 10_000;
 /// The project that CloudCore and EdgeCore have unless they are configured otherwise.
 const PROJECT: &str = "e632aba927ea4ac2b575ec1603d56f10";
 const MAX_PROJECT: usize = 128;
@@ -147,6 +148,12 @@ const MQTT_ONLY: [&str; 9] = [
 ];
 
 impl CloudCoreUrl {
+    /// The CloudCore at a host, with the port that it has unless it is configured otherwise.
+    #[must_use]
+    pub fn at(host: &str) -> Self {
+        Self { host: host.to_owned(), port: CLOUD_CORE_PORT, tls: true }
+    }
+
     /// Reads `wss://host[:port]`, or `ws://host[:port]` where the host is this machine.
     ///
     /// # Errors
@@ -165,6 +172,14 @@ impl CloudCoreUrl {
             return Err(refused(": without TLS anybody on the way reads and writes along"));
         }
         Ok(Self { host, port: port.unwrap_or(CLOUD_CORE_PORT), tls })
+    }
+}
+
+impl FromStr for CloudCoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
     }
 }
 
