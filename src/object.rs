@@ -1,5 +1,6 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
+pub mod event;
 mod fields;
 pub mod kinds;
 mod meta;

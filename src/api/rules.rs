@@ -45,7 +45,7 @@ use causes::Path;
 
 #[cfg(feature = "cloud")]
 pub(super) use complete::complete;
-pub(super) use event::{event_to_core, event_to_storage};
+pub(super) use crate::object::event::{event_to_core, event_to_storage};
 
 /// On the edge only Leases and Events are written: nothing is to be filled in, and the rules of other kinds are
 /// left out of the program.

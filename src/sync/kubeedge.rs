@@ -222,6 +222,10 @@ impl Bridge {
     /// What the Lease says decides what is asked for: see [`Marker`].
     fn lease_news(&mut self, news: LeaseNews) {
         let was_greeting = matches!(self.phase, Phase::Greeting { .. });
+        if matches!(news, LeaseNews::Missing | LeaseNews::Gone) {
+            // A Lease goes with its Node: what is made next has an owner that is known to be there.
+            self.uploads.set_node_uid(None);
+        }
         self.welcome(Some(&news));
         let reason = match &news {
             LeaseNews::Found { marker, owner } => {
@@ -292,6 +296,9 @@ impl Bridge {
             Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => self.object(&incoming),
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
+                if self.uploads.answered(&mut self.desk, &self.config, &incoming) {
+                    return;
+                }
                 self.rounds.answered(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, &incoming);
             }
             Operation::Error => self.desk.counters.errors += 1,
@@ -332,7 +339,7 @@ impl Bridge {
                     return self.delivery.acknowledge(&mut self.desk, incoming);
                 }
                 if let Change::Put(put) = &change {
-                    self.uploads.seen(&self.config, put);
+                    self.uploads.seen(&mut self.desk, &self.config, put);
                     self.asking.stored(&mut self.desk, &self.config, put);
                 } else {
                     self.asking.deleted(&mut self.desk, &self.config, incoming);
