@@ -22,6 +22,8 @@
 
 mod application;
 mod ask;
+#[cfg(test)]
+mod captures;
 mod delivery;
 mod desk;
 mod lease;
@@ -45,8 +47,8 @@ use super::timing::{Now, earlier};
 pub use lease::Marker;
 pub use names::{AskedKind, FetchRule, Name, WatchRule, references};
 pub use types::{
-    BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry, HeldPage,
-    Moment, RoundReason, Sent,
+    BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry,
+    HeldPage, Moment, RoundReason, Sent,
 };
 
 use ask::Asking;
@@ -59,6 +61,9 @@ use upload::Uploads;
 
 /// Messages that wait for the Welcome; CloudCore has one unacknowledged message at a time and what was asked for.
 const MAX_EARLY: usize = 16;
+
+/// Hellos without a message of CloudCore in between that make a connection worthless.
+const SILENT_HELLOS: u32 = 3;
 
 /// Where the session stands.
 #[derive(Debug)]
@@ -94,6 +99,8 @@ pub struct Bridge {
     pending: u64,
     /// The revision that was confirmed to the machine.
     told: u64,
+    /// Hellos of the machine since CloudCore has said anything.
+    hellos: u32,
 }
 
 impl Bridge {
@@ -113,6 +120,7 @@ impl Bridge {
             totals: Totals::default(),
             pending: 0,
             told: 0,
+            hellos: 0,
             config,
         }
     }
@@ -123,9 +131,11 @@ impl Bridge {
         let rules_changed = self.config.fetch != config.fetch || self.config.watch != config.watch;
         self.config = config;
         if rules_changed && matches!(self.phase, Phase::Live) {
-            self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, RoundReason::Rules);
+            self.begin_round(RoundReason::Rules);
+        } else if rules_changed {
+            self.rounds.demand(RoundReason::Rules);
         }
-        self.tell_pending();
+        self.go_on();
     }
 
     /// The WebSocket is up. `random` seeds the ids of messages.
@@ -143,6 +153,7 @@ impl Bridge {
         self.early.clear();
         self.keepalive_at = None;
         self.pending = 0;
+        self.hellos = 0;
         self.desk.end();
         self.delivery.forget();
         self.lease.forget();
@@ -180,15 +191,22 @@ impl Bridge {
             // Nobody asks for it here.
             Up::Inventory(_) => {}
         }
-        self.tell_pending();
+        self.go_on();
     }
 
     fn hello(&mut self, hello: Hello) {
         if matches!(self.phase, Phase::Down) {
             return;
         }
+        self.hellos += 1;
+        if self.hellos >= SILENT_HELLOS {
+            self.hellos = 0;
+            self.desk.effects.push_back(BridgeEffect::Reconnect);
+        }
         self.delivery.forget();
         self.uploads.forget();
+        self.asking.forget();
+        self.rounds.pause();
         self.desk.session = None;
         self.desk.frames.clear();
         let until = self.desk.at.now + self.config.answer_timeout;
@@ -244,7 +262,19 @@ impl Bridge {
             }
             LeaseNews::Renewed => return,
         };
-        self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, reason);
+        self.begin_round(reason);
+    }
+
+    fn begin_round(&mut self, reason: RoundReason) {
+        self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, reason, self.totals.count);
+    }
+
+    /// Goes on with the round as far as it can, and tells the machine what is to be expected.
+    fn go_on(&mut self) {
+        if matches!(self.phase, Phase::Live) {
+            self.rounds.advance(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking);
+        }
+        self.tell_pending();
     }
 
     /// A message has arrived. Whatever is wrong with it is counted, and never stops the session.
@@ -260,7 +290,8 @@ impl Bridge {
             }
             Phase::Live => self.take(text),
         }
-        self.tell_pending();
+        self.hellos = 0;
+        self.go_on();
     }
 
     fn keep_early(&mut self, text: &[u8]) {
@@ -293,13 +324,21 @@ impl Bridge {
             return self.lease_news(news);
         }
         match incoming.operation {
-            Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => self.object(&incoming),
+            Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => {
+                self.object(&incoming, false);
+            }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
                 if self.uploads.answered(&mut self.desk, &self.config, &incoming) {
                     return;
                 }
-                self.rounds.answered(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, &incoming);
+                self.rounds.answered(
+                    &mut self.desk,
+                    &self.config,
+                    &mut self.delivery,
+                    &mut self.asking,
+                    &incoming,
+                );
             }
             Operation::Error => self.desk.counters.errors += 1,
             // It may hold up the queue of CloudCore, and there is nothing to be done with it.
@@ -318,33 +357,36 @@ impl Bridge {
             }
             return;
         }
-        self.asking.answered(&mut self.desk, &mut self.delivery, incoming);
+        let was_asked = self.asking.answered(&mut self.desk, &self.config, &mut self.delivery, incoming);
         if incoming.is_object() {
-            self.object(incoming);
+            self.object(incoming, was_asked);
         } else if message::wants_acknowledgement(incoming) {
             self.delivery.acknowledge(&mut self.desk, incoming);
         }
     }
 
     /// A message about an object goes to the machine; it is acknowledged when the machine reports its commit.
-    fn object(&mut self, incoming: &Incoming<'_>) {
+    fn object(&mut self, incoming: &Incoming<'_>, was_asked: bool) {
         let Some(about) = object::read(incoming, &self.config, &mut self.delivery.kinds) else {
             self.desk.counters.ignored += 1;
             return self.delivery.acknowledge(&mut self.desk, incoming);
         };
         match about {
             object::About::Change(change) => {
-                if !self.asking.wants(&self.config, &change) {
+                if !self.asking.wants(&self.config, &incoming.source, &change) {
                     self.desk.counters.unwanted += 1;
                     return self.delivery.acknowledge(&mut self.desk, incoming);
                 }
-                if let Change::Put(put) = &change {
-                    self.uploads.seen(&mut self.desk, &self.config, put);
-                    self.asking.stored(&mut self.desk, &self.config, put);
-                } else {
-                    self.asking.deleted(&mut self.desk, &self.config, incoming);
+                match &change {
+                    Change::Put(put) => {
+                        self.uploads.seen(&mut self.desk, &self.config, put);
+                        self.asking.stored(&mut self.desk, &self.config, put);
+                    }
+                    Change::Delete(delete) => {
+                        self.asking.deleted(&mut self.desk, &self.config, incoming, &delete.uid);
+                    }
                 }
-                self.delivery.begin(&mut self.desk, incoming, change);
+                self.delivery.begin(&mut self.desk, incoming, change, was_asked);
             }
             object::About::Rejected(rejected) => self.delivery.reject(&mut self.desk, incoming, rejected),
             // Which object is meant nobody can say: it is asked for instead, and nothing is removed.
@@ -362,7 +404,8 @@ impl Bridge {
         if self.desk.session.as_deref() != Some(&report.session) {
             return;
         }
-        self.delivery.reported(&mut self.desk, report);
+        let changes = self.delivery.reported(&mut self.desk, report);
+        self.rounds.applied(&mut self.desk, changes);
         self.told = self.told.max(report.to);
         self.pending = self.count_pending();
         let session = report.session.clone();
@@ -373,7 +416,7 @@ impl Bridge {
     /// What is still to come, as far as it is known: the machine is in sync when it is nothing.
     fn count_pending(&self) -> u64 {
         let greeting = u64::from(!self.lease.is_known());
-        greeting + self.rounds.pending() + self.delivery.pending()
+        greeting + self.rounds.pending(&self.asking) + self.delivery.pending()
     }
 
     fn tell_pending(&mut self) {
@@ -397,14 +440,14 @@ impl Bridge {
     /// The answer to [`BridgeEffect::ReadHeld`].
     pub fn held_read(&mut self, at: Moment, page: HeldPage) {
         self.desk.at = at;
-        self.rounds.held_read(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking, page);
-        self.tell_pending();
+        self.rounds.held_read(page);
+        self.go_on();
     }
 
     /// The rows could not be read; the round goes on later.
     pub fn read_failed(&mut self, at: Moment) {
         self.desk.at = at;
-        self.rounds.read_failed(&mut self.desk, &self.config);
+        self.rounds.read_failed(&self.desk, &self.config);
     }
 
     /// The time of [`Bridge::deadline`] has come.
@@ -422,7 +465,7 @@ impl Bridge {
         if matches!(self.phase, Phase::Live) {
             self.rounds.tick(&mut self.desk, &self.config, &mut self.asking);
         }
-        self.tell_pending();
+        self.go_on();
     }
 
     /// When [`Bridge::tick`] wants to be called.

@@ -15,6 +15,8 @@ struct Pending {
     message: Option<MessageId>,
     /// Everything but identity and time of the acknowledgement.
     answer: Option<message::Answer>,
+    /// Whether it was asked for: what it changes was not as CloudCore has it.
+    is_compared: bool,
 }
 
 /// See the module.
@@ -39,25 +41,37 @@ impl Delivery {
         self.pending.len() as u64
     }
 
-    /// Hands a change to the machine.
-    pub(super) fn begin(&mut self, desk: &mut Desk, incoming: &Incoming<'_>, change: Change) {
-        self.hand_over(desk, Some(incoming), vec![change], Vec::new());
+    /// Whether a commit is under way that no message waits for.
+    pub(super) fn has_compared(&self) -> bool {
+        self.pending.values().any(|pending| pending.answer.is_none())
+    }
+
+    /// Hands a change to the machine. `is_compared` says that it was asked for.
+    pub(super) fn begin(
+        &mut self,
+        desk: &mut Desk,
+        incoming: &Incoming<'_>,
+        change: Change,
+        is_compared: bool,
+    ) {
+        self.hand_over(desk, Some(incoming), is_compared, vec![change], Vec::new());
     }
 
     /// Hands the rejection of a message's object to the machine, which counts and shows it as all others.
     pub(super) fn reject(&mut self, desk: &mut Desk, incoming: &Incoming<'_>, rejected: Rejected) {
-        self.hand_over(desk, Some(incoming), Vec::new(), vec![rejected]);
+        self.hand_over(desk, Some(incoming), false, Vec::new(), vec![rejected]);
     }
 
     /// Hands changes to the machine that no message wants an acknowledgement for: parts of a list, what a round found.
     pub(super) fn apply(&mut self, desk: &mut Desk, changes: Vec<Change>, rejected: Vec<Rejected>) {
-        self.hand_over(desk, None, changes, rejected);
+        self.hand_over(desk, None, true, changes, rejected);
     }
 
     fn hand_over(
         &mut self,
         desk: &mut Desk,
         incoming: Option<&Incoming<'_>>,
+        is_compared: bool,
         changes: Vec<Change>,
         rejected: Vec<Rejected>,
     ) {
@@ -70,25 +84,28 @@ impl Delivery {
         }
         self.next_receipt += 1;
         let answer = incoming.map(message::Answer::to);
-        self.pending.insert(self.next_receipt, Pending { message, answer });
+        self.pending.insert(self.next_receipt, Pending { message, answer, is_compared });
         let receipt = self.next_receipt;
         desk.frames.push_back(Received::Objects(Objects { session, changes, rejected, receipt }));
     }
 
     /// The machine has reported a batch. Objects that are wrong themselves are acknowledged, so that they do not hold up
     /// the queue of CloudCore; what finds no room is not: nothing is acknowledged that a later moment could store.
-    pub(super) fn reported(&mut self, desk: &mut Desk, report: &Report) {
-        let Some(pending) = self.pending.remove(&report.receipt) else { return };
-        let Some(answer) = pending.answer else { return };
+    /// Returns how many rows were changed by what was asked for.
+    pub(super) fn reported(&mut self, desk: &mut Desk, report: &Report) -> u64 {
+        let Some(pending) = self.pending.remove(&report.receipt) else { return 0 };
+        let changes = if pending.is_compared { report.to.saturating_sub(report.from) } else { 0 };
+        let Some(answer) = pending.answer else { return changes };
         let for_want_of_room = |rejected: &Rejected| {
             matches!(rejected.reason, RejectReason::StoreFull | RejectReason::StoreUnavailable)
         };
         if report.rejected.iter().any(for_want_of_room) {
             desk.counters.withheld += 1;
-            return;
+            return changes;
         }
         desk.counters.rejected += u64::from(!report.rejected.is_empty());
         self.send(desk, &answer);
+        changes
     }
 
     /// Acknowledges a message of which nothing is stored.

@@ -12,6 +12,9 @@ use super::names::Name;
 use crate::object::member;
 use crate::sync::message::clip;
 
+#[cfg(test)]
+mod tests;
+
 /// The source of what a watch pushes.
 pub(super) const DYNAMIC_CONTROLLER: &str = "dynamiccontroller";
 /// Types that are no objects to be kept, or are answers only. A watch may push objects of these names nevertheless.
@@ -224,7 +227,7 @@ pub(super) struct Failure {
 
 /// A Status of Kubernetes within an error.
 #[derive(Deserialize)]
-pub(super) struct Wrapped<'a> {
+struct Wrapped<'a> {
     #[serde(rename = "ErrStatus", borrow)]
     status: Status<'a>,
 }

@@ -12,38 +12,37 @@
 //! list. So a watch is asked for only after a list of the same key was approved; where no round lists it, one of a single
 //! item is asked for first.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod budget;
+mod list;
+mod scope;
+mod walk;
+mod watch;
 
-use super::application::Scope;
 use super::ask::Asking;
 use super::delivery::Delivery;
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
 use super::message::Incoming;
-use super::types::{BridgeConfig, DynamicController, HeldPage, RoundReason};
-use crate::sync::timing::Now;
+use super::types::{BridgeConfig, BridgeNotice, DynamicController, HeldPage, RoundReason};
+use crate::sync::timing::{Now, earlier};
+
+use budget::Budget;
+use list::Listing;
+use scope::{Listed, Target};
+use walk::Walk;
+use watch::Watches;
 
 /// Questions that a round that is not urgent may put at once.
 pub(super) const BURST: u32 = 64;
-/// Rows read at a time.
-const PAGE: usize = 64;
-/// Items of a page of a list.
-const LIST_LIMIT: u32 = 200;
-
-/// A list that is complete: what exists in its scope.
-#[derive(Debug, Default)]
-struct Listed {
-    resource_version: Box<str>,
-    /// Hashes of the UIDs.
-    uids: BTreeSet<u64>,
-}
+/// How often the dynamic controller is asked before it is believed to be silent.
+const ATTEMPTS: u32 = 2;
 
 /// Where a round stands.
 #[derive(Debug)]
 enum Stage {
     /// Lists are asked for, one after the other.
-    Listing { scope: usize, asked: Option<(MessageId, Now, u32)>, so_far: Listed },
+    Listing(Listing),
     /// What is held is walked over.
-    Walking { cursor: u64, reading: bool },
+    Walking(Walk),
     /// The last questions are under way.
     Ending,
 }
@@ -51,9 +50,21 @@ enum Stage {
 #[derive(Debug)]
 struct Round {
     reason: RoundReason,
-    scopes: Vec<Scope>,
-    listed: BTreeMap<usize, Listed>,
+    targets: Vec<Target>,
+    listed: Vec<Listed>,
     stage: Stage,
+    /// Where the walk begins.
+    cursor: u64,
+    compared: u64,
+    differed: u64,
+    /// Whether the questions that a reconnect begins with are under way.
+    is_bursting: bool,
+}
+
+/// A walk that the end of its session has interrupted.
+#[derive(Debug)]
+struct Interrupted {
+    cursor: u64,
     compared: u64,
     differed: u64,
 }
@@ -62,54 +73,121 @@ struct Round {
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     round: Option<Round>,
+    /// A walk at a low rate that goes on in the next session.
+    interrupted: Option<Interrupted>,
     /// What is wanted of the next round before it is due.
     demanded: Option<RoundReason>,
     next_at: Option<Now>,
-    /// Watches asked for, and not yet answered.
-    watches: BTreeMap<MessageId, (Scope, Now, u32)>,
+    watches: Watches,
+    budget: Budget,
+    /// Whether the round waits for a token of the budget.
+    waits: bool,
+    /// How many objects are held, about.
+    rows: u64,
     pub(super) dynamic: DynamicController,
     /// When, why, compared, differed.
     pub(super) verified: Option<(i64, RoundReason, u64, u64)>,
-    /// Whether an urgent round is owed: until it is over the database is not proven.
-    owed: bool,
+    /// Why an urgent round is owed: until it is over the database is not proven.
+    owed: Option<RoundReason>,
+    /// Whether a session is up, and the Lease was compared.
+    is_live: bool,
+    /// Whether that was so at any time.
+    is_known: bool,
 }
 
 impl Rounds {
     /// A session begins, or rules have changed: asks for the watches, and begins a round (an urgent one that is under way
-    /// or demanded stays urgent).
+    /// or demanded stays urgent). `rows` is how many objects are held.
     pub(super) fn begin(
         &mut self,
         desk: &mut Desk,
         config: &BridgeConfig,
         asking: &mut Asking,
         reason: RoundReason,
+        rows: u64,
     ) {
-        let _ = (desk, config, asking, reason);
-        todo!()
+        (self.is_live, self.is_known, self.rows) = (true, true, rows);
+        let demanded = self.demanded.take();
+        let reason = if reason.is_urgent() { reason } else { self.owed.or(demanded).unwrap_or(reason) };
+        if matches!(reason, RoundReason::First | RoundReason::Lost) && self.owed.is_none() {
+            desk.notice(BridgeNotice::Refilling(reason));
+        }
+        self.start(desk, config, asking, reason);
+    }
+
+    fn start(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking, reason: RoundReason) {
+        let now = desk.at.now;
+        self.budget.pace(now, self.rows, config.verify_interval);
+        self.watches.want(scope::watched(config));
+        let interrupted = self.interrupted.take().filter(|_| reason == RoundReason::Reconnect);
+        let mut round = Round {
+            reason,
+            targets: scope::targets(config, reason),
+            listed: Vec::new(),
+            stage: Stage::Listing(Listing::default()),
+            cursor: 0,
+            compared: 0,
+            differed: 0,
+            is_bursting: reason == RoundReason::Reconnect,
+        };
+        if reason.is_urgent() {
+            self.owed = Some(reason);
+            asking.doubt();
+        }
+        match interrupted {
+            Some(Interrupted { cursor, compared, differed }) => {
+                (round.cursor, round.compared, round.differed) = (cursor, compared, differed);
+            }
+            None => asking.begin_walk(),
+        }
+        for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
+            asking.remember(&name);
+        }
+        if reason == RoundReason::Reconnect {
+            round.compared += asking.ask_for_missing(desk, config);
+            let asked = asking.ask_for_held(desk, config, self.budget.left(now));
+            self.budget.take(asked);
+            round.compared += u64::from(asked);
+            self.next_at = self.next_at.or(Some(now + config.verify_interval));
+        }
+        self.round = Some(round);
     }
 
     /// The connection is lost: an urgent round begins anew with the next session, whatever the Lease says then.
     pub(super) fn pause(&mut self) {
-        todo!()
+        (self.is_live, self.waits) = (false, false);
+        self.watches.forget();
+        let Some(round) = self.round.take().filter(|round| !round.reason.is_urgent()) else { return };
+        let Round { compared, differed, stage, cursor, .. } = round;
+        let cursor = match stage {
+            Stage::Listing(_) => cursor,
+            Stage::Walking(walk) => walk.cursor(),
+            Stage::Ending => return,
+        };
+        self.interrupted = Some(Interrupted { cursor, compared, differed });
     }
 
-    /// The next session begins with a round for this reason.
+    /// A round for this reason begins at once, or with the next session.
     pub(super) fn demand(&mut self, reason: RoundReason) {
-        let _ = reason;
-        todo!()
+        self.demanded = Some(reason);
     }
 
-    /// Whether the marker of the database may be written into the Lease: no urgent round is owed.
+    /// Whether the marker of the database may be written into the Lease: it was compared with the one that is there, and
+    /// no urgent round is owed.
     pub(super) fn proves(&self) -> bool {
-        todo!()
+        self.is_known && self.owed.is_none()
     }
 
-    /// What is still to be done before the node is in sync: of urgent rounds, and of the first [`BURST`] of others.
-    pub(super) fn pending(&self) -> u64 {
-        todo!()
+    /// What is still to be done before the node is in sync: of urgent rounds, and of the first [`BURST`] after a reconnect.
+    pub(super) fn pending(&self, asking: &Asking) -> u64 {
+        match &self.round {
+            Some(round) if round.reason.is_urgent() => 1 + asking.open(),
+            Some(round) if round.is_bursting => asking.open(),
+            _ => 0,
+        }
     }
 
-    /// An answer of the dynamic controller: to a watch, to a page of a list, or to a status (those are the uploads').
+    /// An answer of the dynamic controller to a watch, or to a page of a list.
     pub(super) fn answered(
         &mut self,
         desk: &mut Desk,
@@ -118,37 +196,117 @@ impl Rounds {
         asking: &mut Asking,
         incoming: &Incoming<'_>,
     ) {
-        let _ = (desk, config, delivery, asking, incoming);
-        todo!()
+        if self.watches.answered(desk, incoming)
+            || self.list_answered(desk, config, delivery, asking, incoming)
+        {
+            self.dynamic = DynamicController::On;
+        }
+    }
+
+    /// What was applied for the round has changed so much.
+    pub(super) fn applied(&mut self, desk: &mut Desk, changes: u64) {
+        if let Some(round) = &mut self.round {
+            round.differed += changes;
+            desk.counters.differed += changes;
+        }
     }
 
     /// A page of what is held.
-    pub(super) fn held_read(
+    pub(super) fn held_read(&mut self, page: HeldPage) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.read(page);
+        }
+    }
+
+    /// The rows could not be read.
+    pub(super) fn read_failed(&mut self, desk: &Desk, config: &BridgeConfig) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.failed(desk.at.now + config.answer_timeout);
+        }
+    }
+
+    /// Whether a round that is due may take the place of what is under way.
+    fn is_interruptible(&self) -> bool {
+        self.round.as_ref().is_none_or(|round| round.reason == RoundReason::Reconnect)
+    }
+
+    /// Gives up what was not answered, and begins a round that is due.
+    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking) {
+        let now = desk.at.now;
+        let in_vain = self.watches.tick(desk, config);
+        if self.list_tick(desk) || in_vain {
+            if self.dynamic != DynamicController::Silent {
+                desk.notice(BridgeNotice::DynamicControllerSilent);
+            }
+            self.dynamic = DynamicController::Silent;
+        }
+        if let Some(reason) = self.demanded.take() {
+            self.start(desk, config, asking, reason);
+        } else if self.is_interruptible() && self.next_at.is_some_and(|at| at <= now) {
+            self.next_at = None;
+            self.start(desk, config, asking, RoundReason::Routine);
+        }
+    }
+
+    /// Goes as far as it can without waiting.
+    pub(super) fn advance(
         &mut self,
         desk: &mut Desk,
         config: &BridgeConfig,
         delivery: &mut Delivery,
         asking: &mut Asking,
-        page: HeldPage,
     ) {
-        let _ = (desk, config, delivery, asking, page, PAGE, LIST_LIMIT);
-        todo!()
+        if !self.is_live {
+            return;
+        }
+        self.waits = false;
+        self.watches.advance(desk, config);
+        while let Some(round) = &mut self.round {
+            if round.is_bursting && asking.open() == 0 {
+                round.is_bursting = false;
+            }
+            let goes_on = match &round.stage {
+                Stage::Listing(_) => self.list_on(desk, config, delivery),
+                Stage::Walking(_) => self.walk_on(desk, config, delivery, asking),
+                Stage::Ending => {
+                    if asking.open() == 0 && !delivery.has_compared() {
+                        self.finish(desk, config);
+                    }
+                    false
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
     }
 
-    /// The rows could not be read.
-    pub(super) fn read_failed(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let _ = (desk, config);
-        todo!()
-    }
-
-    /// Goes on with the round, or begins one that is due.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking) {
-        let _ = (desk, config, asking);
-        todo!()
+    fn finish(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+        let Some(Round { reason, compared, differed, .. }) = self.round.take() else { return };
+        desk.counters.rounds += 1;
+        self.verified = Some((desk.at.wall, reason, compared, differed));
+        desk.notice(BridgeNotice::Verified { reason, compared, differed });
+        if reason.is_urgent() {
+            self.owed = None;
+        }
+        if reason != RoundReason::Reconnect || self.next_at.is_none() {
+            self.next_at = Some(desk.at.now + config.verify_interval);
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        todo!()
+        if !self.is_live {
+            return None;
+        }
+        let stage = match self.round.as_ref().map(|round| &round.stage) {
+            Some(Stage::Listing(listing)) => listing.deadline(),
+            Some(Stage::Walking(walk)) => walk.deadline(),
+            Some(Stage::Ending) | None => None,
+        };
+        let token = self.waits.then(|| self.budget.next_at());
+        let next = self.next_at.filter(|_| self.is_interruptible());
+        let demanded = self.demanded.map(|_| Now::ZERO);
+        earlier(earlier(earlier(stage, token), earlier(next, demanded)), self.watches.deadline())
     }
 
     /// The round under way, and what it has compared.

@@ -1,1 +1,8 @@
 //! What the bridge does, message by message.
+
+mod asking;
+mod downstream;
+mod equality;
+mod rig;
+mod session;
+mod store;
