@@ -22,7 +22,7 @@ pub(super) use budget::{Budget, BudgetState};
 
 /// What is counted on its own: the frames of the protocol, the messages that are retained for others, those of a
 /// CloudCore and to it, and the rest.
-const FRAMES: [&str; 29] = [
+const FRAMES: [&str; 28] = [
     "Hello",
     "Report",
     "Inventory",
@@ -50,7 +50,6 @@ const FRAMES: [&str; 29] = [
     "event",
     "lease",
     "ping",
-    "report",
     OTHER,
 ];
 /// Where everything is counted that has no row.
