@@ -21,7 +21,7 @@ const LATEST: f64 = 0.999;
 fn look(patient: &mut Patient) -> Finding {
     let config = patient.config();
     let again = "join again with a new token: 'edgesync join --force'";
-    match (patient.identity(), config.link.broker.tls) {
+    match (patient.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
             "this node has no certificate: the broker must let it in by password",

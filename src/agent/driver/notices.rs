@@ -42,11 +42,11 @@ impl Driver {
                 self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
-                tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
+                let silence = self.wire.silence();
+                tracing::warn!(attempts, "cloud unreachable: {silence}");
                 if self.upstream.silent.is_none() {
                     self.upstream.silent = Some(Instant::now());
-                    let note = "the broker answers, the cloud side does not".to_owned();
-                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, note);
+                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, silence.to_owned());
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
@@ -137,7 +137,7 @@ impl Driver {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
             (false, _) => format!("offline, {} objects held", self.machine.totals().count),
             (true, EdgePhase::Live) => "receiving".to_owned(),
-            (true, _) => "connected to the broker, waiting for the cloud".to_owned(),
+            (true, _) => format!("connected to {}, waiting for the cloud", self.wire.peer()),
         };
         if line != self.status_line {
             systemd::status(&line);
