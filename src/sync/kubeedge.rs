@@ -328,11 +328,7 @@ impl Bridge {
         }
         match incoming.operation {
             Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => {
-<<<<<<< HEAD
                 self.object(&incoming, false);
-=======
-                self.object(&incoming)
->>>>>>> k-parts
             }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
