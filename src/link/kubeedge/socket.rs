@@ -171,6 +171,9 @@ impl Socket {
             return Some(Frame::ping(payload));
         }
         let Sending { mut rest, kind } = self.sending.take()?;
+        if let OpCode::Control(_) = kind {
+            return Some(Frame::ping(rest));
+        }
         let part = rest.split_to(rest.len().min(FRAGMENT));
         let last = rest.is_empty();
         if !last {
