@@ -62,8 +62,8 @@ impl Test {
     /// The time of the deadline has come.
     fn tick(&mut self) {
         let deadline = self.keeper.deadline().expect("something is to be done");
-        let now = self.desk.at.now;
-        pass_to(&mut self.desk, deadline.max(now));
+        let now = deadline.max(self.desk.at.now);
+        pass_to(&mut self.desk, now);
         self.keeper.tick(&mut self.desk, &self.config);
     }
 

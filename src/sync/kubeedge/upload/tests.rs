@@ -70,7 +70,8 @@ impl Test {
     /// The time of the deadline has come.
     fn tick(&mut self) -> Vec<Value> {
         let deadline = self.uploads.deadline().expect("something is to be done");
-        pass_to(&mut self.desk, deadline.max(self.desk.at.now));
+        let now = deadline.max(self.desk.at.now);
+        pass_to(&mut self.desk, now);
         self.uploads.tick(&mut self.desk, &self.config);
         sent(&mut self.desk)
     }
