@@ -74,14 +74,11 @@ pub(super) struct Incoming<'a> {
     pub(super) parent: Option<MessageId>,
     pub(super) resource_version: Option<Cow<'a, str>>,
     pub(super) source: Cow<'a, str>,
-    pub(super) group: Cow<'a, str>,
     pub(super) operation: Operation,
     /// `<namespace>/<type>/<name>` as it was sent.
     pub(super) resource: Cow<'a, str>,
     /// None for `null` or nothing.
     pub(super) content: Option<&'a RawValue>,
-    /// How long the whole message is, in bytes.
-    pub(super) bytes: usize,
 }
 
 /// What a resource names: namespace (empty for `null`), type in lower case, name.
@@ -160,8 +157,6 @@ struct Route<'a> {
     #[serde(borrow, default)]
     source: Cow<'a, str>,
     #[serde(borrow, default)]
-    group: Cow<'a, str>,
-    #[serde(borrow, default)]
     operation: Cow<'a, str>,
     #[serde(borrow)]
     resource: Cow<'a, str>,
@@ -180,11 +175,9 @@ pub(super) fn decode(text: &[u8]) -> Result<Incoming<'_>, String> {
         parent: parse_id(&header.parent_msg_id),
         resource_version: (!header.resourceversion.is_empty()).then_some(header.resourceversion),
         source: route.source,
-        group: route.group,
         operation: Operation::of(&route.operation),
         resource: route.resource,
         content,
-        bytes: text.len(),
     })
 }
 

@@ -3,6 +3,7 @@
 mod asking;
 mod downstream;
 mod equality;
+mod replay;
 mod rig;
 mod session;
 mod store;

@@ -10,7 +10,7 @@ mod status;
 
 use std::collections::BTreeMap;
 
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
 use super::message::{self, Incoming};
 use super::types::BridgeConfig;
 use crate::sync::change::Put;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::object::kinds;
 use crate::sync::kubeedge::testing::{
-    answer, captured, config, desk, error, one, pass_to, routes, sent, text,
+    answer, captured, config, desk, error, pass_to, routes, sent, text,
 };
 use crate::sync::upload::{Lane, RefusedReason, UploadItem};
 
