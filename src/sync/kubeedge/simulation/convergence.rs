@@ -47,9 +47,8 @@ impl World {
         let is_unclear = self.cloud.settings.deletes == Deletes::EmptyUid;
         let is_blind = !self.cloud.settings.dynamic_controller && (self.damaged || is_unclear);
         // The Node itself is compared by no round.
-        let cannot_tell = |kind: &str| {
-            (is_blind && matches!(kind, "Pod" | "Widget")) || (self.damaged && kind == "Node")
-        };
+        let cannot_tell =
+            |kind: &str| (is_blind && matches!(kind, "Pod" | "Widget")) || (self.damaged && kind == "Node");
         let alive: BTreeMap<Uid, &Value> =
             self.cloud.cluster.all().map(|object| (uid(object).into(), object)).collect();
         for (uid, version) in &held {
