@@ -37,7 +37,7 @@ fn look(patient: &mut Patient) -> Finding {
 fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
     let certificate = stored.identity.certificate();
     let again = "join again with a new token: 'edgesync join --force'";
-    match certificate.node() {
+    match certificate.subject().requested_node() {
         Some(name) if name == node => {}
         Some(name) => {
             let seen = format!("the certificate is for node '{name}', the configuration says '{node}'");

@@ -259,7 +259,7 @@ pub async fn fetch_certificate(
     }
     let certificate = Certificate::from_der("/edge.crt", &reply.body)
         .map_err(|error| unexpected(url, &reply, error.to_string()))?;
-    if certificate.node() != Some(node) || trust.0.contains(&certificate) {
+    if certificate.subject().requested_node() != Some(node) || trust.0.contains(&certificate) {
         let found = printable(&certificate.subject().common_name);
         let problem = format!("the certificate is for '{found}', not for node '{node}'");
         return Err(unexpected(url, &reply, problem));

@@ -42,7 +42,7 @@ mod tests;
 mod types;
 mod upload;
 
-use super::change::Change;
+use super::change::{Change, Uid};
 use super::frame::{Confirm, Hello, Received, Report, Up, Welcome};
 use super::replica::Totals;
 use super::timing::Now;
@@ -125,6 +125,16 @@ impl Bridge {
             told: 0,
             hellos: 0,
             config,
+        }
+    }
+
+    /// What is wanted of the time before: a name that a held Pod references, or a rule without `*` asks for, and the object
+    /// that is held under it. To be told of all of them before the first connection: what is wanted and not known to be so
+    /// is not kept when a watch pushes it, and not asked for again when it is deleted.
+    pub fn remember(&mut self, name: &Name, held: Option<&Uid>) {
+        self.asking.remember(name);
+        if let Some(uid) = held {
+            self.asking.is_held(name, uid);
         }
     }
 

@@ -157,11 +157,20 @@ fn no_certificate(what: &str, problem: impl Into<String>) -> TlsError {
 }
 
 impl Subject {
-    /// The name of the node: a valid node name as common name, which a CloudCore, and a request, puts behind
-    /// `system:node:`, and [`super::NODES`].
+    /// The name of the node: a valid node name as common name, and [`super::NODES`].
     #[must_use]
     pub fn node(&self) -> Option<&str> {
-        let name = self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name);
+        self.as_node(&self.common_name)
+    }
+
+    /// The name of the node that a request in KubeEdge's manner, or a certificate of a CloudCore, names: `system:node:<node>`
+    /// or `<node>` as common name, and [`super::NODES`]. Not for those who let nodes in.
+    #[must_use]
+    pub fn requested_node(&self) -> Option<&str> {
+        self.as_node(self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name))
+    }
+
+    fn as_node<'a>(&self, name: &'a str) -> Option<&'a str> {
         (self.organization == super::NODES && name::check_subdomain(name).is_ok()).then_some(name)
     }
 }

@@ -172,7 +172,7 @@ fn read_request(node: &str, request: &[u8]) -> Result<Request> {
     let (subject, request) = Authority::read_request(request).map_err(|problem| {
         Status::new(Reason::Invalid, format!("the certificate request is refused: {problem}"))
     })?;
-    if subject.node() != Some(node) {
+    if subject.requested_node() != Some(node) {
         return Err(forbidden(format!(
             "the certificate request must be for node '{node}', which asks for it: its subject must have \
              O=system:nodes and CN=system:node:{node}"

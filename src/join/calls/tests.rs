@@ -145,7 +145,8 @@ async fn a_cloud_core_gives_and_renews_the_certificate_it_wants_to_see() {
     let authority = authority();
     let service = Service::of_cloud_core(Arc::clone(&authority)).await;
     let first = ask_certificate(&service, &authority, "pump-7").await.unwrap();
-    assert_eq!((first.node(), &*first.subject().common_name), (Some("pump-7"), "system:node:pump-7"));
+    let subject = first.subject();
+    assert_eq!((subject.requested_node(), &*subject.common_name), (Some("pump-7"), "system:node:pump-7"));
     let current =
         authority.node("system:node:pump-7", time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
     let (trust, clock) = (Trust::new(vec![authority.ca.clone()]), Clock::of(cloud_now, []));

@@ -41,9 +41,9 @@ impl Delivery {
         self.pending.len() as u64
     }
 
-    /// Whether a commit is under way that no message waits for.
+    /// Whether a commit is under way of what was asked for.
     pub(super) fn has_compared(&self) -> bool {
-        self.pending.values().any(|pending| pending.answer.is_none())
+        self.pending.values().any(|pending| pending.is_compared)
     }
 
     /// Hands a change to the machine. `is_compared` says that it was asked for.

@@ -145,11 +145,11 @@ struct Written<'a> {
 #[derive(Deserialize)]
 struct Header<'a> {
     #[serde(borrow, default)]
-    msg_id: Cow<'a, str>,
+    msg_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    parent_msg_id: Cow<'a, str>,
+    parent_msg_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    resourceversion: Cow<'a, str>,
+    resourceversion: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -171,9 +171,9 @@ pub(super) fn decode(text: &[u8]) -> Result<Incoming<'_>, String> {
     let whole = std::str::from_utf8(text).map_err(|error| problem(&error))?;
     let Written { header, route, content } = serde_json::from_str(whole).map_err(|error| problem(&error))?;
     Ok(Incoming {
-        id: parse_id(&header.msg_id),
-        parent: parse_id(&header.parent_msg_id),
-        resource_version: (!header.resourceversion.is_empty()).then_some(header.resourceversion),
+        id: header.msg_id.as_deref().and_then(parse_id),
+        parent: header.parent_msg_id.as_deref().and_then(parse_id),
+        resource_version: header.resourceversion.filter(|version| !version.is_empty()),
         source: route.source,
         operation: Operation::of(&route.operation),
         resource: route.resource,

@@ -21,6 +21,7 @@ fn only_a_valid_name_in_the_organization_of_nodes_is_a_node() {
         ("node-a", ""),
         ("", NODES),
         (CLOUD, NODES),
+        ("system:node:node-a", NODES),
         ("Node-A", NODES),
         ("node-a\0", NODES),
         ("node-a\n", NODES),
@@ -33,9 +34,9 @@ fn only_a_valid_name_in_the_organization_of_nodes_is_a_node() {
 }
 
 #[test]
-fn a_node_is_named_with_or_without_the_prefix_of_kubernetes() {
-    assert_eq!(subject("system:node:node-a", NODES).node(), Some("node-a"));
-    assert_eq!(subject("node-a", NODES).node(), Some("node-a"));
+fn a_request_names_a_node_with_or_without_the_prefix() {
+    assert_eq!(subject("system:node:node-a", NODES).requested_node(), Some("node-a"));
+    assert_eq!(subject("node-a", NODES).requested_node(), Some("node-a"));
     for (name, organization) in [
         ("system:node:node-a", "system:bootstrappers"),
         ("system:node:system:node:node-a", NODES),
@@ -43,7 +44,7 @@ fn a_node_is_named_with_or_without_the_prefix_of_kubernetes() {
         ("system:nodes:node-a", NODES),
         (CLOUD, NODES),
     ] {
-        assert_eq!(subject(name, organization).node(), None, "{name:?} {organization}");
+        assert_eq!(subject(name, organization).requested_node(), None, "{name:?} {organization}");
     }
 }
 

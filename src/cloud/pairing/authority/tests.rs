@@ -109,7 +109,7 @@ fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
     let (subject, asked) = Authority::read_request(&request("edge-1")).unwrap();
-    assert_eq!(subject.node(), Some("edge-1"));
+    assert_eq!(subject.requested_node(), Some("edge-1"));
     let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
     assert_eq!(certificate.node(), Some("edge-1"));
     assert_eq!(certificate.not_before(), before(now, BACKDATED));
@@ -209,7 +209,7 @@ fn requests_of_openssl_are_read_and_changed_ones_refused() {
         made(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
         let mut der = fs::read(dir.path().join("a.csr")).unwrap();
         let (subject, _) = Authority::read_request(&der).unwrap();
-        assert_eq!(subject.node(), Some("edge-1"), "{key}");
+        assert_eq!(subject.requested_node(), Some("edge-1"), "{key}");
         let at = der.windows(6).position(|part| part == b"edge-1").unwrap();
         der[at] = b'f';
         assert!(Authority::read_request(&der).unwrap_err().contains("cannot be used"), "{key}");

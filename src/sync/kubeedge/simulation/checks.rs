@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::objects::NAMESPACE;
 use super::world::{MAX_OBJECT, Told, World, bridge_config};
 use crate::object::ResourceVersion;
-use crate::sync::change::Change;
-use crate::sync::kubeedge::Sent;
+use crate::sync::change::{Change, ObjectRef, Uid};
+use crate::sync::kubeedge::{AskedKind, Name, Sent};
 
 /// More than this in a queue is too much.
 const MAX_QUEUED: usize = 4096;
@@ -65,8 +65,35 @@ impl World {
             || was_held
             || is_bad(&told.name, told.bytes)
             || self.is_replaced(told, &version)
-            // What a watch pushes is not kept if nobody is known to want it; a walk over the references asks for it later.
-            || (is_config && told.source == "dynamiccontroller")
+            // What a watch pushes is not kept if nobody wants it.
+            || (is_config && told.source == "dynamiccontroller" && !self.is_wanted(told))
+    }
+
+    /// Whether a Pod that is held, and exists, references it, or a rule asks for it.
+    fn is_wanted(&self, told: &Told) -> bool {
+        let kinds = [AskedKind::ConfigMap, AskedKind::Secret];
+        let Some(kind) = kinds.into_iter().find(|kind| kind.word() == told.kind) else { return false };
+        let name = Name { namespace: (*told.namespace).into(), kind, name: (*told.name).into() };
+        bridge_config().fetch.iter().any(|rule| rule.matches(&name))
+            || self.held_references().iter().any(|(wanted, _)| *wanted == name)
+                && self.wanted_names().contains(&(told.kind.clone(), told.name.clone()))
+    }
+
+    /// What the Pods that are held reference, and the object that is held under each name.
+    pub(super) fn held_references(&self) -> Vec<(Name, Option<Uid>)> {
+        let held: Vec<_> =
+            self.disk.db.held().into_iter().map(|held| (self.bodies[&held].clone(), held.0)).collect();
+        let uid_of = |name: &Name| {
+            let is_it = |object: &ObjectRef| {
+                *object.kind == *name.kind.kind()
+                    && *object.namespace == *name.namespace
+                    && *object.name == *name.name
+            };
+            held.iter().find(|(body, _)| is_it(&body.object)).map(|(_, uid)| uid.clone())
+        };
+        // Nothing but a Pod references.
+        let names = held.iter().flat_map(|(body, _)| &body.references);
+        names.map(|name| (name.clone(), uid_of(name))).collect()
     }
 
     /// Whether a newer object of another UID is held under the name.

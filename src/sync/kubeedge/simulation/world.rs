@@ -260,7 +260,11 @@ impl World {
         let (totals, confirmed) = (self.disk.db.totals(), self.disk.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, None);
         machine.outbox_changed(self.now, &self.disk.outbox.marks());
-        self.agent = Some(Agent { machine, bridge: Bridge::new(bridge_config()) });
+        let mut bridge = Bridge::new(bridge_config());
+        for (name, held) in self.held_references() {
+            bridge.remember(&name, held.as_ref());
+        }
+        self.agent = Some(Agent { machine, bridge });
         self.say(|| format!("the agent starts with {totals:?}"));
     }
 

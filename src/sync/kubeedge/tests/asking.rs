@@ -33,7 +33,8 @@ fn what_does_not_exist_yet_is_shown_as_missing_and_asked_for_again() {
     assert!(rig.machine.in_sync());
     rig.cloud.write(object("ConfigMap", "lab/later", "c1", 0));
     rig.pass(120);
-    assert_eq!(rig.store.shown(), ["ConfigMap lab/later c1 101"]);
+    let version = rig.cloud.objects[0]["metadata"]["resourceVersion"].as_str().unwrap();
+    assert_eq!(rig.store.shown(), [format!("ConfigMap lab/later c1 {version}")]);
     assert_eq!(rig.bridge.status().missing_count, 0);
     let asked = rig.queried().len();
     rig.pass(1800);
@@ -53,11 +54,12 @@ fn a_deleted_object_that_is_wanted_is_asked_for_at_once() {
         cloud.objects.push(object("ConfigMap", "lab/conf", "old", 50));
     });
     assert_eq!(rig.store.shown(), ["ConfigMap lab/conf old 50"]);
-    rig.cloud.write(object("ConfigMap", "lab/conf", "new", 0));
+    let new = rig.cloud.write(object("ConfigMap", "lab/conf", "new", 0));
+    let version = new["metadata"]["resourceVersion"].as_str().unwrap();
     let gone = json!({"metadata": {"name": "conf", "namespace": "lab", "uid": "old"}});
     rig.push("edgecontroller", "delete", "lab/configmap/conf", &gone);
     assert_eq!(rig.queried(), ["lab/configmap/conf"]);
-    assert_eq!(rig.store.shown(), ["ConfigMap lab/conf new 101"]);
+    assert_eq!(rig.store.shown(), [format!("ConfigMap lab/conf new {version}")]);
     rig.push("edgecontroller", "delete", "lab/configmap/conf", &gone);
     assert_eq!((rig.queried().len(), rig.store.rows.len()), (1, 1), "the delete of another object");
 }

@@ -65,7 +65,7 @@ fn a_session_with_pods_and_what_they_reference_is_acknowledged_as_edgecore_did()
     let mut rig = quiet("edgea", &[]);
     let messages = session("edgecore-edged-session");
     let acknowledged = play(&mut rig, &messages);
-    assert_eq!(acknowledged, 16);
+    assert_eq!(acknowledged, 15);
     // Pod, ConfigMap and Secret have come and gone; the Node is there in its last version.
     assert_eq!(rig.store.shown(), ["Node /edgea baf436a4-a076-49bf-b4a2-69aad1bee693 372"]);
 }

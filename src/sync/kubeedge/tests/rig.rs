@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::store::Store;
-use crate::sync::change::Change;
+use crate::sync::change::{Change, ObjectRef};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
 use crate::sync::kubeedge::{
     Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, Moment, RoundReason, Sent, WatchRule,
@@ -305,6 +305,16 @@ impl Rig {
     /// The agent is started again, with this store.
     pub(super) fn restart(&mut self, config: BridgeConfig, store: Store) {
         self.bridge = Bridge::new(config);
+        let (rows, page) = (&store.rows, store.page(0, usize::MAX));
+        for name in page.entries.iter().flat_map(|entry| &entry.references) {
+            let is_it = |object: &ObjectRef| {
+                *object.kind == *name.kind.kind()
+                    && *object.namespace == *name.namespace
+                    && *object.name == *name.name
+            };
+            let held = rows.iter().find(|(_, row)| is_it(&row.object));
+            self.bridge.remember(name, held.map(|(uid, _)| uid));
+        }
         self.machine = machine(&store);
         self.store = store;
         self.commits.clear();
