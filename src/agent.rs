@@ -86,7 +86,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
-    let (link, heard, wire) = spawn_link(&config, identity.as_ref())?;
+    let (link, heard, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
     let farewell = wire.farewell(&config.node.name);
     tracing::info!(
         node = config.node.name,
@@ -192,9 +192,10 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
 }
 
 /// Starts the link that the configuration chooses.
-fn spawn_link(
+async fn spawn_link(
     config: &Config,
     identity: Option<&Membership>,
+    store: &EdgeStore,
 ) -> anyhow::Result<(LinkHandle, mpsc::Receiver<LinkEvent>, Wire)> {
     match config.link_type {
         LinkType::Mqtt => {
@@ -208,8 +209,9 @@ fn spawn_link(
                 let identity = identity.context("kubeedge.url is with TLS, and there is no identity")?;
                 options.tls = Some(identity.tls());
             }
+            let wire = Wire::kubeedge(config, store).await;
             let (link, heard) = Link::spawn_kubeedge(options);
-            Ok((link, heard, Wire::kubeedge(config)))
+            Ok((link, heard, wire))
         }
     }
 }

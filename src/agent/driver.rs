@@ -360,7 +360,7 @@ impl Driver {
             }
             effect @ (EdgeEffect::ReadChanges { .. }
             | EdgeEffect::ReadBuckets
-            | EdgeEffect::ReadInventory { .. }) => self.reading = reading::read(store, effect),
+            | EdgeEffect::ReadInventory { .. }) => self.reading = reading::read(store, &effect),
             EdgeEffect::Confirm(revision) => {
                 self.last_report = Some(Timestamp::now());
                 store.confirm(revision);

@@ -251,14 +251,14 @@ impl Bridge {
     }
 
     /// What the Lease says decides what is asked for: see [`Marker`].
-    fn lease_news(&mut self, news: LeaseNews) {
+    fn lease_news(&mut self, news: &LeaseNews) {
         let was_greeting = matches!(self.phase, Phase::Greeting { .. });
         if matches!(news, LeaseNews::Missing | LeaseNews::Gone) {
             // A Lease goes with its Node: what is made next has an owner that is known to be there.
             self.uploads.set_node_uid(None);
         }
-        self.welcome(Some(&news));
-        let reason = match &news {
+        self.welcome(Some(news));
+        let reason = match news {
             LeaseNews::Found { marker, owner } => {
                 self.uploads.set_node_uid(owner.clone());
                 match marker {
@@ -319,7 +319,7 @@ impl Bridge {
         let Ok(incoming) = message::decode(text) else { return false };
         let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) else { return false };
         self.desk.counters.received += 1;
-        self.lease_news(news);
+        self.lease_news(&news);
         true
     }
 
@@ -334,7 +334,7 @@ impl Bridge {
         };
         self.desk.counters.received += 1;
         if let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) {
-            return self.lease_news(news);
+            return self.lease_news(&news);
         }
         match incoming.operation {
             Operation::Insert | Operation::Update | Operation::Patch | Operation::Delete => {
@@ -393,6 +393,7 @@ impl Bridge {
                     self.desk.counters.unwanted += 1;
                     return self.delivery.acknowledge(&mut self.desk, incoming);
                 }
+                self.rounds.changed(&change);
                 match &change {
                     Change::Put(put) => {
                         self.uploads.seen(&mut self.desk, &self.config, put);

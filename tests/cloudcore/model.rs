@@ -1,6 +1,8 @@
 //! A CloudCore for tests: what a stock one was seen to do, as a state machine in virtual time. It does not use the types
 //! of the bridge that it tests: two readings of the same protocol must agree.
 #![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 
 // With their paths, because the simulation in the library takes this file in by its path.
 #[path = "model/cluster.rs"]

@@ -257,7 +257,7 @@ impl Scripted {
 
     /// The process ends and begins anew: sessions, queues and watches are lost, the cluster is not.
     pub(crate) fn restart(&self) {
-        self.with(|core, now| core.restart(now));
+        self.with(CloudCore::restart);
     }
 
     // --- waiting

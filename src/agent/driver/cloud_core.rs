@@ -1,6 +1,7 @@
 //! The KubeEdge link: the bridge stands between the machine and the WebSocket, and wants some work done for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
@@ -13,17 +14,20 @@ use crate::agent::traffic::Direction;
 use crate::config::edge::Config;
 use crate::link::kubeedge::{PING, PONG, TEXT};
 use crate::object::Resource;
+use crate::object::kinds::guess;
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, InventoryCursor};
 use crate::sync::digest::BucketSet;
 use crate::sync::frame::Received;
 use crate::sync::kubeedge::{
-    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, HeldEntry, HeldPage, Moment, RoundReason, Sent,
-    references,
+    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, RoundReason,
+    Sent, references,
 };
 
 /// Refusals of the dynamic controller that the status remembers.
 const MAX_DENIED: usize = 16;
+/// Pods that are read at a time.
+const PODS: usize = 64;
 /// How far into a message its operation is looked for, in bytes: header and route come before the content.
 const MAX_ROUTE: usize = 2048;
 
@@ -67,6 +71,33 @@ pub(super) fn bridge_config(config: &Config) -> BridgeConfig {
         watch: kubeedge.watch.clone(),
         verify_interval: kubeedge.verify_interval,
     }
+}
+
+/// Tells the bridge what is wanted: what the Pods that are held reference, and the rules for single names.
+///
+/// # Errors
+/// The store's.
+pub(super) async fn remember(
+    bridge: &mut Bridge,
+    config: &Config,
+    store: &EdgeStore,
+) -> Result<(), StoreError> {
+    let resource = |kind: &str| Arc::new(guess("v1", kind, true));
+    let (pods, mut after) = (resource("Pod"), None);
+    let mut wanted: BTreeSet<_> = config.kubeedge.fetch.iter().filter_map(FetchRule::exact).collect();
+    loop {
+        let page = store.list(Arc::clone(&pods), None, after, PODS).await?;
+        wanted.extend(page.items.iter().flat_map(|pod| references(&pod.body)));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    for name in wanted {
+        let held = store.get(resource(name.kind.kind()), name.namespace.to_string(), name.name.to_string());
+        bridge.remember(&name, held.await?.map(|held| held.uid).as_ref());
+    }
+    Ok(())
 }
 
 impl Driver {

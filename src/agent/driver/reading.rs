@@ -18,8 +18,8 @@ pub(super) enum Page {
 }
 
 /// Begins to read what the machine asks for; none if that is nothing to read.
-pub(super) fn read(store: EdgeStore, effect: EdgeEffect) -> Option<JoinHandle<Page>> {
-    let task = match effect {
+pub(super) fn read(store: EdgeStore, effect: &EdgeEffect) -> Option<JoinHandle<Page>> {
+    let task = match *effect {
         EdgeEffect::ReadChanges { after, limit } => {
             tokio::spawn(async move { Page::Changes(store.changes(after, limit).await) })
         }

@@ -14,6 +14,7 @@ use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::link::kubeedge::TEXT;
 use crate::link::{Cause, LinkEvent, Publish, PublishError, Topics};
+use crate::store::edge::EdgeStore;
 use crate::sync::change::Change;
 use crate::sync::frame::{Objects, Up};
 use crate::sync::kubeedge::Bridge;
@@ -45,9 +46,14 @@ pub(super) struct LinkState {
 }
 
 impl Wire {
-    /// A wire to the CloudCore of the configuration.
-    pub(in crate::agent) fn kubeedge(config: &Config) -> Self {
-        Self::KubeEdge(Box::new(CloudCore::new(Bridge::new(super::cloud_core::bridge_config(config)))))
+    /// A wire to the CloudCore of the configuration, which knows what is wanted of what the store holds.
+    pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
+        let mut bridge = Bridge::new(super::cloud_core::bridge_config(config));
+        if let Err(error) = super::cloud_core::remember(&mut bridge, config, store).await {
+            // The next walk over what is held finds it.
+            tracing::warn!(%error, "what the Pods held here reference cannot be read");
+        }
+        Self::KubeEdge(Box::new(CloudCore::new(bridge)))
     }
 
     /// What is published before the link ends.

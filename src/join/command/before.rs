@@ -105,6 +105,7 @@ fn read_member(config: &Config) -> Result<Option<Member>, JoinError> {
         Err(FilesError::Content(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let node = stored.identity.certificate().subject().requested_node().unwrap_or(&config.node.name).to_owned();
+    let node =
+        stored.identity.certificate().subject().requested_node().unwrap_or(&config.node.name).to_owned();
     Ok(Some(Member { stored, cloud: config.identity.cloud.clone(), node }))
 }

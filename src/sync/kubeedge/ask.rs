@@ -50,6 +50,8 @@ struct Wanted {
     attempts: u32,
     /// The walk that has seen last that it is wanted.
     seen: u64,
+    /// The walk during which its row was seen last, or made.
+    row: u64,
     /// The walk of the round during which CloudCore has answered with the object.
     answered: u64,
 }
@@ -213,13 +215,16 @@ impl Asking {
         self.walk += 1;
     }
 
-    /// A walk is over: what it has not seen to be wanted is wanted no more.
+    /// A walk is over: what it has not seen to be wanted is wanted no more, and what it has not seen is not held.
     pub(super) fn sweep(&mut self, config: &BridgeConfig) {
         for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
             self.remember(&name);
         }
         let walk = self.walk;
         self.wanted.retain(|_, wanted| wanted.seen >= walk);
+        for wanted in self.wanted.values_mut().filter(|wanted| wanted.row < walk) {
+            wanted.held = None;
+        }
     }
 
     /// Asks for everything that is wanted and not held. Returns how many names that are.
@@ -248,6 +253,7 @@ impl Asking {
     pub(super) fn is_held(&mut self, name: &Name, uid: &Uid) {
         if let Some(wanted) = self.wanted.get_mut(name) {
             wanted.held = Some(uid.clone());
+            wanted.row = self.walk;
             wanted.retry_at = None;
             wanted.attempts = 0;
         }

@@ -344,7 +344,7 @@ fn metadata(lease: &str) -> Option<Map<String, Value>> {
     let mut lease: Map<String, Value> = serde_json::from_str(lease).ok()?;
     let Some(Value::Object(mut metadata)) = lease.remove("metadata") else { return None };
     metadata.remove("managedFields");
-    metadata.get("resourceVersion").is_some_and(|version| version.is_string()).then_some(metadata)
+    metadata.get("resourceVersion").is_some_and(Value::is_string).then_some(metadata)
 }
 
 fn marker(metadata: &Map<String, Value>) -> Option<Marker> {

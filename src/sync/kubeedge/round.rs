@@ -23,6 +23,7 @@ use super::delivery::Delivery;
 use super::desk::Desk;
 use super::message::Incoming;
 use super::types::{BridgeConfig, BridgeNotice, DynamicController, HeldPage, RoundReason};
+use crate::sync::change::Change;
 use crate::sync::timing::{Now, earlier};
 
 use budget::Budget;
@@ -208,6 +209,16 @@ impl Rounds {
         if let Some(round) = &mut self.round {
             round.differed += changes;
             desk.counters.differed += changes;
+        }
+    }
+
+    /// An object is going to be stored or removed.
+    pub(super) fn changed(&mut self, change: &Change) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.changed(match change {
+                Change::Put(put) => put.key(),
+                Change::Delete(delete) => delete.key.clone(),
+            });
         }
     }
 

@@ -18,7 +18,7 @@ impl CloudCore {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         match (kind, heard.operation.as_str()) {
             ("configmap" | "secret", "query") => {
-                self.query_config(node, heard, &Key::new(kind, &namespace, &name))
+                self.query_config(node, heard, &Key::new(kind, &namespace, &name));
             }
             ("node", "query") => {
                 let found = self.cluster.get(&Key::new("node", "", &name)).cloned();

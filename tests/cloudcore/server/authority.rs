@@ -1,7 +1,7 @@
 //! The authority of CloudCore: certificates, and tokens signed with its key.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -72,6 +72,11 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Unix time in seconds.
+fn seconds_now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap()
+}
+
 impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -129,9 +134,9 @@ impl Authority {
 
     /// `<SHA-256 of the certificate>.<JWT>`.
     pub(super) fn token(&self, life: Duration) -> String {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = seconds_now();
         // One without life has ended a while ago: clocks may differ by a second.
-        let ends = if life.is_zero() { now.as_secs() - 60 } else { (now + life).as_secs() };
+        let ends = if life.is_zero() { now - 60 } else { now + life.as_secs() };
         let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let head = encode(r#"{"alg":"HS256","typ":"JWT"}"#);
         let signed = format!("{head}.{}", encode(&format!(r#"{{"exp":{ends}}}"#)));
@@ -154,7 +159,7 @@ impl Authority {
         hmac::verify(&self.secret(), signed.as_bytes(), &decode(tag)?)
             .map_err(|_| "token signature is invalid: signature is invalid")?;
         let claims: serde_json::Value = serde_json::from_slice(&decode(claims)?).map_err(|_| malformed)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let now = seconds_now();
         if claims["exp"].as_u64().is_none_or(|ends| ends <= now) {
             return Err("token has invalid claims: token is expired");
         }

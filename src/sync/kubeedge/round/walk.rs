@@ -1,5 +1,5 @@
-//! The walk of a round over what is held: a page at a time, the next one when all of the last one is asked for and what
-//! it has removed is stored.
+//! The walk of a round over what is held: a page at a time, the next one when all of the last one is asked for, and no
+//! commit is under way that it would not show.
 
 use std::collections::VecDeque;
 
@@ -29,11 +29,21 @@ pub(super) struct Walk {
     /// When rows that could not be read are read again.
     retry_at: Option<Now>,
     rows: u64,
+    /// What has changed since the page was asked for.
+    changed: Vec<ObjectKey>,
 }
 
 impl Walk {
     pub(super) fn from(cursor: u64) -> Self {
-        Self { cursor, page: VecDeque::new(), next: Some(cursor), is_reading: false, retry_at: None, rows: 0 }
+        Self {
+            cursor,
+            page: VecDeque::new(),
+            next: Some(cursor),
+            is_reading: false,
+            retry_at: None,
+            rows: 0,
+            changed: Vec::new(),
+        }
     }
 
     /// Where it may be taken up again.
@@ -48,13 +58,35 @@ impl Walk {
         self.is_reading = false;
         self.rows += page.entries.len() as u64;
         self.page = page.entries.into();
+        for key in std::mem::take(&mut self.changed) {
+            self.forget(&key);
+        }
         // A page that leads nowhere must not be read for ever.
         self.next = page.next.filter(|next| *next > self.cursor);
+    }
+
+    /// What has just come under the name of a ConfigMap or Secret is newer than the row at hand, and is compared by that.
+    /// All other rows say something in any case: a Pod what it references.
+    pub(super) fn changed(&mut self, key: ObjectKey) {
+        if !matches!(&*key.kind, "ConfigMap" | "Secret") {
+            return;
+        }
+        self.forget(&key);
+        if self.is_reading {
+            self.changed.push(key);
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.page.retain(|HeldEntry { object, .. }| {
+            (&*object.kind, &*object.namespace, &*object.name) != (&*key.kind, &*key.namespace, &*key.name)
+        });
     }
 
     pub(super) fn failed(&mut self, retry_at: Now) {
         if self.is_reading {
             self.is_reading = false;
+            self.changed.clear();
             self.next = Some(self.cursor);
             self.retry_at = Some(retry_at);
         }
@@ -191,7 +223,7 @@ impl Rounds {
         let Stage::Walking(walk) = &mut round.stage else { return false };
         walk.page = page;
         let must_wait = walk.retry_at.is_some_and(|at| at > now);
-        if !walk.page.is_empty() || walk.is_reading || must_wait || delivery.has_compared() {
+        if !walk.page.is_empty() || walk.is_reading || must_wait || delivery.pending() > 0 {
             return false;
         }
         if walk.read_on(desk) {

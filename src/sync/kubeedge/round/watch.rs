@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::ATTEMPTS;
 use crate::sync::kubeedge::application::{self, Request, Response, Scope};
@@ -133,7 +134,7 @@ impl Watches {
     }
 
     fn take_failed(&mut self, desk: &mut Desk, incoming: &Incoming<'_>) {
-        let failed = incoming.content.map(|content| content.get());
+        let failed = incoming.content.map(RawValue::get);
         let failed: BTreeMap<String, Failed> =
             failed.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         for Failed { key, reason } in failed.into_values() {

@@ -75,8 +75,10 @@ impl World {
         let Some(kind) = kinds.into_iter().find(|kind| kind.word() == told.kind) else { return false };
         let name = Name { namespace: (*told.namespace).into(), kind, name: (*told.name).into() };
         bridge_config().fetch.iter().any(|rule| rule.matches(&name))
-            || self.held_references().iter().any(|(wanted, _)| *wanted == name)
-                && self.wanted_names().contains(&(told.kind.clone(), told.name.clone()))
+            || self.disk.db.held().into_iter().any(|held| {
+                self.bodies[&held].references.contains(&name)
+                    && self.cloud.cluster.all().any(|object| object["metadata"]["uid"] == *held.0)
+            })
     }
 
     /// What the Pods that are held reference, and the object that is held under each name.

@@ -8,6 +8,7 @@ use crate::sync::edge::{Commit, EdgeEffect};
 use crate::sync::kubeedge::{HeldEntry, HeldPage, Sent, references};
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
+use serde_json::Value;
 
 pub(super) enum Event {
     ToCloud {
@@ -17,6 +18,11 @@ pub(super) enum Event {
     ToEdge {
         connection: Connection,
         what: Sent,
+    },
+    /// What has arrived before arrives again: an answer from a cache that is behind, a repetition that was late.
+    Again {
+        connection: Connection,
+        text: String,
     },
     /// The node sees that CloudCore has closed the connection.
     Closed {
@@ -73,6 +79,12 @@ impl Ord for Scheduled {
     }
 }
 
+/// The UID of the object in a message.
+fn uid_in(text: &str) -> Option<String> {
+    let message: Value = serde_json::from_str(text).ok()?;
+    Some(message.pointer("/content/metadata/uid")?.as_str()?.to_owned())
+}
+
 impl World {
     pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
         let (now, at, random) = (self.now, self.moment(), self.random.next());
@@ -84,7 +96,20 @@ impl World {
                 }
                 Sent::Ping(_) => {}
             },
+            Event::Again { connection, text } if self.link == Some(connection) => {
+                // Of an object that is gone nothing comes any more.
+                let is_held = uid_in(&text).is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
+                if let Some(agent) = self.agent.as_mut().filter(|_| is_held) {
+                    agent.bridge.heard(at, text.as_bytes());
+                }
+            }
             Event::ToEdge { connection, what } if self.link == Some(connection) => {
+                if let Sent::Text { text, .. } = &what
+                    && self.random.percent(self.chaos.again)
+                {
+                    let text = text.clone();
+                    self.after(10_000, Event::Again { connection, text });
+                }
                 if let Some(agent) = &mut self.agent {
                     match what {
                         Sent::Text { text, .. } => agent.bridge.heard(at, text.as_bytes()),

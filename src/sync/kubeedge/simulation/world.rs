@@ -29,6 +29,8 @@ pub(super) struct Chaos {
     pub(super) restart: u64,
     pub(super) lose_database: u64,
     pub(super) full: u64,
+    /// Percent of the messages that arrive again, late.
+    pub(super) again: u64,
     pub(super) remove_node: u64,
     /// Whether the dynamic controller may be on, and may be switched with a restart.
     pub(super) dynamic: bool,
@@ -46,6 +48,7 @@ impl Chaos {
             restart: 0,
             lose_database: 0,
             full: 0,
+            again: 0,
             remove_node: 0,
             dynamic: true,
             switches: false,
@@ -64,6 +67,7 @@ impl Chaos {
             restart: up_to(6),
             lose_database: up_to(4),
             full: up_to(6),
+            again: up_to(6),
             remove_node: up_to(3),
             dynamic: up_to(10) < 6,
             switches: up_to(10) > 7,
@@ -414,7 +418,7 @@ impl World {
         let life = self.life;
         match effect {
             BridgeEffect::ReadHeld { cursor, limit } => {
-                self.after(5, Event::ReadHeld { life, cursor, limit })
+                self.after(5, Event::ReadHeld { life, cursor, limit });
             }
             BridgeEffect::Reconnect => {
                 self.say(|| "the bridge wants a new connection".into());

@@ -25,7 +25,8 @@ fn last_about(rig: &Rig, resource: &Value) -> Option<Value> {
 fn play(rig: &mut Rig, messages: &[(bool, Value)]) -> usize {
     let mut acknowledged = 0;
     let expected = |id: &Value| {
-        let answers = |(is_ours, message): &&(bool, Value)| *is_ours && message["header"]["parent_msg_id"] == *id;
+        let answers =
+            |(is_ours, message): &&(bool, Value)| *is_ours && message["header"]["parent_msg_id"] == *id;
         messages.iter().find(answers).map(|(_, message)| message.clone())
     };
     for (_, captured) in messages.iter().filter(|(is_ours, _)| !is_ours) {
@@ -75,7 +76,8 @@ fn a_session_with_custom_resources_is_acknowledged_as_edgecore_did() {
     let mut rig = quiet("edgea", &["lab.io/v1/widgets"]);
     let messages = session("edgecore-metaserver-session");
     play(&mut rig, &messages);
-    let kinds: Vec<_> = rig.store.shown().iter().map(|shown| shown[..shown.find(' ').unwrap()].to_owned()).collect();
+    let kinds: Vec<_> =
+        rig.store.shown().iter().map(|shown| shown[..shown.find(' ').unwrap()].to_owned()).collect();
     assert_eq!(kinds, ["Node", "Widget", "Widget"]);
 }
 
@@ -93,6 +95,10 @@ fn every_acknowledgement_of_a_small_client_is_sent_here_too() {
     let messages = session("py-first-session");
     assert_eq!(play(&mut rig, &messages), 13);
     let shown = rig.store.shown();
-    let held: Vec<_> = shown.iter().map(|shown| shown.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
-    assert_eq!(held, ["ConfigMap lab/cm-0", "ConfigMap lab/cm-1", "Node /edge1", "Secret lab/cm-s0", "Secret lab/cm-s1"]);
+    let held: Vec<_> =
+        shown.iter().map(|shown| shown.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        held,
+        ["ConfigMap lab/cm-0", "ConfigMap lab/cm-1", "Node /edge1", "Secret lab/cm-s0", "Secret lab/cm-s1"]
+    );
 }

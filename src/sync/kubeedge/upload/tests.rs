@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::object::kinds;
-use crate::sync::kubeedge::testing::{
-    answer, captured, config, desk, error, pass_to, routes, sent, text,
-};
+use crate::sync::kubeedge::testing::{answer, captured, config, desk, error, pass_to, routes, sent, text};
 use crate::sync::upload::{Lane, RefusedReason, UploadItem};
 
 mod events;
@@ -111,9 +109,9 @@ fn event(name: &str) -> Value {
         "regarding": {"kind": "Pod", "namespace": "lab", "name": "web"}, "type": "Normal"}})
 }
 
-fn status(api_version: &str, kind: &str, status: Value) -> Value {
+fn status(api_version: &str, kind: &str, status: impl Into<Value>) -> Value {
     let object = json!({"apiVersion": api_version, "kind": kind, "namespace": "lab", "name": "web"});
-    json!({"status": {"uid": "u", "object": object, "status": status}})
+    json!({"status": {"uid": "u", "object": object, "status": status.into()}})
 }
 
 fn report() -> Value {
