@@ -1,7 +1,6 @@
 //! The scripted CloudCore against the captured sessions of a real one: what the node has sent is fed to the model, and what
 //! the model sends must be what the real one has sent, but for identities, times and versions.
 #![cfg(feature = "cloud")]
-
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

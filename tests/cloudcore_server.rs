@@ -1,6 +1,5 @@
 //! The scripted CloudCore behind its sockets: what the tests of the link rely on.
 #![cfg(feature = "cloud")]
-
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
