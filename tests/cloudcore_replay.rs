@@ -45,14 +45,10 @@ fn session(name: &str) -> Vec<Frame> {
     let frames = files.into_iter().filter_map(|path| {
         let file = path.file_name()?.to_str()?.to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        let message: Value = serde_json::from_str(&text).unwrap();
-        // Beside the messages there are the heads of the requests.
-        message["route"].is_object().then(|| Frame {
-            is_from_node: file.contains("c2s"),
-            file,
-            text,
-            message,
-        })
+        // Beside the messages there are the heads of the upgrade.
+        let message: Option<Value> =
+            (!file.ends_with("http.json")).then(|| serde_json::from_str(&text).unwrap());
+        Some(Frame { is_from_node: file.contains("c2s"), file, text, message: message? })
     });
     frames.collect()
 }
@@ -147,7 +143,7 @@ impl Replay {
     /// A write of the Lease names the version that the model has given it.
     fn with_our_versions(&self, text: &str) -> String {
         let mut message: Value = serde_json::from_str(text).unwrap();
-        let metadata = &mut message["content"]["metadata"];
+        let Some(metadata) = message.pointer_mut("/content/metadata") else { return text.to_owned() };
         let lease =
             metadata["name"].as_str().and_then(|name| self.core.object("lease", "kube-node-lease", name));
         match lease {

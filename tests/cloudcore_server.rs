@@ -156,7 +156,10 @@ async fn the_join_service_gives_a_certificate_for_a_token_and_renews_it_for_the_
     let headers = [("Authorization", bearer.as_str()), ("NodeName", "edge")];
     let (status, certificate) = get(&anonymous, &cloud, "/edge.crt", &headers, request.clone()).await;
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&certificate));
-    assert_eq!(Certificate::from_der("the node's", &certificate).unwrap().node(), Some("edge"));
+    assert_eq!(
+        Certificate::from_der("the node's", &certificate).unwrap().subject().requested_node(),
+        Some("edge")
+    );
     let node = client(&cloud, Some(&cloud.identity("edge")));
     let renew = |name: &'static str| vec![("NodeName", name)];
     assert_eq!(get(&node, &cloud, "/edge.crt", &renew("edge"), request.clone()).await.0, 200);

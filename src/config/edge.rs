@@ -381,7 +381,8 @@ impl Settings for Config {
 
     fn complete(&mut self, review: &mut Review<'_>) {
         self.node.complete(review);
-        if self.link.client_id.is_empty() {
+        // With a CloudCore nobody sees it.
+        if self.link.client_id.is_empty() && self.link_type == LinkType::Mqtt {
             self.link.client_id.clone_from(&self.node.name);
             review.derived("link.client_id", "the node name");
         }

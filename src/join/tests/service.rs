@@ -68,7 +68,8 @@ impl Service {
                 let (server, kept, answer) = (server.clone(), Arc::clone(&kept), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let Ok((stream, shown)) = server.accept(stream).await else { return };
-                    let shown = shown.as_ref().and_then(Certificate::node).map(str::to_owned);
+                    let shown =
+                        shown.as_ref().and_then(|shown| shown.subject().requested_node()).map(str::to_owned);
                     let answer = move |question: Question| {
                         let asked = Asked { question, shown: shown.clone() };
                         let reply = answer(&asked);
