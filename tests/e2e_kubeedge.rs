@@ -137,7 +137,8 @@ async fn a_device_joins_a_cloudcore_and_keeps_what_its_pods_reference() {
     assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/edge"], "", "{node}");
     assert_eq!(node["status"]["allocatable"]["pods"], "0", "{node}");
 
-    let status = agent.status().await;
+    let answered = |status: &Value| status["kubeedge"]["lease"]["resourceVersion"].is_string();
+    let status = agent.until("CloudCore has answered the Lease", answered).await;
     assert_eq!(
         (&status["link"]["type"], &status["cloud"]["state"]),
         (&json!("kubeedge"), &json!("connected"))
@@ -219,8 +220,10 @@ async fn what_was_made_anew_while_the_device_was_away_ends_up_right() {
     cloud.apply(config_map("web-conf", "1"));
     cloud.apply(secret("web-cred"));
     cloud.apply(config_map("named", "1"));
-    cloud.apply(pod("web", "web-conf", "web-cred"));
     let mut agent = device(&site, &cloud, "[kubeedge]\nfetch = [\"lab/configmap/named\"]\n").await;
+    // Without the dynamic controller only Pods that come after the Node are known here.
+    cloud.until("the Node is registered", |core| core.object("node", "", NODE).is_some()).await;
+    cloud.apply(pod("web", "web-conf", "web-cred"));
     holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |_| true).await;
     holds(&agent, &format!("{CONFIG_MAPS}/named"), |_| true).await;
     in_sync(&agent).await;

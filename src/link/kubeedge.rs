@@ -134,7 +134,7 @@ impl Protocol for KubeEdge {
     fn explain(&mut self, cause: Cause, was_connected: bool) -> Cause {
         match cause {
             // The way CloudCore throws out the older of two sessions of one node.
-            Cause::Closed | Cause::Network { .. } if was_connected => {
+            Cause::Closed if was_connected => {
                 if self.evictions.closed(Instant::now()) {
                     return Cause::TakenOver { client_id: self.options.node.clone() };
                 }

@@ -115,6 +115,10 @@ fn refusal(response: &Response<Option<Vec<u8>>>) -> String {
 /// An error of the WebSocket as a cause.
 pub(super) fn of_socket(target: &Target<'_>, error: Error) -> Cause {
     match error {
+        // CloudCore takes its leave of TLS when it closes a connection. A line that breaks does not.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Cause::Network { peer: target.peer(), message: "the connection broke off".to_owned() }
+        }
         Error::Io(error) => target.failed(&error),
         Error::ConnectionClosed
         | Error::AlreadyClosed
