@@ -11,7 +11,7 @@ use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use crate::config::JoinUrl;
 use crate::join::Membership;
 use crate::join::token::Token;
-use crate::tls::{Certificate, ClientRule, Clock, Identity, Server, Trust};
+use crate::tls::{ClientRule, Clock, Identity, Server, Trust};
 
 /// What the clock of these clouds shows.
 pub(in crate::join) const CLOUD_TIME: &str = "2026-11-21T12:00:00Z";
