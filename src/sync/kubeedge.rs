@@ -26,6 +26,7 @@ mod ask;
 mod captures;
 mod delivery;
 mod desk;
+mod ending;
 mod lease;
 mod message;
 mod names;
@@ -57,6 +58,7 @@ pub use types::{
 use ask::Asking;
 use delivery::Delivery;
 use desk::Desk;
+use ending::Endings;
 use lease::{LeaseKeeper, LeaseNews};
 use message::{Incoming, Operation};
 use round::Rounds;
@@ -96,8 +98,11 @@ pub struct Bridge {
     uploads: Uploads,
     asking: Asking,
     rounds: Rounds,
+    endings: Endings,
     /// The totals of the machine when it said something last.
     totals: Totals,
+    /// Those of its Hello.
+    greeted: Totals,
     /// What was told the machine as still to come.
     pending: u64,
     /// The revision that was confirmed to the machine.
@@ -120,7 +125,9 @@ impl Bridge {
             uploads: Uploads::default(),
             asking: Asking::default(),
             rounds: Rounds::default(),
+            endings: Endings::default(),
             totals: Totals::default(),
+            greeted: Totals::default(),
             pending: 0,
             told: 0,
             hellos: 0,
@@ -136,6 +143,11 @@ impl Bridge {
         if let Some(uid) = held {
             self.asking.is_held(name, uid);
         }
+    }
+
+    /// A Pod that is held: if it is to end, CloudCore is told so. To be told before the first connection.
+    pub fn remember_pod(&mut self, uid: &Uid, namespace: &str, name: &str, body: &str) {
+        self.endings.remember(&self.config, uid, namespace, name, body);
     }
 
     /// Rules, limits and times that may change while it runs; the node's name may not. New rules are asked for at once.
@@ -173,6 +185,7 @@ impl Bridge {
         self.uploads.forget();
         self.asking.forget();
         self.rounds.pause();
+        self.endings.forget();
     }
 
     fn keepalive(&mut self, now: Now) {
@@ -212,6 +225,7 @@ impl Bridge {
             return;
         }
         self.hellos += 1;
+        self.greeted = self.totals;
         if self.hellos >= SILENT_HELLOS {
             self.hellos = 0;
             self.desk.effects.push_back(BridgeEffect::Reconnect);
@@ -262,7 +276,7 @@ impl Bridge {
             LeaseNews::Found { marker, owner } => {
                 self.uploads.set_node_uid(owner.clone());
                 match marker {
-                    Some(marker) if marker.is_held_by(&self.totals) => RoundReason::Reconnect,
+                    Some(marker) if marker.is_held_by(&self.greeted) => RoundReason::Reconnect,
                     Some(_) => RoundReason::Lost,
                     None => RoundReason::First,
                 }
@@ -285,6 +299,7 @@ impl Bridge {
     /// Goes on with the round as far as it can, and tells the machine what is to be expected.
     fn go_on(&mut self) {
         if matches!(self.phase, Phase::Live) {
+            self.endings.tick(&mut self.desk);
             self.rounds.advance(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking);
         }
         self.tell_pending();
@@ -370,6 +385,7 @@ impl Bridge {
             }
             return;
         }
+        self.endings.answered(incoming);
         let was_asked = self.asking.answered(&mut self.desk, &self.config, &mut self.delivery, incoming);
         if incoming.is_object() {
             self.object(incoming, was_asked);
@@ -397,9 +413,11 @@ impl Bridge {
                 match &change {
                     Change::Put(put) => {
                         self.uploads.seen(&mut self.desk, &self.config, put);
+                        self.endings.seen(&self.config, put);
                         self.asking.stored(&mut self.desk, &self.config, put);
                     }
                     Change::Delete(delete) => {
+                        self.endings.gone(&delete.uid);
                         self.asking.deleted(&mut self.desk, &self.config, incoming, &delete.uid);
                     }
                 }

@@ -87,7 +87,10 @@ pub(super) async fn remember(
     let mut wanted: BTreeSet<_> = config.kubeedge.fetch.iter().filter_map(FetchRule::exact).collect();
     loop {
         let page = store.list(Arc::clone(&pods), None, after, PODS).await?;
-        wanted.extend(page.items.iter().flat_map(|pod| references(&pod.body)));
+        for pod in &page.items {
+            wanted.extend(references(&pod.body));
+            bridge.remember_pod(&pod.uid, &pod.object.namespace, &pod.object.name, &pod.body);
+        }
         after = page.next;
         if after.is_none() {
             break;

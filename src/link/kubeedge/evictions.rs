@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// So many connections in a row.
 const IN_A_ROW: usize = 3;
 /// Within so long.
-const WINDOW: Duration = Duration::from_secs(120);
+const WINDOW: Duration = Duration::from_secs(40);
 
 /// The connections in a row that the peer closed.
 #[derive(Default)]
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_third_close_in_a_row_is_somebody_else() {
-        assert_eq!(evicted(&[0, 60, 120]), [false, false, true]);
+        assert_eq!(evicted(&[0, 20, 40]), [false, false, true]);
     }
 
     #[test]
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn closes_far_apart_are_the_network() {
-        assert_eq!(evicted(&[0, 61, 122, 183, 244]), [false; 5]);
+        assert_eq!(evicted(&[0, 21, 42, 63, 84]), [false; 5]);
     }
 
     #[test]

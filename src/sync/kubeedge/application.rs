@@ -25,6 +25,11 @@ pub(super) struct Scope {
 }
 
 impl Scope {
+    /// The same kind in all namespaces.
+    pub(super) fn everywhere(&self) -> Self {
+        Self { rule: WatchRule { namespace: None, ..self.rule.clone() }, fields: "".into() }
+    }
+
     /// The key of an Application: `/<group>/<version>/<plural>/<namespace>/null`, `null` for what is not given and
     /// `core` for the empty group.
     pub(super) fn key(&self) -> String {

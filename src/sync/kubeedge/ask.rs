@@ -21,6 +21,8 @@ use crate::sync::timing::{Now, backoff, earlier};
 pub(super) const WINDOW: usize = 16;
 /// The most names that are remembered as wanted (by references of Pods and rules without `*`).
 pub(super) const MAX_WANTED: usize = 4096;
+/// How long after an answer that did not know an object it is asked about again.
+const CONFIRM: Duration = Duration::from_secs(30);
 /// The most names that wait to be asked for.
 pub(super) const MAX_QUEUE: usize = 4096;
 /// How often a question is put before it is given up.
@@ -39,6 +41,8 @@ struct Question {
     held: Option<Uid>,
     until: Now,
     attempts: u32,
+    /// Whether it is the second one about an object that the first answer did not know.
+    is_doubted: bool,
 }
 
 /// A name that is to be held.
@@ -68,6 +72,8 @@ pub(super) struct Asking {
     retry_at: Option<Now>,
     /// What the last answer has shown to be gone.
     replaced: Option<Change>,
+    /// Objects that are held and that an answer did not know: asked about again at this time.
+    doubts: BTreeMap<Name, (Uid, Now)>,
 }
 
 fn replaced(question: &Question, incoming: &Incoming<'_>) -> Option<Change> {
@@ -121,6 +127,7 @@ impl Asking {
     pub(super) fn forget(&mut self) {
         self.queue.clear();
         self.flight.clear();
+        self.doubts.clear();
         self.retry_at = None;
         for wanted in self.wanted.values_mut() {
             wanted.retry_at = None;
@@ -191,7 +198,7 @@ impl Asking {
         while self.flight.len() < WINDOW
             && let Some((name, held)) = self.queue.pop_first()
         {
-            self.put(desk, config, Question { name, held, until: Now::ZERO, attempts: 0 });
+            self.put(desk, config, Question { name, held, until: Now::ZERO, attempts: 0, is_doubted: false });
         }
     }
 
@@ -331,7 +338,11 @@ impl Asking {
             if let Some(wanted) = self.wanted.get_mut(&question.name) {
                 wanted.answered = self.walk;
             }
-            self.replaced = replaced(&question, incoming);
+            match replaced(&question, incoming) {
+                change @ Some(_) if question.is_doubted => self.replaced = change,
+                Some(Change::Delete(Delete { uid, .. })) => self.doubt_row(desk, &question.name, uid),
+                _ => {}
+            }
         }
         self.fill(desk, config);
         true
@@ -350,6 +361,9 @@ impl Asking {
         delivery: &mut Delivery,
         question: &Question,
     ) {
+        if let Some(uid) = question.held.as_ref().filter(|_| !question.is_doubted) {
+            return self.doubt_row(desk, &question.name, uid.clone());
+        }
         if let Some(uid) = &question.held {
             let delete = Delete { uid: uid.clone(), key: key(&question.name) };
             delivery.apply(desk, vec![Change::Delete(delete)], Vec::new());
@@ -359,6 +373,31 @@ impl Asking {
         let Some(wanted) = wanted.filter(|wanted| wanted.held == question.held) else { return };
         wanted.held = None;
         self.retry_later(desk, config, &question.name);
+    }
+
+    /// CloudCore answers from a cache, which is empty for a while after its start, and may be behind: what it does not know
+    /// is gone when it does not know it a second time.
+    fn doubt_row(&mut self, desk: &Desk, name: &Name, uid: Uid) {
+        if self.doubts.len() < MAX_QUEUE {
+            self.doubts.insert(name.clone(), (uid, desk.at.now + CONFIRM));
+        }
+    }
+
+    fn ask_doubted(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+        let now = desk.at.now;
+        while self.flight.len() < WINDOW
+            && let Some(name) =
+                self.doubts.iter().find(|(_, (_, due))| *due <= now).map(|(name, _)| name.clone())
+            && let Some((uid, _)) = self.doubts.remove(&name)
+        {
+            let is_settled = |wanted: &Wanted| wanted.held.as_ref() != Some(&uid);
+            if self.wanted.get(&name).is_some_and(is_settled) {
+                continue;
+            }
+            let question =
+                Question { name, held: Some(uid), until: Now::ZERO, attempts: 0, is_doubted: true };
+            self.put(desk, config, question);
+        }
     }
 
     fn retry_later(&mut self, desk: &mut Desk, config: &BridgeConfig, name: &Name) {
@@ -390,6 +429,7 @@ impl Asking {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry(desk, config);
         }
+        self.ask_doubted(desk, config);
         self.fill(desk, config);
     }
 
@@ -413,7 +453,9 @@ impl Asking {
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        earlier(self.flight.values().map(|question| question.until).min(), self.retry_at)
+        let doubted = self.doubts.values().map(|(_, due)| *due).min();
+        let doubted = doubted.filter(|_| self.flight.len() < WINDOW);
+        earlier(earlier(self.flight.values().map(|question| question.until).min(), self.retry_at), doubted)
     }
 
     /// How many more names may be asked for without waiting.

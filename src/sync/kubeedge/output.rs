@@ -14,7 +14,9 @@ impl Bridge {
             Phase::Greeting { until, .. } if !self.early.is_empty() => Some(until),
             _ => None,
         };
-        earlier(earlier(asked, upstream), earlier(greeting, self.keepalive_at))
+        let ending = self.endings.deadline().filter(|_| matches!(self.phase, Phase::Live));
+        let phase = earlier(greeting, earlier(ending, self.keepalive_at));
+        earlier(earlier(asked, upstream), phase)
     }
 
     /// The next message for CloudCore. To be called only when the link has room for it.

@@ -18,6 +18,8 @@ mod scope;
 mod walk;
 mod watch;
 
+use std::time::Duration;
+
 use super::ask::Asking;
 use super::delivery::Delivery;
 use super::desk::Desk;
@@ -34,6 +36,8 @@ use watch::Watches;
 
 /// Questions that a round that is not urgent may put at once.
 pub(super) const BURST: u32 = 64;
+/// How long after a round in which a list has failed the next one begins, at least.
+const AGAIN: Duration = Duration::from_secs(60);
 /// How often the dynamic controller is asked before it is believed to be silent.
 const ATTEMPTS: u32 = 2;
 
@@ -60,6 +64,18 @@ struct Round {
     differed: u64,
     /// Whether the questions that a reconnect begins with are under way.
     is_bursting: bool,
+    /// Whether a list has failed for a reason that passes.
+    is_incomplete: bool,
+}
+
+/// Items of a page of a list.
+#[derive(Debug)]
+struct Limit(u32);
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self(list::LIMIT)
+    }
 }
 
 /// A walk that the end of its session has interrupted.
@@ -86,6 +102,7 @@ pub(super) struct Rounds {
     /// How many objects are held, about.
     rows: u64,
     pub(super) dynamic: DynamicController,
+    limit: Limit,
     /// When, why, compared, differed.
     pub(super) verified: Option<(i64, RoundReason, u64, u64)>,
     /// Why an urgent round is owed: until it is over the database is not proven.
@@ -130,6 +147,7 @@ impl Rounds {
             compared: 0,
             differed: 0,
             is_bursting: reason == RoundReason::Reconnect,
+            is_incomplete: false,
         };
         if reason.is_urgent() {
             self.owed = Some(reason);
@@ -158,6 +176,12 @@ impl Rounds {
     pub(super) fn pause(&mut self) {
         (self.is_live, self.waits) = (false, false);
         self.watches.forget();
+        if let Some(Round { stage: Stage::Listing(listing), .. }) = &self.round
+            && listing.is_asked()
+        {
+            // It may have been the page that was too much.
+            self.limit.0 = (self.limit.0 / 4).max(1);
+        }
         let Some(round) = self.round.take().filter(|round| !round.reason.is_urgent()) else { return };
         let Round { compared, differed, stage, cursor, .. } = round;
         let cursor = match stage {
@@ -204,11 +228,11 @@ impl Rounds {
         }
     }
 
-    /// What was applied for the round has changed so much.
+    /// What was asked for has changed so much.
     pub(super) fn applied(&mut self, desk: &mut Desk, changes: u64) {
+        desk.counters.differed += changes;
         if let Some(round) = &mut self.round {
             round.differed += changes;
-            desk.counters.differed += changes;
         }
     }
 
@@ -255,7 +279,7 @@ impl Rounds {
             self.start(desk, config, asking, reason);
         } else if self.is_interruptible() && self.next_at.is_some_and(|at| at <= now) {
             self.next_at = None;
-            self.start(desk, config, asking, RoundReason::Routine);
+            self.start(desk, config, asking, self.owed.unwrap_or(RoundReason::Routine));
         }
     }
 
@@ -293,10 +317,14 @@ impl Rounds {
     }
 
     fn finish(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let Some(Round { reason, compared, differed, .. }) = self.round.take() else { return };
+        let Some(Round { reason, compared, differed, is_incomplete, .. }) = self.round.take() else { return };
         desk.counters.rounds += 1;
         self.verified = Some((desk.at.wall, reason, compared, differed));
         desk.notice(BridgeNotice::Verified { reason, compared, differed });
+        if is_incomplete {
+            self.next_at = Some(desk.at.now + config.retry_max.max(AGAIN));
+            return;
+        }
         if reason.is_urgent() {
             self.owed = None;
         }

@@ -11,14 +11,14 @@ use crate::sync::kubeedge::application::{self, Page, Request, Response};
 use crate::sync::kubeedge::ask::{Asking, asked_name};
 use crate::sync::kubeedge::delivery::Delivery;
 use crate::sync::kubeedge::desk::{Desk, MessageId};
-use crate::sync::kubeedge::message::{self, Incoming};
+use crate::sync::kubeedge::message::{self, Failure, Incoming};
 use crate::sync::kubeedge::names::WatchRule;
 use crate::sync::kubeedge::object;
-use crate::sync::kubeedge::types::{BridgeConfig, RoundReason};
+use crate::sync::kubeedge::types::{BridgeConfig, DynamicController, RoundReason};
 use crate::sync::timing::Now;
 
-/// Items of a page of a list.
-const LIMIT: u32 = 200;
+/// Items of a page of a list, unless a page was too much for the link.
+pub(super) const LIMIT: u32 = 100;
 /// Changes that are applied in one transaction.
 const BATCH: usize = 64;
 
@@ -37,6 +37,11 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// Whether a page is under way.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
     pub(super) fn deadline(&self) -> Option<Now> {
         self.asked.map(|(_, until, _)| until)
     }
@@ -85,7 +90,12 @@ impl Rounds {
             round.walk();
             return true;
         };
-        if !lists_all && !self.watches.lacks(&target.scope) {
+        let is_proof = target.purpose == Purpose::Proof;
+        let is_needed = match is_proof {
+            true => self.watches.lacks_below(&target.scope),
+            false => lists_all || self.watches.lacks(&target.scope),
+        };
+        if !is_needed {
             listing.next();
             return true;
         }
@@ -97,8 +107,8 @@ impl Rounds {
             self.budget.take(1);
         }
         let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
-        let request =
-            Request::List { scope: &target.scope, limit: if lists_all { LIMIT } else { 1 }, continues };
+        let limit = if lists_all && !is_proof { self.limit.0 } else { 1 };
+        let request = Request::List { scope: &target.scope, limit, continues };
         let id = desk.send(&message::application("null", request.to_json(&config.node)));
         listing.attempt += 1;
         listing.asked = Some((id, desk.at.now + config.answer_timeout, listing.attempt));
@@ -116,6 +126,8 @@ impl Rounds {
         if attempt < ATTEMPTS {
             return false;
         }
+        // One that has answered before is only slow.
+        round.is_incomplete = self.dynamic == DynamicController::On;
         round.walk();
         true
     }
@@ -151,15 +163,21 @@ impl Rounds {
                 return true;
             }
             Err(message) => {
+                // What is not there, or may not be seen, is known; anything else passes.
+                let is_final = |failure: &Failure| matches!(failure.code, 403 | 404);
+                let is_final = matches!(&response, Some(Response::Refused(failure)) if is_final(failure));
+                round.is_incomplete |= !is_final;
                 self.watches.deny(desk, &target.scope, message);
                 listing.next();
                 return true;
             }
         };
-        if target.purpose != Purpose::Pods {
-            self.watches.listed(desk, config, &target.scope);
+        match target.purpose {
+            Purpose::Pods => {}
+            Purpose::Proof => self.watches.prove(&target.scope),
+            Purpose::Watched | Purpose::Fetched => self.watches.listed(desk, config, &target.scope),
         }
-        if !lists_all {
+        if !lists_all || target.purpose == Purpose::Proof {
             listing.next();
             return true;
         }
@@ -170,10 +188,12 @@ impl Rounds {
                 namespace: target.scope.rule.namespace.clone(),
                 resource_version: page.resource_version.clone(),
                 uids: Vec::new(),
+                is_partial: false,
             };
         }
+        self.limit.0 = (self.limit.0 * 2).min(LIMIT);
         let before = listing.so_far.uids.len();
-        take_items(&page, target, &mut listing.so_far.uids, desk, config, delivery, asking);
+        take_items(&page, target, &mut listing.so_far, desk, config, delivery, asking);
         round.compared += (listing.so_far.uids.len() - before) as u64;
         listing.continues = page.continues;
         if listing.continues.is_empty() {
@@ -190,7 +210,7 @@ impl Rounds {
 fn take_items(
     page: &Page<'_>,
     target: &Target,
-    uids: &mut Vec<u64>,
+    listed: &mut Listed,
     desk: &mut Desk,
     config: &BridgeConfig,
     delivery: &mut Delivery,
@@ -204,7 +224,7 @@ fn take_items(
     for item in &page.items {
         match object::read_item(item.get(), &resource, config) {
             Ok(Change::Put(put)) => {
-                uids.push(hash(&put.uid));
+                listed.uids.push(hash(&put.uid));
                 let name = asked_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
                 let is_wanted = |name| target.purpose != Purpose::Fetched || asking.wants_name(config, &name);
                 if name.is_none_or(is_wanted) {
@@ -215,7 +235,8 @@ fn take_items(
             Ok(Change::Delete(_)) => {}
             // What is held of it in another version is not gone.
             Err(problem) => {
-                uids.push(hash(&problem.uid));
+                listed.is_partial |= problem.uid.is_empty();
+                listed.uids.push(hash(&problem.uid));
                 rejected.push(problem);
             }
         }

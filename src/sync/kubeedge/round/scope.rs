@@ -15,6 +15,8 @@ pub(super) enum Purpose {
     Watched,
     /// Rules with `*` want some of it.
     Fetched,
+    /// That CloudCore may list the kind in all namespaces: its watches always do.
+    Proof,
     /// The Pods of the node. CloudCore pushes them by itself; a watch of them would match nothing.
     Pods,
 }
@@ -59,7 +61,15 @@ pub(super) fn watched(config: &BridgeConfig) -> BTreeSet<Scope> {
 
 /// What a round lists.
 pub(super) fn targets(config: &BridgeConfig, reason: RoundReason) -> Vec<Target> {
-    let mut targets = wanted(config);
+    let wanted = wanted(config);
+    let mut targets: Vec<Target> = Vec::new();
+    for target in wanted {
+        let everywhere = target.scope.everywhere();
+        if target.scope != everywhere && !targets.iter().any(|known| known.scope == everywhere) {
+            targets.push(Target { scope: everywhere, purpose: Purpose::Proof });
+        }
+        targets.push(target);
+    }
     if reason != RoundReason::Reconnect {
         let fields = format!("spec.nodeName={}", config.node).into();
         targets.push(Target { scope: Scope { rule: core("pods", None), fields }, purpose: Purpose::Pods });
@@ -76,6 +86,8 @@ pub(super) struct Listed {
     pub(super) resource_version: Box<str>,
     /// Hashes of the UIDs; in order once the list is complete.
     pub(super) uids: Vec<u64>,
+    /// Whether an item could not be read: then nothing is known to be gone.
+    pub(super) is_partial: bool,
 }
 
 /// What a list says of a row.
@@ -113,8 +125,8 @@ impl Listed {
             return Says::Exists;
         }
         match entry.version.relation(&ResourceVersion::from(&*self.resource_version)) {
-            Relation::Older | Relation::Equal => Says::Gone,
-            Relation::Newer | Relation::Different => Says::Nothing,
+            Relation::Older | Relation::Equal if !self.is_partial => Says::Gone,
+            Relation::Older | Relation::Equal | Relation::Newer | Relation::Different => Says::Nothing,
         }
     }
 }

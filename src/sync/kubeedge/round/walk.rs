@@ -222,7 +222,7 @@ impl Rounds {
         }
         let Stage::Walking(walk) = &mut round.stage else { return false };
         walk.page = page;
-        let must_wait = walk.retry_at.is_some_and(|at| at > now);
+        let must_wait = walk.retry_at.take_if(|at| *at <= now).is_none() && walk.retry_at.is_some();
         if !walk.page.is_empty() || walk.is_reading || must_wait || delivery.pending() > 0 {
             return false;
         }

@@ -29,6 +29,8 @@ pub(super) struct Watches {
     watched: BTreeSet<Scope>,
     /// What is to be watched.
     wanted: BTreeSet<Scope>,
+    /// Kinds that CloudCore may list in all namespaces.
+    proven: BTreeSet<Scope>,
     /// What was refused, and was told: once is enough.
     denied: BTreeSet<Scope>,
     /// Whether CloudCore was told since the last change that nothing else is to be watched. Once in the life of the
@@ -53,6 +55,7 @@ impl Watches {
     pub(super) fn forget(&mut self) {
         self.flight.clear();
         self.watched.clear();
+        self.proven.clear();
         self.all_listed = false;
     }
 
@@ -70,8 +73,22 @@ impl Watches {
         self.wanted.contains(scope) && !self.watched.contains(scope)
     }
 
-    /// A list of this key was approved: it is safe to watch it.
+    /// Whether one of the namespaces of this kind is to be watched and is not.
+    pub(super) fn lacks_below(&self, everywhere: &Scope) -> bool {
+        self.wanted.iter().any(|scope| scope.everywhere() == *everywhere && self.lacks(scope))
+    }
+
+    /// A list of this kind in all namespaces was approved.
+    pub(super) fn prove(&mut self, everywhere: &Scope) {
+        self.denied.remove(everywhere);
+        self.proven.insert(everywhere.clone());
+    }
+
+    /// A list of this key was approved: it is safe to watch it, if that is so in all namespaces.
     pub(super) fn listed(&mut self, desk: &mut Desk, config: &BridgeConfig, scope: &Scope) {
+        if scope.rule.namespace.is_some() && !self.proven.contains(&scope.everywhere()) {
+            return;
+        }
         self.denied.remove(scope);
         let is_asked =
             |(asked, ..): &(Asked, Now, u32)| matches!(asked, Asked::Watch(asked) if asked == scope);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{Rig, config, object};
+use super::rig::{Rig, config, object, pod};
 use crate::sync::change::RejectReason;
 use crate::sync::edge::EdgeNotice;
 
@@ -92,6 +92,39 @@ fn a_delete_that_names_no_object_removes_nothing_and_is_acknowledged() {
         assert_eq!((rig.store.rows.len(), rig.acknowledged(&id)), (1, 1), "{gone}");
     }
     assert_eq!(rig.bridge.counters().unclear, 3);
+}
+
+#[test]
+fn a_pod_that_is_to_end_is_said_to_have_ended_until_cloudcore_knows() {
+    let mut rig = settled();
+    let mut ending = pod("lab/web", "u1", 8, &[]);
+    ending["metadata"]["deletionTimestamp"] = "2026-11-21T01:44:24Z".into();
+    rig.push_object("insert", &pod("lab/web", "u1", 7, &[]));
+    rig.push_object("update", &ending);
+    let said = |rig: &Rig| {
+        let is_it = |sent: &&Value| sent["route"]["operation"] == "delete";
+        rig.sent.iter().filter(is_it).cloned().collect::<Vec<_>>()
+    };
+    let first = said(&rig);
+    assert_eq!(first.len(), 1);
+    assert_eq!(first[0]["route"]["resource"], "lab/pod/web");
+    assert_eq!(first[0]["content"], json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u1"}}));
+    rig.pass(40);
+    assert_eq!(said(&rig).len(), 2, "nobody has answered");
+    let answer = json!({
+        "header": {"msg_id": "00000000-0000-4000-8000-0000000000ff", "timestamp": 1,
+            "parent_msg_id": said(&rig)[1]["header"]["msg_id"]},
+        "route": {"source": "edgecontroller", "group": "resource", "operation": "response", "resource": "lab/pod/web"},
+        "content": "OK",
+    });
+    rig.hear(&answer.to_string());
+    rig.pass(300);
+    assert_eq!(said(&rig).len(), 2);
+    // Nobody asks this node about the Pods of another one.
+    ending["metadata"]["uid"] = "u2".into();
+    ending["spec"]["nodeName"] = "other".into();
+    rig.push_object("update", &ending);
+    assert_eq!(said(&rig).len(), 2);
 }
 
 #[test]

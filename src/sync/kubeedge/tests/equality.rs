@@ -131,7 +131,13 @@ fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replace
     rig.cloud.write(object("ConfigMap", "lab/anew", "a2", 0));
     let expected = [format!("ConfigMap lab/anew a2 {}", rig.cloud.version)];
     rig.connect();
-    rig.pass(1);
+    rig.pass(20);
+    assert_eq!(
+        rig.store.rows.len(),
+        2,
+        "a CloudCore that has just started knows nothing: one answer is not believed"
+    );
+    rig.pass(20);
     assert_eq!(rig.store.shown(), expected);
 
     // The same after a start of the agent, which remembers no names.
