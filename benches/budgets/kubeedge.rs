@@ -67,9 +67,10 @@ impl Peer {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         std::thread::spawn(move || {
             runtime.block_on(async move {
+                let mut lease = None;
                 while let Ok((stream, _)) = listener.accept().await {
                     // Whoever asks is told that nothing came of it.
-                    if let Err(error) = session(&acceptor, stream, &mut receiver).await {
+                    if let Err(error) = session(&acceptor, stream, &mut receiver, &mut lease).await {
                         eprintln!("the peer: {error:#}");
                     }
                     if receiver.is_closed() {
@@ -92,22 +93,26 @@ impl Peer {
     }
 }
 
-/// The bytes of messages of one connection, up and down.
+/// The bytes of messages of one connection, up and down, and the Lease, which outlives it.
 #[derive(Default)]
-struct Carried(usize, usize);
+struct Carried(usize, usize, Option<Value>);
 
 async fn session(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     commands: &mut mpsc::UnboundedReceiver<Command>,
+    lease: &mut Option<Value>,
 ) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut socket = tokio_tungstenite::accept_async(acceptor.accept(stream).await?).await?;
-    let mut carried = Carried::default();
+    let mut carried = Carried(0, 0, lease.take());
     loop {
         tokio::select! {
             message = socket.next() => match message {
-                Some(message) => _ = take(&mut socket, &mut carried, message?).await?,
+                Some(message) => {
+                    take(&mut socket, &mut carried, message?).await?;
+                    lease.clone_from(&carried.2);
+                }
                 None => return Ok(()),
             },
             command = commands.recv() => match command {
@@ -115,6 +120,7 @@ async fn session(
                     let _ = done.send(push(&mut socket, &mut carried, operation, version).await);
                 }
                 Some(Command::Reconnect(done)) => {
+                    lease.clone_from(&carried.2);
                     let _ = done.send(());
                     return Ok(());
                 }
@@ -198,12 +204,16 @@ async fn take(
     let kind = resource.split('/').nth(1).unwrap_or_default();
     let mut object = message["content"].clone();
     let content = match (kind, operation.as_str()) {
+        ("lease", "query") if carried.2.is_some() => json!({ "Object": carried.2, "Err": null }),
         ("lease", "query") => json!({ "Object": null, "Err": { "ErrStatus": {
             "metadata": {}, "status": "Failure", "message": "not found", "reason": "NotFound", "code": 404,
         } } }),
         ("lease" | "node", _) => {
             object["metadata"]["uid"] = json!("5b0e5bd3-2f3e-4a43-9a35-5d0a6f6a7f10");
             object["metadata"]["resourceVersion"] = json!("1");
+            if kind == "lease" {
+                carried.2 = Some(object.clone());
+            }
             json!({ "Object": object, "Err": null })
         }
         ("nodepatch", _) => json!({ "Object": { "metadata": {

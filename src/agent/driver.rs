@@ -97,6 +97,8 @@ pub(super) struct Driver {
     identity: Option<Membership>,
     look_at: Instant,
     status_line: String,
+    /// Before this the service manager is told nothing new.
+    status_at: Instant,
     verification: Option<verify::Verification>,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
@@ -157,6 +159,7 @@ impl Driver {
             identity,
             look_at: Instant::now(),
             status_line: String::new(),
+            status_at: Instant::now(),
             // What the start took is given back, too.
             release_at: Some(Instant::now() + SETTLED),
             verification: None,

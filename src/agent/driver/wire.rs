@@ -39,6 +39,8 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkState {
     pub(super) connected: bool,
+    /// Whether the node has been in sync on this connection.
+    pub(super) was_in_sync: bool,
     pub(super) since: Option<Timestamp>,
     pub(super) cause: Option<String>,
     pub(super) retry_in: Duration,
