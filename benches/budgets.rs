@@ -3,9 +3,6 @@
 //! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. Not a test: it
 //! does not fail when a budget is missed, it says so. Needs mosquitto on the PATH.
 
-#[path = "../tests/cloudcore/mod.rs"]
-mod cloudcore;
-
 #[path = "budgets/api.rs"]
 mod api;
 #[path = "budgets/fleet.rs"]

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use edgesync::api::{Address, Client};
-use edgesync::tls::Certificate;
 use futures::{SinkExt as _, StreamExt as _};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
@@ -21,7 +20,6 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::cloudcore::server::{Options, Scripted};
 use crate::processes::{cpu, edge_program, memory_peak, mib, proc_number, spawn, until, written};
 use crate::table::Table;
 
@@ -270,7 +268,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let root = directory.path();
     let peer = Peer::start(certificates(&root.join("identity"))?)?;
     let config = root.join("edge.toml");
-    std::fs::write(&config, configuration(root, &format!("wss://{}", peer.address), ""))?;
+    std::fs::write(&config, configuration(root, &format!("wss://{}", peer.address)))?;
     let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = || -> Option<Value> {
@@ -314,58 +312,15 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         "reconnect to CloudCore, nothing changed: messages up + down",
         format!("{up} + {down} bytes (EdgeCore: 720 + 129)"),
     );
-    refill(table)
-}
-
-/// A database is lost: how long until everything is back, with the scripted CloudCore of the tests.
-fn refill(table: &mut Table) -> anyhow::Result<()> {
-    let cloud = Scripted::start(Options::default());
-    for number in 0..OBJECTS {
-        let text = config_map("", "insert", number, 1);
-        let mut object = serde_json::from_str::<Value>(&text)?["content"].take();
-        object["metadata"] = json!({ "name": object["metadata"]["name"], "namespace": "plant" });
-        cloud.apply(object);
-    }
-    let directory = tempfile::tempdir()?;
-    let root = directory.path();
-    std::fs::create_dir(root.join("identity"))?;
-    std::fs::write(root.join("identity/ca.crt"), Certificate::from_der("the CA", &cloud.ca())?.to_pem())?;
-    std::fs::write(root.join("identity/node.pem"), cloud.identity("edge-1"))?;
-    let config = root.join("edge.toml");
-    let rule = "fetch = [\"plant/configmap/*\"]\n";
-    std::fs::write(&config, configuration(root, &cloud.url(), rule))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let is_full = || -> Option<()> {
-        let client = Client::new(Address::Unix(root.join("edge.sock")));
-        let status: Value = runtime.block_on(client.get("/edgesync/v1/status")).ok()?;
-        (status["objects"]["total"] == OBJECTS && status["sync"]["inSync"] == true).then_some(())
-    };
-    for what in ["first", "lost"] {
-        for suffix in ["", "-wal", "-shm"] {
-            // The first time there is none.
-            let _ = std::fs::remove_file(root.join(format!("edge.db{suffix}")));
-        }
-        let start = Instant::now();
-        let _agent = spawn("edgesync", &config, &root.join("edge.log"))?;
-        until("all objects are there", is_full)?;
-        if what == "lost" {
-            table.figure(
-                "CloudCore with its dynamic controller: 10,000 objects of a lost database are back after",
-                format!("{:.1} s (EdgeCore: none comes back)", start.elapsed().as_secs_f64()),
-            );
-        }
-        // The Lease has the marker of this database.
-        std::thread::park_timeout(Duration::from_secs(25));
-    }
     Ok(())
 }
 
 /// The configuration of an agent whose files are all in one directory.
-fn configuration(root: &Path, url: &str, more: &str) -> String {
+fn configuration(root: &Path, url: &str) -> String {
     format!(
         "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n\
          [link]\ntype = \"kubeedge\"\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\
-         [kubeedge]\nurl = \"{url}\"\n{more}[identity]\ndirectory = \"{0}/identity\"\n\
+         [kubeedge]\nurl = \"{url}\"\n[identity]\ndirectory = \"{0}/identity\"\n\
          [api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
         root.display()
     )
