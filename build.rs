@@ -16,5 +16,9 @@ fn main() {
     if is_linux && profile.is_some_and(|profile| profile == "edge") {
         let script = directory("CARGO_MANIFEST_DIR").join("packaging/without-unwind-tables.ld");
         println!("cargo::rustc-link-arg-bin=edgesync=-Wl,-T,{}", script.display());
+        // Rust links with LLD there. Functions that came out the same are kept once.
+        if env::var("TARGET").is_ok_and(|target| target == "x86_64-unknown-linux-gnu") {
+            println!("cargo::rustc-link-arg-bin=edgesync=-Wl,--icf=all");
+        }
     }
 }

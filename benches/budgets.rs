@@ -11,6 +11,8 @@ mod fleet;
 mod idle;
 #[path = "budgets/ingest.rs"]
 mod ingest;
+#[path = "budgets/kubeedge.rs"]
+mod kubeedge;
 #[path = "budgets/leases.rs"]
 mod leases;
 #[path = "budgets/objects.rs"]
@@ -44,6 +46,7 @@ const SECTIONS: &[Section] = &[
     ("fleet", fleet::reconnect_storm),
     ("api", api::figures),
     ("leases", leases::figures),
+    ("kubeedge", kubeedge::figures),
 ];
 
 fn main() -> anyhow::Result<()> {

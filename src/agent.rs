@@ -30,8 +30,10 @@ use tokio::task::JoinSet;
 
 use crate::api::{Address, Limits, Listener, Server};
 use crate::cli::service::Service;
+use crate::config::LinkType;
 use crate::config::edge::Config;
-use crate::link::{Link, LinkOptions, RetryOptions, Topics};
+use crate::link::kubeedge::KubeEdgeOptions;
+use crate::link::{Link, LinkEvent, LinkHandle, LinkOptions, RetryOptions, Topics};
 use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::edge::EdgeConfig;
 use crate::systemd::{self, Signals};
@@ -43,7 +45,7 @@ use door::DoorState;
 pub(crate) use driver::random;
 #[cfg(feature = "cloud")]
 pub(crate) use driver::watch;
-use driver::{Driver, Upstream, event_limits, outbox_limits};
+use driver::{Driver, Upstream, Wire, event_limits, outbox_limits};
 use events::Events;
 use identity::Membership;
 use kinds::KnownKinds;
@@ -84,23 +86,21 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
-    let topics = Topics::new(&config.link.prefix)?;
-    let (link, heard) = Link::spawn(link_options(&config, &topics, identity.as_ref())?);
+    let (link, heard, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
+    let farewell = wire.farewell(&config.node.name);
     tracing::info!(
         node = config.node.name,
-        broker = %config.link.broker,
+        peer = %config.peer(),
         store = %config.store.path.display(),
         version = VERSION,
         "the agent runs"
     );
     systemd::ready("looking for the cloud");
-    let mut driver =
-        Driver::new(&config, store.clone(), kinds, link.clone(), topics.clone(), upstream, identity);
+    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), wire, upstream, identity);
     driver.run(&mut service, &mut signals, heard, asked).await;
-    let farewell = Presence::farewell(&topics, &config.node.name);
     signals
         .during(async {
-            link.shutdown(vec![farewell], FAREWELL).await;
+            link.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
             while api.join_next().await.is_some() {}
             store.close().await;
@@ -191,7 +191,32 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     options
 }
 
-fn link_options(
+/// Starts the link that the configuration chooses.
+async fn spawn_link(
+    config: &Config,
+    identity: Option<&Membership>,
+    store: &EdgeStore,
+) -> anyhow::Result<(LinkHandle, mpsc::Receiver<LinkEvent>, Wire)> {
+    match config.link_type {
+        LinkType::Mqtt => {
+            let topics = Topics::new(&config.link.prefix)?;
+            let (link, heard) = Link::spawn(mqtt_options(config, &topics, identity)?);
+            Ok((link, heard, Wire::Mqtt(topics)))
+        }
+        LinkType::KubeEdge => {
+            let mut options = kubeedge_options(config)?;
+            if config.peer().tls {
+                let identity = identity.context("kubeedge.url is with TLS, and there is no identity")?;
+                options.tls = Some(identity.tls());
+            }
+            let wire = Wire::kubeedge(config, store).await;
+            let (link, heard) = Link::spawn_kubeedge(options);
+            Ok((link, heard, wire))
+        }
+    }
+}
+
+fn mqtt_options(
     config: &Config,
     topics: &Topics,
     identity: Option<&Membership>,
@@ -220,6 +245,38 @@ fn link_options(
     Ok(options)
 }
 
+/// The link to CloudCore as the configuration describes it, without TLS.
+///
+/// # Errors
+/// No address is configured.
+pub(crate) fn kubeedge_options(config: &Config) -> anyhow::Result<KubeEdgeOptions> {
+    let url = config.kubeedge.url.as_ref().context("kubeedge.url is not set")?;
+    Ok(KubeEdgeOptions {
+        host: url.host.clone(),
+        port: url.port,
+        project: config.kubeedge.project.clone(),
+        node: config.node.name.clone(),
+        tls: None,
+        keepalive: config.kubeedge.keepalive,
+        connect_timeout: config.link.connect_timeout,
+        max_message: config.kubeedge.max_message,
+        retry: retry_options(&config.link),
+        queue: 64,
+        queue_bytes: config.kubeedge.max_message,
+        // CloudCore has one unacknowledged message under way, and what was asked for.
+        events: 16,
+    })
+}
+
+fn retry_options(link: &crate::config::Link) -> RetryOptions {
+    RetryOptions {
+        first: link.backoff_min,
+        most: link.backoff_max,
+        good_after: link.backoff_reset,
+        taken_over: link.taken_over_backoff,
+    }
+}
+
 /// The link as the section `[link]` describes it, which is the same on both sides.
 ///
 /// # Errors
@@ -232,12 +289,7 @@ pub(crate) fn configured_link(link: &crate::config::Link) -> anyhow::Result<Link
     options.connect_timeout = link.connect_timeout;
     options.max_packet = packet_limit(link.max_frame);
     options.inflight = link.inflight;
-    options.retry = RetryOptions {
-        first: link.backoff_min,
-        most: link.backoff_max,
-        good_after: link.backoff_reset,
-        taken_over: link.taken_over_backoff,
-    };
+    options.retry = retry_options(link);
     Ok(options)
 }
 
@@ -267,10 +319,15 @@ fn read_password(path: &Path) -> anyhow::Result<String> {
 }
 
 fn edge_config(config: &Config) -> EdgeConfig {
+    let max_frame = match config.link_type {
+        LinkType::Mqtt => config.link.max_frame,
+        // The bridge takes frames apart: each item becomes a message.
+        LinkType::KubeEdge => config.kubeedge.max_message,
+    };
     EdgeConfig {
         node: config.node.name.clone(),
         agent: VERSION.into(),
-        max_frame: u32::try_from(config.link.max_frame).unwrap_or(u32::MAX),
+        max_frame: u32::try_from(max_frame).unwrap_or(u32::MAX),
         max_object: u32::try_from(config.sync.max_object).unwrap_or(u32::MAX),
         hello_timeout: config.sync.hello_timeout,
         report_timeout: config.sync.report_timeout,

@@ -99,7 +99,7 @@ pub struct Patient {
     pub agent_runs: bool,
     /// How many bodies are sealed with which key.
     pub sealed: Option<BTreeMap<u32, u64>>,
-    /// The addresses of the broker.
+    /// The addresses of the broker, or of CloudCore.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -133,7 +133,7 @@ impl Patient {
     /// A client that shows the node's certificate and believes whom the agent would believe; none without TLS.
     fn tls(&self) -> Option<Result<crate::tls::Client, String>> {
         let config = self.config();
-        if !config.link.broker.tls {
+        if !config.peer().tls {
             return None;
         }
         Some(self.tls_client(&config))

@@ -6,8 +6,8 @@
 //! all visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first
 //! mistake and does not know variables; here all mistakes are reported together, each with its line.)
 //!
-//! May depend on [`crate::object`] for names and labels, on the placement rules of the cloud side, and on
-//! nothing that runs.
+//! May depend on [`crate::object`] for names and labels, the rules of the KubeEdge bridge, on the placement rules
+//! of the cloud side, and on nothing that runs.
 
 #[cfg(feature = "cloud")]
 pub mod cloud;
@@ -15,8 +15,10 @@ mod document;
 pub mod edge;
 mod error;
 mod host;
+mod kubeedge;
 mod link;
 mod log;
+mod peer;
 #[cfg(feature = "cloud")]
 mod placement;
 mod report;
@@ -30,8 +32,10 @@ use std::path::Path;
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use host::{JoinUrl, host_name};
+pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
+pub use peer::Peer;
 #[cfg(feature = "cloud")]
 pub use placement::Placement;
 pub use report::{Difference, Setting, settings};

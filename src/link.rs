@@ -5,8 +5,10 @@
 //! not be lost is confirmed end to end by the layers above, which are told of every connection and of
 //! every loss.
 //!
+//! [`kubeedge`] is the other client: a WebSocket to a CloudCore, with the same handle and the same events.
+//!
 //! May depend on [`crate::object`] (names only). [`mqtt`] and what is below it are the only users of
-//! `rumqttc`, [`retry`] the only one of `backoff`.
+//! `rumqttc`, [`kubeedge`] the only one of `tokio-tungstenite`, [`retry`] the only one of `backoff`.
 //!
 //! One task owns the connection and never waits for anything but it: what is published is taken from a
 //! queue bounded in messages and bytes ([`LinkHandle::try_publish`] says when it is full), and when the
@@ -19,9 +21,12 @@ use std::time::Duration;
 mod cause;
 mod counters;
 mod handle;
+pub mod kubeedge;
 mod mqtt;
 pub(crate) mod queue;
 pub mod retry;
+mod stream;
+mod task;
 pub mod topic;
 
 pub use cause::Cause;
@@ -35,6 +40,8 @@ pub use topic::{Topic, Topics};
 #[cfg(feature = "cloud")]
 pub(crate) use mqtt::wire;
 
+use queue::Limits;
+use stream::Target;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -147,8 +154,8 @@ impl LinkOptions {
         self
     }
 
-    pub(crate) fn peer(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+    fn target(&self) -> Target<'_> {
+        Target { host: &self.host, port: self.port, tls: self.tls.as_ref(), within: self.connect_timeout }
     }
 }
 
@@ -156,7 +163,7 @@ impl fmt::Debug for LinkOptions {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkOptions")
-            .field("peer", &self.peer())
+            .field("peer", &self.target().peer())
             .field("client_id", &self.client_id)
             .field("username", &self.username)
             .field("keepalive", &self.keepalive)
@@ -212,8 +219,10 @@ impl Link {
     pub fn spawn(options: LinkOptions) -> (LinkHandle, mpsc::Receiver<LinkEvent>) {
         let options = options.in_range();
         let (events, receiver) = mpsc::channel(options.events);
-        let (handle, shared, commands) = handle::new(&options);
-        tokio::spawn(mqtt::run(options, shared, commands, events));
+        let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
+        let (handle, shared, commands) = handle::new(limits, options.max_packet);
+        let retry = options.retry;
+        tokio::spawn(task::run(mqtt::Mqtt::new(options), retry, shared, commands, events));
         (handle, receiver)
     }
 }

@@ -1,5 +1,6 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
+pub mod event;
 mod fields;
 pub mod kinds;
 mod meta;
@@ -29,6 +30,6 @@ pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector};
 pub use status::Status;
 pub use summary::{
-    MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target,
+    MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target, pod_references,
 };
 pub use version::{Relation, ResourceVersion};

@@ -10,6 +10,7 @@ pub mod edge;
 #[cfg(test)]
 pub(crate) mod fault;
 pub mod frame;
+pub mod kubeedge;
 pub mod message;
 mod parts;
 pub mod replica;

@@ -188,6 +188,13 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
             "must be a broker address such as \"mqtts://broker.example:8883\"",
         ),
         ("[link]\nprefix = \"a/#\"", "without '+', '#'"),
+        ("[link]\ntype = \"ws\"", "link.type: must be one of \"mqtt\", \"kubeedge\", not \"ws\""),
+        ("[kubeedge]\nurl = \"ws://192.0.2.1\"", "without TLS anybody on the way reads and writes along"),
+        ("[kubeedge]\nkeepalive = \"30s\"", "kubeedge.keepalive: must be between 1s and 25s, not 30s"),
+        ("[kubeedge]\nmax_message = \"1GiB\"", "must be between 1MiB and 128MiB, not 1GiB"),
+        ("[kubeedge]\nfetch = [\"default/pod/a\"]", "2:10: kubeedge.fetch: "),
+        ("[kubeedge]\nwatch = [\"widgets\"]", "2:10: kubeedge.watch: "),
+        ("[kubeedge]\nfetch = \"a\"", "must be a list such as [\"default/configmap/app-*\"], not \"a\""),
         ("[store]\npath = \"\"", "must be a path"),
         ("[store]\nscrub_interval = \"off\"", "must be a duration"),
         ("[store]\nscrub_interval = 0", "or \"never\", not the integer 0"),
@@ -199,8 +206,8 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
         ("[api]\nsocket_mode = 660", "permission bits in octal such as \"0660\", not the integer 660"),
         (
             "[api]\nlisten = \"0.0.0.0:10550\"",
-            "must be a loopback address with a port such as \"127.0.0.1:10550\", or \"off\", not 0.0.0.0:10550: this \
-             version has no certificates",
+            "must be a loopback address with a port such as \"127.0.0.1:10550\", or \"off\", not 0.0.0.0:10550: the \
+             local API is without TLS",
         ),
         ("[api]\nlisten = \"10550\"", "or \"off\", not \"10550\""),
         ("[api]\nwatch_buffer = \"1KiB\"", "must be between 64KiB and 64MiB, not 1KiB"),
@@ -220,7 +227,7 @@ fn unknown_names_are_refused_with_the_one_that_was_meant() {
             "[link]\nkeep_alive = \"20s\"",
             "2:1: unknown key in [link]: \"keep_alive\"; did you mean 'keepalive'?",
         ),
-        ("[link]\ncolour = 1", "unknown key in [link]: \"colour\"; must be one of broker, prefix, client_id"),
+        ("[link]\ncolour = 1", "unknown key in [link]: \"colour\"; must be one of type, broker, prefix"),
         ("[lnk]\n", "1:2: unknown section: \"lnk\"; did you mean 'link'?"),
         ("keepalive = 1", "unknown section: \"keepalive\"; must be one of"),
     ] {
@@ -270,6 +277,45 @@ fn values_that_exclude_each_other_are_named_together() {
 
     let shown = edge_errors("[link]\npassword_file = \"/x\"\n").to_string();
     assert!(shown.contains("link.password_file needs link.username"), "{shown}");
+}
+
+#[test]
+fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
+    let shown = edge_errors("[link]\ntype = \"kubeedge\"\n").to_string();
+    assert!(
+        shown.contains("toml:2:8: link.type is \"kubeedge\", and nothing says where CloudCore is"),
+        "{shown}"
+    );
+    let shown =
+        edge_errors("[link]\ntype = \"kubeedge\"\n[kubeedge]\nurl = \"wss://cloud.example\"\n").to_string();
+    assert!(shown.contains("toml:4:7: wss://cloud.example:10000 wants to see a certificate"), "{shown}");
+    let with = |more: &str| {
+        let text = format!("[link]\ntype = \"kubeedge\"\n{more}\n[kubeedge]\nurl = \"ws://127.0.0.1\"\n");
+        load::<edge::Config>(&text, &[])
+    };
+    let loaded = with("").unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    let peer = loaded.config.peer();
+    assert_eq!((peer.to_string().as_str(), peer.key), ("ws://127.0.0.1:10000", "kubeedge.url"));
+    assert!(peer.is_local() && !peer.tls);
+    // What only MQTT needs does not stand in the way, but has no effect.
+    let loaded = with("password_file = \"/x\"\nbroker = \"mqtts://b\"").unwrap();
+    assert!(
+        loaded.warnings.iter().any(|w| w.starts_with("link.broker has no effect")),
+        "{:?}",
+        loaded.warnings
+    );
+    assert!(
+        loaded.warnings.iter().any(|w| w.starts_with("link.password_file has no")),
+        "{:?}",
+        loaded.warnings
+    );
+    let shown = with("[sync]\nmax_object = \"64MiB\"").unwrap_err().to_string();
+    let expected = "sync.max_object (64MiB) must not be more than kubeedge.max_message (32MiB)";
+    assert!(shown.contains(expected), "{shown}");
+
+    let loaded = load::<edge::Config>("[kubeedge]\nurl = \"wss://a\"\n", &[]).unwrap();
+    assert_eq!(loaded.warnings, ["kubeedge.url is not used: link.type is \"mqtt\""]);
 }
 
 #[test]

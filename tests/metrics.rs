@@ -17,6 +17,7 @@ use edgesync::broker::BrokerTraffic;
 use edgesync::cloud::metrics::{self as cloud, CloudNumbers, NodeNumbers};
 use edgesync::link::{Endings, Traffic};
 use edgesync::store::edge::EdgeStats;
+use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus};
 use serde_json::Value;
 
 /// A family as it is written or documented.
@@ -75,6 +76,7 @@ fn agent_text() -> String {
         kinds: transferred("ConfigMap"),
         traffic_budget: Some(1),
         store: Some(EdgeStats::default()),
+        kubeedge: Some((BridgeCounters::default(), BridgeStatus::default())),
         ..AgentNumbers::default()
     };
     let mut text = String::new();

@@ -334,7 +334,7 @@ pub(crate) fn memory_peak(process: &Process) -> u64 {
 }
 
 /// Processor time used so far, user and system.
-fn cpu(process: &Process) -> Duration {
+pub(crate) fn cpu(process: &Process) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap_or_default();
     let after = text.rsplit(')').next().unwrap_or_default();
     // utime and stime are fields 14 and 15, `after` begins with field 3; a tick is 10 ms.
@@ -431,7 +431,7 @@ fn frames_in_log(path: &Path) -> anyhow::Result<(u64, u64)> {
     for line in BufReader::new(std::fs::File::open(path)?).lines() {
         let line = line?;
         let bytes = line.rsplit("bytes=").next().and_then(|text| text.parse::<u64>().ok());
-        if line.contains(": connected broker=") {
+        if line.contains(": connected peer=") {
             (up, down) = (0, 0);
         } else if line.contains(" receives ") {
             down += bytes.unwrap_or(0);
@@ -498,7 +498,7 @@ fn log_time(path: &Path) -> anyhow::Result<f64> {
         let line = log.lines().rfind(|line| line.contains(needle)).context("not in the log")?;
         Ok(line.split_whitespace().next().unwrap_or_default().parse()?)
     };
-    let time = at(": in sync ")?.duration_since(at(": connected broker=")?);
+    let time = at(": in sync ")?.duration_since(at(": connected peer=")?);
     Ok(time.as_secs_f64() * 1000.0)
 }
 

@@ -1,13 +1,18 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
+mod cloud_core;
+mod mqtt;
 mod notices;
 mod numbers;
+mod reading;
 mod show;
 mod upstream;
 mod verify;
+mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +24,12 @@ use tokio::time::Instant;
 
 use crate::cli::service::Service;
 use crate::config::edge::Config;
-use crate::link::{Cause, LinkEvent, LinkHandle, PublishError, Topic, Topics};
+use crate::link::{LinkEvent, LinkHandle};
 use crate::store::StoreError;
-use crate::store::edge::{self, EdgeStore, Health, InventoryCursor, Writing};
-use crate::sync::change::{Change, ObjectRef, RejectReason};
-use crate::sync::digest::Buckets;
-use crate::sync::edge::{ChangesPage, Commit, EdgeEffect, EdgeMachine, EdgePhase, Entry, InventoryPage};
-use crate::sync::frame::{Received, Up};
-use crate::sync::replica::Totals;
-use crate::sync::timing::Now;
+use crate::store::edge::{EdgeStore, Health, Writing};
+use crate::sync::change::RejectReason;
+use crate::sync::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
+use crate::sync::timing::{Now, earlier};
 use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
@@ -36,10 +38,11 @@ use super::events::{Regarding, Why};
 use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
 use super::metrics::{Ages, LimitsHit, Rejections};
-use super::presence::{CloudPresence, Presence};
 use super::status::Question;
-use super::traffic::Direction;
+use reading::Page;
 pub(super) use upstream::{Upstream, event_limits, outbox_limits};
+pub(super) use wire::Wire;
+use wire::{LinkState, Waiting};
 
 /// How long nothing must have been applied before memory is given back.
 const QUIET: Duration = Duration::from_secs(2);
@@ -54,31 +57,15 @@ const BURST: usize = 16;
 
 type Applied = Result<Commit, StoreError>;
 
-/// The answer to a read that the machine asked for.
-enum Page {
-    Changes(Result<edge::Changes, StoreError>),
-    Buckets(Result<(Totals, Buckets), StoreError>),
-    Inventory(Result<edge::Inventory, StoreError>),
-}
-
-/// What the link is doing, for the status.
-#[derive(Clone, Debug, Default)]
-struct LinkState {
-    connected: bool,
-    since: Option<Timestamp>,
-    cause: Option<String>,
-    retry_in: Duration,
-    reconnects: u64,
-}
-
 pub(super) struct Driver {
     machine: EdgeMachine,
     store: EdgeStore,
     kinds: Arc<KnownKinds>,
     link: LinkHandle,
-    topics: Topics,
+    wire: Wire,
     node: String,
-    broker: String,
+    /// The address of the broker or of CloudCore.
+    peer: String,
     max_frame: usize,
     max_object: usize,
     compress_above: usize,
@@ -87,8 +74,7 @@ pub(super) struct Driver {
     /// Commits under way, in the order in which they were asked for: the store answers in it.
     applying: VecDeque<(u64, JoinHandle<Applied>)>,
     reading: Option<JoinHandle<Page>>,
-    /// A frame that the link had no room for.
-    waiting: Option<(&'static str, Vec<u8>)>,
+    waiting: Option<Waiting>,
     link_state: LinkState,
     cloud_boot: Option<String>,
     cloud_online: Option<bool>,
@@ -111,6 +97,8 @@ pub(super) struct Driver {
     identity: Option<Membership>,
     look_at: Instant,
     status_line: String,
+    /// Before this the service manager is told nothing new.
+    status_at: Instant,
     verification: Option<verify::Verification>,
     /// When the memory that a burst took is given back: once nothing has been applied for a while.
     release_at: Option<Instant>,
@@ -129,7 +117,7 @@ impl Driver {
         store: EdgeStore,
         kinds: Arc<KnownKinds>,
         link: LinkHandle,
-        topics: Topics,
+        wire: Wire,
         upstream: Upstream,
         identity: Option<Membership>,
     ) -> Self {
@@ -140,9 +128,9 @@ impl Driver {
             store,
             kinds,
             link,
-            topics,
+            wire,
             node: config.node.name.clone(),
-            broker: config.link.broker.to_string(),
+            peer: config.peer().to_string(),
             max_frame: config.link.max_frame,
             max_object: config.sync.max_object,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
@@ -171,6 +159,7 @@ impl Driver {
             identity,
             look_at: Instant::now(),
             status_line: String::new(),
+            status_at: Instant::now(),
             // What the start took is given back, too.
             release_at: Some(Instant::now() + SETTLED),
             verification: None,
@@ -204,7 +193,7 @@ impl Driver {
             if end.is_some_and(|end| end <= Instant::now() || !self.has_last_words()) {
                 break;
             }
-            let deadline = self.machine.deadline().map(|at| self.origin + at);
+            let deadline = self.deadline().map(|at| self.origin + at);
             // The watchdog wants to see the loop turn even when nothing happens.
             let idle = Instant::now() + Duration::from_secs(1);
             let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
@@ -220,12 +209,13 @@ impl Driver {
                     }
                     Request::Reload => self.reload(service),
                 },
-                event = heard.recv(), if self.machine.wants_frame() => match event {
+                event = heard.recv(), if self.wants_event() => match event {
                     Some(event) => self.heard_burst(event, &mut heard),
                     None => break,
                 },
                 result = front(&mut self.applying) => self.applied(result),
                 page = finished(&mut self.reading) => self.page_read(page),
+                page = held_page(&mut self.wire) => self.held_read(page),
                 page = finished(&mut self.upstream.page) => self.outbox_read(page),
                 result = finished(&mut self.upstream.renumbering) => self.renumbered(result),
                 stats = finished(&mut self.upstream.sizing) => self.sized(&stats),
@@ -242,6 +232,12 @@ impl Driver {
         }
         self.end_upstream();
         watchdog.abort();
+    }
+
+    /// When [`Driver::tick`] has something to do for machine or bridge.
+    fn deadline(&self) -> Option<Now> {
+        let bridge = self.wire.cloud_core().and_then(|cloud_core| cloud_core.bridge.deadline());
+        earlier(self.machine.deadline(), bridge)
     }
 
     fn tick(&mut self) {
@@ -262,121 +258,23 @@ impl Driver {
                 crate::memory::let_go_of_code();
             });
         }
-        let traffic = self.link.traffic();
-        let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
-        if acked != self.acked {
-            self.acked = acked;
-            self.machine.link_progress(now);
+        let at = self.moment();
+        if let Some(cloud_core) = self.wire.cloud_core_mut()
+            && cloud_core.bridge.deadline().is_some_and(|due| due <= at.now)
+        {
+            cloud_core.bridge.tick(at);
         }
+        self.look_at_progress();
     }
 
     fn heard_burst(&mut self, first: LinkEvent, heard: &mut mpsc::Receiver<LinkEvent>) {
         self.heard(first);
         for _ in 1..BURST {
-            if !self.machine.wants_frame() {
+            if !self.wants_event() {
                 return;
             }
             let Ok(event) = heard.try_recv() else { return };
             self.heard(event);
-        }
-    }
-
-    fn heard(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Connected { .. } => {
-                self.link_state = LinkState {
-                    connected: true,
-                    since: Some(Timestamp::now()),
-                    reconnects: self.link_state.reconnects + 1,
-                    ..LinkState::default()
-                };
-                (self.cloud_boot, self.cloud_online) = (None, None);
-                let limit = self.link.max_payload(&self.topics.up(&self.node));
-                tracing::info!(broker = self.broker, limit, "connected");
-                tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
-                self.look_soon();
-                if let Some(identity) = &self.identity {
-                    identity.connected();
-                }
-                self.machine.connected(self.now(), limit, random());
-            }
-            LinkEvent::Disconnected { cause, retry_in } => {
-                if self.link_state.connected {
-                    tracing::warn!(broker = self.broker, %cause, ?retry_in, "the connection is lost");
-                } else {
-                    tracing::info!(broker = self.broker, %cause, ?retry_in, "no connection");
-                }
-                self.link_state = LinkState {
-                    connected: false,
-                    since: Some(Timestamp::now()),
-                    cause: Some(cause.to_string()),
-                    retry_in,
-                    ..self.link_state
-                };
-                if matches!(cause, Cause::TakenOver { .. }) {
-                    self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
-                }
-                self.waiting = None;
-                self.machine.disconnected();
-            }
-            LinkEvent::NotTaken { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "the broker did not take a message");
-            }
-            LinkEvent::Message { topic, payload, .. } => match self.topics.parse(&topic) {
-                Some(Topic::Cloud) => {
-                    tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
-                    self.upstream.meter.frame(Direction::Down, "Presence", payload.len());
-                    self.cloud_seen(&payload);
-                }
-                Some(Topic::Down(node)) if node == self.node => {
-                    tracing::debug!(topic = "down", bytes = payload.len(), "receives");
-                    self.frame(&payload);
-                }
-                _ => tracing::debug!(topic, "a message on a topic of nobody"),
-            },
-        }
-    }
-
-    fn cloud_seen(&mut self, payload: &[u8]) {
-        let presence = match serde_json::from_slice::<CloudPresence>(payload) {
-            Ok(presence) => presence,
-            Err(error) => {
-                tracing::warn!(%error, "the cloud's presence cannot be read");
-                return;
-            }
-        };
-        let known = self.cloud_boot.replace(presence.boot.clone());
-        let was_online = self.cloud_online.replace(presence.online);
-        if !presence.online {
-            tracing::warn!("the cloud says that it is gone");
-            self.machine.cloud_gone(self.now());
-        } else if was_online == Some(false) || known.is_some_and(|known| known != presence.boot) {
-            tracing::info!("the cloud is back");
-            self.machine.cloud_returned(self.now(), random());
-        }
-    }
-
-    fn frame(&mut self, payload: &[u8]) {
-        match Received::decode(payload, self.max_frame, self.max_object) {
-            Ok(frame) => {
-                self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
-                if let Received::Objects(objects) = &frame {
-                    for change in &objects.changes {
-                        if let Change::Put(put) = change {
-                            let bytes = put.body.get().len();
-                            self.upstream.meter.object(Direction::Down, &put.resource, bytes);
-                            self.kinds.learn(&put.resource);
-                            self.rejected.remove(&*put.uid);
-                        }
-                    }
-                }
-                self.machine.received(self.now(), frame, random());
-            }
-            Err(error) => {
-                *self.bad_frames.entry(error.label()).or_default() += 1;
-                tracing::warn!(bytes = payload.len(), %error, "a frame that cannot be read");
-            }
         }
     }
 
@@ -394,45 +292,6 @@ impl Driver {
             Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
         };
         self.machine.applied(self.now(), token, result, random());
-    }
-
-    fn page_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
-        self.reading = None;
-        let now = self.now();
-        match page {
-            Ok(Page::Changes(Ok(changes))) => {
-                let edge::Changes { from, to, entries, .. } = changes;
-                let entries = entries.into_iter().map(entry).collect();
-                self.machine.changes_read(now, ChangesPage { from, to, entries });
-            }
-            Ok(Page::Buckets(Ok((totals, buckets)))) if buckets.fits(totals.digest) => {
-                self.machine.buckets_read(&buckets);
-            }
-            Ok(Page::Buckets(Ok(_))) => {
-                // A row was damaged and then changed before anything noticed.
-                tracing::error!("the digest does not fit the rows: checking all of them");
-                self.machine.read_failed(now);
-                let store = self.store.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = store.check().await {
-                        tracing::error!(%error, "the rows could not be checked");
-                    }
-                });
-            }
-            Ok(Page::Inventory(Ok(page))) => {
-                let next = page.next.map(InventoryCursor::number);
-                let entries = page.entries.into_iter().map(entry).collect();
-                self.machine.inventory_read(now, InventoryPage { entries, next });
-            }
-            Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
-                tracing::warn!(%error, "the store cannot be read");
-                self.machine.read_failed(now);
-            }
-            Err(error) => {
-                tracing::error!(%error, "a read of the store ended early");
-                self.machine.read_failed(now);
-            }
-        }
     }
 
     fn health_changed(&mut self, health: &Health) {
@@ -469,6 +328,10 @@ impl Driver {
         self.max_object = config.sync.max_object;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.machine.set_config(edge_config(config));
+        let at = self.moment();
+        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+            cloud_core.bridge.set_config(at, cloud_core::bridge_config(config));
+        }
         self.reload_upstream(config);
         if let Some(identity) = &self.identity {
             identity.reread();
@@ -482,7 +345,7 @@ impl Driver {
             while let Some(effect) = self.machine.poll_effect() {
                 self.perform(effect);
             }
-            if !self.send_one() {
+            if !self.move_one() {
                 break;
             }
         }
@@ -498,19 +361,9 @@ impl Driver {
                 // Spawned, so that it is queued at the writer at once: it joins the next group.
                 self.applying.push_back((token, tokio::spawn(apply(store, changes))));
             }
-            EdgeEffect::ReadChanges { after, limit } => {
-                self.reading =
-                    Some(tokio::spawn(async move { Page::Changes(store.changes(after, limit).await) }));
-            }
-            EdgeEffect::ReadBuckets => {
-                self.reading = Some(tokio::spawn(async move { Page::Buckets(store.buckets().await) }));
-            }
-            EdgeEffect::ReadInventory { buckets, cursor, limit } => {
-                let cursor = InventoryCursor::from_number(cursor);
-                self.reading = Some(tokio::spawn(async move {
-                    Page::Inventory(store.inventory(buckets, cursor, limit).await)
-                }));
-            }
+            effect @ (EdgeEffect::ReadChanges { .. }
+            | EdgeEffect::ReadBuckets
+            | EdgeEffect::ReadInventory { .. }) => self.reading = reading::read(store, &effect),
             EdgeEffect::Confirm(revision) => {
                 self.last_report = Some(Timestamp::now());
                 store.confirm(revision);
@@ -535,44 +388,6 @@ impl Driver {
         self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
     }
 
-    /// Sends one frame if there is one and the link has room.
-    fn send_one(&mut self) -> bool {
-        let (name, bytes) = match self.waiting.take() {
-            Some(waiting) => waiting,
-            None if !self.machine.has_frame() => return false,
-            None => {
-                let Some(frame) = self.machine.poll_frame() else { return false };
-                match frame.encode(self.compress_above) {
-                    Ok(bytes) => {
-                        trace_frame(&frame, bytes.len());
-                        (frame.name(), bytes)
-                    }
-                    Err(error) => {
-                        tracing::error!(frame = frame.name(), %error, "a frame could not be written");
-                        return true;
-                    }
-                }
-            }
-        };
-        let (topic, length) = (self.topics.up(&self.node), bytes.len());
-        match self.link.try_publish(&topic, bytes.clone(), false) {
-            Ok(()) => {
-                self.upstream.meter.frame(Direction::Up, name, length);
-                true
-            }
-            Err(PublishError::Full) => {
-                self.limits.link_queue += 1;
-                self.waiting = Some((name, bytes));
-                false
-            }
-            Err(PublishError::NotConnected) => false,
-            Err(error) => {
-                tracing::error!(%error, "a frame does not fit the link");
-                true
-            }
-        }
-    }
-
     async fn answer(&mut self, question: Question) {
         match question {
             Question::Status(answer) => {
@@ -591,37 +406,12 @@ impl Driver {
     }
 }
 
-fn trace_frame(frame: &Up, bytes: usize) {
-    match frame {
-        Up::Hello(hello) => {
-            let (revision, count) = (hello.revision, hello.count);
-            tracing::debug!(session = hello.session, revision, count, bytes, "Hello");
-        }
-        Up::Report(report) => {
-            let (objects, removed, rejected) =
-                (report.objects.len(), report.removed.len(), report.rejected.len());
-            tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
-        }
-        Up::Lease(_) => tracing::trace!(bytes, "Lease"),
-        Up::Upload(upload) => {
-            let (lane, items) = (upload.lane.name(), upload.items.len());
-            tracing::debug!(lane, items, bytes, "Upload");
-        }
-        Up::Inventory(page) => {
-            tracing::debug!(page.page, objects = page.objects.len(), bytes, "Inventory");
-        }
+/// The page of what is held that the bridge waits for; pending for ever when there is none.
+async fn held_page(wire: &mut Wire) -> <JoinHandle<cloud_core::HeldRead> as Future>::Output {
+    match wire.cloud_core_mut() {
+        Some(cloud_core) => finished(&mut cloud_core.reading).await,
+        None => std::future::pending().await,
     }
-}
-
-fn entry(entry: edge::Entry) -> Entry {
-    let edge::Entry { uid, version, object, .. } = entry;
-    let object = ObjectRef {
-        api_version: object.resource.api_version().into(),
-        kind: object.resource.kind.as_str().into(),
-        namespace: object.namespace.into(),
-        name: object.name.into(),
-    };
-    Entry { uid, version, object }
 }
 
 /// The result of the oldest commit under way; pending for ever when there is none.

@@ -37,7 +37,7 @@ pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport 
     let facts = Facts { root: Path::new("/"), source: address::source };
     NodeReport {
         labels: facts.labels(&config.node.name, &config.node.labels),
-        status: facts.status(&config.node.name, &config.link.broker.host, space),
+        status: facts.status(&config.node.name, config.peer().host, space),
         conditions,
     }
 }
@@ -70,14 +70,14 @@ impl Facts<'_> {
         labels
     }
 
-    fn status(&self, node: &str, broker: &str, disk: Option<Space>) -> Map<String, Value> {
+    fn status(&self, node: &str, peer: &str, disk: Option<Space>) -> Map<String, Value> {
         let capacity = self.capacity(disk);
         let mut addresses = vec![json!({
             "type": "Hostname",
             "address": self.host_name().unwrap_or_else(|| node.to_owned()),
         })];
         // One, because by the schema of Nodes the type tells addresses apart.
-        if let Some(address) = self.address(broker) {
+        if let Some(address) = self.address(peer) {
             addresses.push(json!({"type": "InternalIP", "address": address.to_string()}));
         }
         let mut status = Map::new();

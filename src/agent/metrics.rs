@@ -9,8 +9,10 @@ use crate::link::{Cause, Endings, Traffic};
 use crate::store::edge::{EdgeStats, OutboxState, Writing};
 use crate::sync::change::RejectReason;
 use crate::sync::edge::{EdgeCounters, EdgePhase};
+use crate::sync::kubeedge::{BridgeCounters, BridgeStatus};
 use crate::sync::upload::Lane;
 
+mod kubeedge;
 mod lag;
 mod store;
 
@@ -72,6 +74,8 @@ pub struct AgentNumbers {
     pub events_suppressed: u64,
     /// Limits that were hit and are counted nowhere else.
     pub limits: LimitsHit,
+    /// The bridge to a CloudCore; none with another link.
+    pub kubeedge: Option<(BridgeCounters, BridgeStatus)>,
     /// Sizes and counters of the store; none if it cannot be read.
     pub store: Option<EdgeStats>,
     /// Whether the store takes changes.
@@ -163,6 +167,9 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     out.sample("", &[("node", &*numbers.node), ("version", super::VERSION)], 1.0);
     write_link(numbers, out);
     write_sync(numbers, out);
+    if let Some((counters, status)) = &numbers.kubeedge {
+        kubeedge::write(counters, status, out);
+    }
     write_traffic(numbers, out);
     write_outbox(numbers, out);
     write_limits(numbers, out);
@@ -200,7 +207,7 @@ fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let causes = |counts: [u64; Cause::COUNT]| Cause::LABELS.into_iter().zip(counts);
     out.gauge(
         "edgesync_agent_link_connected",
-        "Whether there is a connection to the broker.",
+        "Whether there is a connection to the broker or CloudCore.",
         flag(numbers.connected),
     );
     out.counter("edgesync_agent_link_connections_total", "Connections made.", link.connected);
@@ -218,8 +225,8 @@ fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     );
     out.counter("edgesync_agent_link_received_bytes_total", "Bytes taken from TCP.", link.bytes_in);
     out.counter("edgesync_agent_link_sent_bytes_total", "Bytes handed to TCP.", link.bytes_out);
-    out.counter("edgesync_agent_link_received_messages_total", "MQTT messages received.", link.messages_in);
-    out.counter("edgesync_agent_link_sent_messages_total", "MQTT messages sent.", link.messages_out);
+    out.counter("edgesync_agent_link_received_messages_total", "Messages received.", link.messages_in);
+    out.counter("edgesync_agent_link_sent_messages_total", "Messages sent.", link.messages_out);
     out.gauge(
         "edgesync_agent_link_unacknowledged_messages",
         "Messages sent that the broker has not acknowledged.",

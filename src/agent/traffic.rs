@@ -20,8 +20,9 @@ mod kept;
 
 pub(super) use budget::{Budget, BudgetState};
 
-/// What is counted on its own: the frames of the protocol, the messages that are retained for others, and the rest.
-const FRAMES: [&str; 14] = [
+/// What is counted on its own: the frames of the protocol, the messages that are retained for others, those of a
+/// CloudCore and to it, and the rest.
+const FRAMES: [&str; 28] = [
     "Hello",
     "Report",
     "Inventory",
@@ -35,6 +36,20 @@ const FRAMES: [&str; 14] = [
     "HelloRequest",
     "UploadConfirm",
     "Presence",
+    "insert",
+    "update",
+    "patch",
+    "delete",
+    "response",
+    "application",
+    "acknowledgement",
+    "keepalive",
+    "query",
+    "node",
+    "status",
+    "event",
+    "lease",
+    "ping",
     OTHER,
 ];
 /// Where everything is counted that has no row.

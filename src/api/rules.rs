@@ -43,9 +43,9 @@ use causes::Causes;
 #[cfg(feature = "cloud")]
 use causes::Path;
 
+pub(super) use crate::object::event::{event_to_core, event_to_storage};
 #[cfg(feature = "cloud")]
 pub(super) use complete::complete;
-pub(super) use event::{event_to_core, event_to_storage};
 
 /// On the edge only Leases and Events are written: nothing is to be filled in, and the rules of other kinds are
 /// left out of the program.

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::mqtt::{Problem, probe};
 use super::{Check, Finding, Look, Patient};
+use crate::config::LinkType;
 use crate::link::{Cause, LinkEvent, LinkHandle, Topics};
 
 pub(super) const CHECK: Check = Check {
@@ -35,6 +36,9 @@ const RULES: &str =
     "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
 
 async fn look(patient: &Patient) -> Finding {
+    if patient.config().link_type == LinkType::KubeEdge {
+        return Finding::skipped("the link is kubeedge");
+    }
     if patient.agent_runs {
         return Finding::skipped(
             "the agent runs: a second connection would throw it out; stop it to have this checked",

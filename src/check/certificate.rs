@@ -21,7 +21,7 @@ const LATEST: f64 = 0.999;
 fn look(patient: &mut Patient) -> Finding {
     let config = patient.config();
     let again = "join again with a new token: 'edgesync join --force'";
-    match (patient.identity(), config.link.broker.tls) {
+    match (patient.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
             "this node has no certificate: the broker must let it in by password",
@@ -37,7 +37,7 @@ fn look(patient: &mut Patient) -> Finding {
 fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
     let certificate = stored.identity.certificate();
     let again = "join again with a new token: 'edgesync join --force'";
-    match certificate.node() {
+    match certificate.subject().requested_node() {
         Some(name) if name == node => {}
         Some(name) => {
             let seen = format!("the certificate is for node '{name}', the configuration says '{node}'");

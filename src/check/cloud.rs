@@ -29,8 +29,19 @@ fn judge(status: &Value) -> Finding {
         return Finding::failed("this node was removed from the fleet", next);
     }
     if text("/cloud/state") != "connected" {
-        let next = "see that the cloud side runs (systemctl status edgesync-cloud) and uses the same broker and prefix";
-        return Finding::failed(format!("the cloud does not answer: {}", text("/cloud/state")), next);
+        let (seen, cause) =
+            (format!("the cloud does not answer: {}", text("/cloud/state")), text("/link/cause"));
+        return match text("/link/type") {
+            "kubeedge" if cause.is_empty() => Finding::failed(
+                seen,
+                "see CloudCore's log (kubectl -n kubeedge logs deploy/cloudcore), and whether its node limit is reached",
+            ),
+            "kubeedge" => Finding::failed(format!("{seen}: {cause}"), "see that CloudCore runs, and its log"),
+            _ => Finding::failed(
+                seen,
+                "see that the cloud side runs (systemctl status edgesync-cloud) and uses the same broker and prefix",
+            ),
+        };
     }
     let held = number("/sync/heldBack");
     if held > 0 {
@@ -74,6 +85,16 @@ mod tests {
         warned(status(|s| s["sync"]["heldBack"] = json!(3)), "holds back 3 removals", "confirm-deletions");
         warned(status(|s| s["rejected"] = json!([{}])), "1 objects could not", "edgesync status");
         failed(status(|s| s["cloud"]["state"] = json!("offline")), "offline", "edgesync-cloud");
+        let kubeedge = |s: &mut Value| {
+            s["cloud"]["state"] = json!("unreachable");
+            s["link"] = json!({ "type": "kubeedge", "cause": null });
+        };
+        failed(status(kubeedge), "unreachable", "node limit");
+        let cut = |s: &mut Value| {
+            s["cloud"]["state"] = json!("unknown");
+            s["link"] = json!({ "type": "kubeedge", "cause": "nothing listens" });
+        };
+        failed(status(cut), "nothing listens", "CloudCore runs");
         failed(status(|s| s["cloud"]["removed"] = json!(true)), "removed", "admit-node");
     }
 }

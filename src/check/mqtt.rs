@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::{Check, Finding, Look, Patient};
 use crate::agent;
+use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 
@@ -31,6 +32,9 @@ const CONNECT: Duration = Duration::from_secs(6);
 const FAREWELL: Duration = Duration::from_secs(1);
 
 async fn look(patient: &Patient) -> Finding {
+    if patient.config().link_type == LinkType::KubeEdge {
+        return Finding::skipped("the link is kubeedge");
+    }
     if let Some(status) = &patient.status {
         return of_agent(status);
     }
@@ -158,6 +162,12 @@ mod tests {
         ok(look(&patient).await, "the agent is connected to mqtt://b:1883");
         patient.status = Some(link("disconnected"));
         failed(look(&patient).await, "no route", "check again");
+    }
+
+    #[tokio::test]
+    async fn a_kubeedge_link_has_no_broker() {
+        let bed = Bed::new("[link]\ntype = \"kubeedge\"\n[kubeedge]\nurl = \"ws://127.0.0.1:1\"\n");
+        assert_eq!(look(&bed.patient()).await, Finding::skipped("the link is kubeedge"));
     }
 
     #[tokio::test]

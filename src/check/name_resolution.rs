@@ -1,4 +1,4 @@
-//! The broker's name has an address.
+//! The name of the broker, or of CloudCore, has an address.
 
 use std::net::IpAddr;
 
@@ -21,23 +21,26 @@ pub(super) const CHECK: Check = Check {
 const MOST: usize = 8;
 
 async fn look(patient: &mut Patient) -> Finding {
-    let broker = patient.config().link.broker;
-    let found = tokio::net::lookup_host((broker.host.as_str(), broker.port)).await;
+    let config = patient.config();
+    let peer = config.peer();
+    let found = tokio::net::lookup_host((peer.host, peer.port)).await;
     patient.addresses = match found {
         Ok(found) => found.take(MOST).collect(),
         Err(error) => {
-            let next =
-                "see that link.broker is right and that this device has a name server (/etc/resolv.conf)";
-            return Finding::failed(format!("'{}' has no address: {error}", broker.host), next);
+            let next = format!(
+                "see that {} is right and that this device has a name server (/etc/resolv.conf)",
+                peer.key
+            );
+            return Finding::failed(format!("'{}' has no address: {error}", peer.host), next);
         }
     };
-    if broker.host.parse::<IpAddr>().is_ok() {
-        return Finding::ok(format!("{} is an address", broker.host));
+    if peer.host.parse::<IpAddr>().is_ok() {
+        return Finding::ok(format!("{} is an address", peer.host));
     }
     let shown: Vec<String> = patient.addresses.iter().map(|address| address.ip().to_string()).collect();
     match shown.is_empty() {
-        true => Finding::failed(format!("'{}' has no address", broker.host), "correct link.broker"),
-        false => Finding::ok(format!("{} is {}", broker.host, shown.join(", "))),
+        true => Finding::failed(format!("'{}' has no address", peer.host), format!("correct {}", peer.key)),
+        false => Finding::ok(format!("{} is {}", peer.host, shown.join(", "))),
     }
 }
 

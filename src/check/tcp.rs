@@ -1,4 +1,4 @@
-//! Broker and join service can be reached.
+//! Broker or CloudCore, and join service can be reached.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,11 +27,11 @@ const EACH: Duration = Duration::from_secs(4);
 
 async fn look(patient: &Patient) -> Finding {
     let config = patient.config();
-    let broker = &config.link.broker;
+    let peer = config.peer();
     if let Err(problem) = reach(&patient.addresses).await {
-        return Finding::failed(format!("{broker}: {problem}"), advice(&problem));
+        return Finding::failed(format!("{peer}: {problem}"), advice(&problem));
     }
-    let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{broker} answers")) };
+    let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} answers")) };
     let addresses = async { tokio::net::lookup_host((join.host.as_str(), join.port)).await };
     let reached = match timeout(EACH, addresses).await {
         Ok(Ok(addresses)) => reach(&addresses.collect::<Vec<_>>()).await,
@@ -39,9 +39,9 @@ async fn look(patient: &Patient) -> Finding {
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     match reached {
-        Ok(()) => Finding::ok(format!("{broker} and {join} answer")),
+        Ok(()) => Finding::ok(format!("{peer} and {join} answer")),
         Err(problem) => Finding::warning(
-            format!("{broker} answers, but {join}, where the certificate is renewed, does not: {problem}"),
+            format!("{peer} answers, but {join}, where the certificate is renewed, does not: {problem}"),
             advice(&problem),
         ),
     }

@@ -1,4 +1,5 @@
-//! The broker has a certificate that is believed, and takes the one of this node.
+//! The broker, or CloudCore, has a certificate that is believed, and takes the one of this node. No more than the
+//! handshake is made: a session would throw out that of the agent.
 
 use std::time::Duration;
 
@@ -26,15 +27,15 @@ pub(super) const CHECK: Check = Check {
 const REFUSAL: Duration = Duration::from_secs(1);
 
 async fn look(patient: &Patient) -> Finding {
-    let link = patient.config().link;
-    let host = link.broker.host.as_str();
+    let config = patient.config();
+    let peer = config.peer();
+    let host = peer.host;
     let client = match patient.tls() {
-        None if link.broker.is_local() => {
+        None if peer.is_local() => {
             return Finding::skipped("the link is without TLS, on this machine");
         }
         None => {
-            let seen =
-                format!("{} is without TLS: whoever is on the way reads and writes along", link.broker);
+            let seen = format!("{peer} is without TLS: whoever is on the way reads and writes along");
             return Finding::warning(
                 seen,
                 "join the cloud with 'edgesync join', or set link.broker to mqtts://",
@@ -50,7 +51,7 @@ async fn look(patient: &Patient) -> Finding {
             let shown = if client.shows().is_some() { " and takes this node's" } else { "" };
             Finding::ok(format!("{host} has a certificate that is believed{shown}"))
         }
-        Err(error) => explain(&error),
+        Err(error) => explain(&error, peer.key),
     }
 }
 
@@ -59,7 +60,7 @@ async fn handshake(client: &crate::tls::Client, host: &str, patient: &Patient) -
         |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
     let stream = TcpStream::connect(patient.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
-    // With TLS 1.3 the client's certificate is judged only now; a broker that takes it waits for a CONNECT.
+    // With TLS 1.3 the client's certificate is judged only now; who takes it waits for a CONNECT or a request.
     match timeout(REFUSAL, stream.read_u8()).await {
         Ok(Err(error)) => match HandshakeError::of_io(host, &error) {
             Some(refused) => Err(refused),
@@ -73,25 +74,27 @@ async fn handshake(client: &crate::tls::Client, host: &str, patient: &Patient) -
 }
 
 /// What to do about each way a handshake can fail.
-fn explain(error: &HandshakeError) -> Finding {
+fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next = match error {
         HandshakeError::OtherAuthority { .. } => {
-            "see that link.broker is the right one; if the cloud has a new authority, join it again with 'edgesync join --force'"
+            format!(
+                "see that {key} is the right one; if the cloud has a new authority, join it again with 'edgesync join --force'"
+            )
         }
         HandshakeError::OtherName { .. } => {
-            "write one of those names in link.broker, or give the broker a certificate with the name used here"
+            format!("write one of those names in {key}, or have the certificate made for the name used here")
         }
         HandshakeError::OutsideItsTime { .. } => {
-            "set the clock if it is wrong here, else renew the broker's certificate"
+            "set the clock if it is wrong here, else renew the certificate there".to_owned()
         }
         HandshakeError::Refused { .. } => {
-            "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'"
+            "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'".to_owned()
         }
         HandshakeError::NotTls { .. } => {
-            "write the port where the broker speaks TLS (8883 by custom) in link.broker"
+            format!("write the port that speaks TLS (8883 of a broker, 10000 of a CloudCore) in {key}")
         }
         HandshakeError::Network { .. } => {
-            "see the broker's log, and that nothing in between cuts connections"
+            "see the log there, and that nothing in between cuts connections".to_owned()
         }
     };
     Finding::failed(error.to_string(), next)
@@ -115,9 +118,9 @@ mod tests {
             ),
             (HandshakeError::Refused { host: host(), reason: "revoked".into() }, "join --force"),
             (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),
-            (HandshakeError::Network { host: host(), problem: "x".into() }, "broker's log"),
+            (HandshakeError::Network { host: host(), problem: "x".into() }, "the log there"),
         ] {
-            failed(explain(&error), "b", next);
+            failed(explain(&error, "link.broker"), "b", next);
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::args::{self, CheckArgs, GetArgs, OutputArgs};
-use crate::config::JoinUrl;
+use crate::config::{CloudCoreUrl, JoinUrl};
 
 /// A reliable sync agent for edge nodes: Kubernetes objects, persisted and reported.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
@@ -149,6 +149,9 @@ pub struct JoinArgs {
     /// Name of the node [default: that of the token, of the configuration, or of the host]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Address of CloudCore's WebSocket, if the cloud is KubeEdge's [default: the host of --cloud, port 10000]
+    #[arg(long, value_name = "wss://HOST:PORT")]
+    pub cloudcore: Option<CloudCoreUrl>,
     /// Replace the identity that this device has
     #[arg(long)]
     pub force: bool,

@@ -42,6 +42,7 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
     Ok(JoinOptions {
         cloud: args.cloud.clone(),
         token,
+        cloudcore: args.cloudcore.clone(),
         node: args.node.clone(),
         config: config.to_owned(),
         force: args.force,
@@ -71,7 +72,7 @@ mod tests {
 
     fn args(token: &str, node: Option<&str>) -> JoinArgs {
         let cloud = "https://cloud.example".parse().unwrap();
-        JoinArgs { cloud, token: token.into(), node: node.map(str::to_owned), force: false }
+        JoinArgs { cloud, token: token.into(), node: node.map(str::to_owned), cloudcore: None, force: false }
     }
 
     fn read(args: &JoinArgs, input: &str) -> Result<JoinOptions, CliError> {

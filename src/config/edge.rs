@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::host::host_name;
 use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
-use super::{JoinUrl, Link, Log, Review, Settings};
+use super::{JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::object::name;
 
 /// The agent's configuration.
@@ -18,8 +18,12 @@ pub struct Config {
     pub node: Node,
     /// Where and how objects are kept.
     pub store: Store,
-    /// The connection to the broker.
+    /// What connects the node with its cloud.
+    pub link_type: LinkType,
+    /// The connection to the broker; its times between attempts are for both types.
     pub link: Link,
+    /// The connection to CloudCore.
+    pub kubeedge: KubeEdge,
     /// Key and certificates of the node.
     pub identity: Identity,
     /// What is unreadable in the database without a key.
@@ -146,7 +150,7 @@ pub struct Api {
     pub watch_buffer: usize,
 }
 
-const WHY_LOOPBACK: &str = "this version has no certificates, so what is sent over a network could be read there; use a \
+const WHY_LOOPBACK: &str = "the local API is without TLS, so what is sent over a network could be read there; use a \
                             tunnel such as ssh -L";
 
 impl Default for Store {
@@ -338,10 +342,28 @@ impl Settings for Config {
         &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_JOIN_", "EDGESYNC_TEST_"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { node, store, link, identity, seal, sync, lease, outbox, events, traffic, api, log } = self;
+        let Self {
+            node,
+            store,
+            link_type,
+            link,
+            kubeedge,
+            identity,
+            seal,
+            sync,
+            lease,
+            outbox,
+            events,
+            traffic,
+            api,
+            log,
+        } = self;
         node.bind(keys);
         store.bind(keys);
+        keys.section("link");
+        keys.fixed("type", units::choice(link_type, LinkType::WORDS));
         link.bind(keys);
+        kubeedge.bind(keys);
         identity.bind(keys);
         seal.bind(keys);
         sync.bind(keys);
@@ -359,7 +381,8 @@ impl Settings for Config {
 
     fn complete(&mut self, review: &mut Review<'_>) {
         self.node.complete(review);
-        if self.link.client_id.is_empty() {
+        // With a CloudCore nobody sees it.
+        if self.link.client_id.is_empty() && self.link_type == LinkType::Mqtt {
             self.link.client_id.clone_from(&self.node.name);
             review.derived("link.client_id", "the node name");
         }
@@ -371,6 +394,36 @@ impl Settings for Config {
             self.seal.key_file = self.store.path.with_file_name("seal.key");
             review.derived("seal.key_file", "beside store.path");
         }
+        match self.link_type {
+            LinkType::Mqtt => self.check_mqtt(review),
+            LinkType::KubeEdge => {
+                self.link.check_waits(review);
+                self.kubeedge.check(self.identity.directory.is_some(), review);
+            }
+        }
+        let (interval, duration) =
+            (("lease.interval", self.lease.interval), ("lease.duration", self.lease.duration));
+        if let Err(message) = units::ordered(interval, duration, units::show_duration) {
+            review.conflict(&[interval.0, duration.0], message);
+        }
+        let frame = ("link.max_frame", self.link.max_frame as u64);
+        let message = ("kubeedge.max_message", self.kubeedge.max_message as u64);
+        let object = ("sync.max_object", self.sync.max_object as u64);
+        let size = ("store.max_size", self.store.max_size);
+        let transport = match self.link_type {
+            LinkType::Mqtt => (frame, object),
+            LinkType::KubeEdge => (object, message),
+        };
+        for (low, high) in [transport, (object, size)] {
+            if let Err(message) = units::ordered(low, high, units::show_size) {
+                review.conflict(&[low.0, high.0], message);
+            }
+        }
+    }
+}
+
+impl Config {
+    fn check_mqtt(&self, review: &mut Review<'_>) {
         self.link.check(review);
         if self.link.broker.tls && self.link.ca_file.is_none() && self.identity.directory.is_none() {
             let message = format!(
@@ -379,18 +432,8 @@ impl Settings for Config {
             );
             review.conflict(&["link.broker"], message);
         }
-        let (interval, duration) =
-            (("lease.interval", self.lease.interval), ("lease.duration", self.lease.duration));
-        if let Err(message) = units::ordered(interval, duration, units::show_duration) {
-            review.conflict(&[interval.0, duration.0], message);
-        }
-        let frame = ("link.max_frame", self.link.max_frame as u64);
-        let object = ("sync.max_object", self.sync.max_object as u64);
-        let size = ("store.max_size", self.store.max_size);
-        for (low, high) in [(frame, object), (object, size)] {
-            if let Err(message) = units::ordered(low, high, units::show_size) {
-                review.conflict(&[low.0, high.0], message);
-            }
+        if review.is_set("kubeedge.url") {
+            review.warn("kubeedge.url is not used: link.type is \"mqtt\"");
         }
     }
 }

@@ -66,6 +66,11 @@ pub(super) fn join(host: &str, port: u16) -> String {
     }
 }
 
+/// Whether a host is this machine.
+pub(super) fn is_local(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 /// The host name in lower case, as node names are; empty if the system gives none.
 #[must_use]
 pub fn host_name() -> String {

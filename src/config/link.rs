@@ -125,13 +125,18 @@ impl Link {
         keys.fixed("inflight", units::count(inflight, 1..=64));
     }
 
-    /// Checks what concerns more than one key.
-    pub(super) fn check(&self, review: &mut Review<'_>) {
+    /// Checks the times between attempts.
+    pub(super) fn check_waits(&self, review: &mut Review<'_>) {
         let min = ("link.backoff_min", self.backoff_min);
         let max = ("link.backoff_max", self.backoff_max);
         if let Err(message) = ordered(min, max, show_duration) {
             review.conflict(&[min.0, max.0], message);
         }
+    }
+
+    /// Checks what concerns more than one key.
+    pub(super) fn check(&self, review: &mut Review<'_>) {
+        self.check_waits(review);
         if !self.keepalive.subsec_nanos().eq(&0) {
             review
                 .conflict(&["link.keepalive"], "link.keepalive: must be whole seconds, as MQTT counts them");
@@ -165,7 +170,11 @@ impl BrokerUrl {
         let tls = match scheme {
             "mqtt" | "tcp" => false,
             "mqtts" | "ssl" => true,
-            "wss" | "ws" => return Err(refused(": MQTT over WebSocket is not supported")),
+            "wss" | "ws" => {
+                return Err(refused(
+                    ": MQTT over WebSocket is not supported; CloudCore belongs into kubeedge.url",
+                ));
+            }
             _ => return Err(refused("")),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
@@ -180,7 +189,7 @@ impl BrokerUrl {
     /// Whether the broker is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        host::is_local(&self.host)
     }
 }
 

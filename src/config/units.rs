@@ -360,11 +360,20 @@ pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// A list of words.
-struct Words<'a, P> {
-    value: &'a mut Vec<String>,
+/// A list of strings that are read and shown each on its own.
+struct List<'a, T, P> {
+    value: &'a mut Vec<T>,
     what: &'static str,
-    check: P,
+    parse: P,
+}
+
+/// A list of what `parse` reads from strings; `a,b` in a variable. `what` is the end of "must be …".
+pub fn list<'a, T: ToString>(
+    value: &'a mut Vec<T>,
+    what: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + 'a,
+) -> impl Slot + 'a {
+    List { value, what, parse }
 }
 
 /// A list of words, each of which `check` takes; `a,b` in a variable. `what` is the end of "must be …".
@@ -373,7 +382,7 @@ pub fn words<'a>(
     what: &'static str,
     check: impl Fn(&str) -> Result<(), String> + 'a,
 ) -> impl Slot + 'a {
-    Words { value, what, check }
+    list(value, what, move |word| check(word).map(|()| word.to_owned()))
 }
 
 /// Labels of a node.
@@ -423,9 +432,9 @@ impl Slot for Labels<'_> {
     }
 }
 
-impl<P: Fn(&str) -> Result<(), String>> Slot for Words<'_, P> {
+impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
-        let mut words = Vec::new();
+        let mut values = Vec::new();
         match raw {
             Raw::Toml(DeValue::Array(items)) => {
                 for item in items {
@@ -433,24 +442,25 @@ impl<P: Fn(&str) -> Result<(), String>> Slot for Words<'_, P> {
                     let DeValue::String(text) = item.get_ref() else {
                         return Err(at(Raw::Toml(item.get_ref()).expected("a string").message));
                     };
-                    (self.check)(text).map_err(at)?;
-                    words.push(text.to_string());
+                    values.push((self.parse)(text).map_err(at)?);
                 }
             }
             Raw::Toml(_) => return Err(raw.expected(self.what)),
             Raw::Variable(text) => {
                 for word in text.split(',').filter(|word| !word.is_empty()) {
-                    (self.check)(word)?;
-                    words.push(word.to_owned());
+                    values.push((self.parse)(word)?);
                 }
             }
         }
-        *self.value = words;
+        *self.value = values;
         Ok(())
     }
 
     fn show(&self) -> String {
-        format!("[{}]", self.value.iter().map(|word| toml_string(word)).collect::<Vec<_>>().join(", "))
+        format!(
+            "[{}]",
+            self.value.iter().map(|value| toml_string(&value.to_string())).collect::<Vec<_>>().join(", ")
+        )
     }
 }
 

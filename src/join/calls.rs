@@ -23,6 +23,8 @@ const MOST: usize = 64 << 10;
 const MESSAGE: usize = 500;
 /// How many addresses of a name are tried.
 const ADDRESSES: usize = 8;
+/// The call beyond those of KubeEdge.
+const MEMBERSHIP: &str = "/edgesync/v1/join";
 /// Ends what looks like another service.
 const OTHER_SERVICE: &str = "is that the address of the join service, whose port is 10002 unless changed?";
 
@@ -123,7 +125,8 @@ async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let advice = "check the port, and that edgesync-cloud runs there and listens for joining";
+                let advice =
+                    "check the port, and that edgesync-cloud or CloudCore runs there and listens for joining";
                 unreachable(url, format!("nothing listens at {address}; {advice}"))
             }
             Ok(Err(error)) => unreachable(url, format!("{error}; check the network")),
@@ -256,7 +259,7 @@ pub async fn fetch_certificate(
     }
     let certificate = Certificate::from_der("/edge.crt", &reply.body)
         .map_err(|error| unexpected(url, &reply, error.to_string()))?;
-    if certificate.node() != Some(node) || trust.0.contains(&certificate) {
+    if certificate.subject().requested_node() != Some(node) || trust.0.contains(&certificate) {
         let found = printable(&certificate.subject().common_name);
         let problem = format!("the certificate is for '{found}', not for node '{node}'");
         return Err(unexpected(url, &reply, problem));
@@ -264,12 +267,26 @@ pub async fn fetch_certificate(
     Ok(certificate)
 }
 
+/// Whether the service is a CloudCore of KubeEdge: it does not know the call for which edgesync-cloud wants to see a
+/// certificate. `tls` shows none.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn is_cloud_core(url: &JoinUrl, tls: &Client) -> Result<bool, CallError> {
+    let reply = call(url, tls, get(MEMBERSHIP)).await?;
+    match reply.code {
+        404 => Ok(true),
+        200 | 401 | 403 => Ok(false),
+        _ => Err(refusal(url, &reply)),
+    }
+}
+
 /// Asks for the rest, with the certificate that `tls` shows. None if the service does not know the call: a CloudCore.
 ///
 /// # Errors
 /// See [`CallError`].
 pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Membership>, CallError> {
-    let reply = call(url, tls, get("/edgesync/v1/join")).await?;
+    let reply = call(url, tls, get(MEMBERSHIP)).await?;
     match reply.code {
         404 => Ok(None),
         200 => match serde_json::from_slice(&reply.body) {

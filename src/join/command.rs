@@ -19,7 +19,7 @@ use super::renewal::{Schedule, Validity};
 use super::settings;
 use super::token::Token;
 use crate::config::edge::Config;
-use crate::config::{self, BrokerUrl, ConfigErrors, JoinUrl};
+use crate::config::{self, BrokerUrl, CloudCoreUrl, ConfigErrors, JoinUrl, LinkType};
 use crate::tls::{Certificate, Client, Clock, HandshakeError, Identity, Key, TlsError, Trust};
 
 use before::{Before, Member};
@@ -31,6 +31,8 @@ pub struct JoinOptions {
     pub cloud: JoinUrl,
     /// The token.
     pub token: Token,
+    /// Where the WebSocket of a CloudCore is, if not at its usual port where the join service is.
+    pub cloudcore: Option<CloudCoreUrl>,
     /// The node's name; that of the token, of the configuration or of the host if none is given.
     pub node: Option<String>,
     /// The configuration that is written, or edited if it exists.
@@ -69,26 +71,17 @@ pub enum JoinError {
         /// The node's name.
         node: String,
     },
-    /// The service is that of KubeEdge.
-    #[error(
-        "{cloud} is a CloudCore of KubeEdge, and this version of edgesync speaks to edgesync-cloud only; nothing on \
-         this device has changed"
-    )]
-    CloudCore {
-        /// The join service.
-        cloud: JoinUrl,
-    },
-    /// The broker does not let the node in.
+    /// The broker or CloudCore does not let the node in.
     #[error(
         "the identity is in place, but {broker} does not let the node in: {problem}; run 'edgesync check'"
     )]
     Broker {
-        /// The broker.
+        /// The broker, or CloudCore.
         broker: String,
         /// Why not.
         problem: String,
     },
-    /// Nobody answers where the broker is to be.
+    /// Nobody answers where the broker or CloudCore is to be.
     #[error("the identity is in place, but {broker} does not answer: {problem}; run 'edgesync check'")]
     BrokerSilent {
         /// The broker.
@@ -135,7 +128,7 @@ async fn run_at(
     files::probe(&mut disk, &before.root, &before.path)?;
 
     let issued = ask(options, &node, now, out).await?;
-    let broker = broker_of(&issued.membership, &options.cloud)?;
+    let route = route_of(issued.membership.as_ref(), options)?;
     let set = files::new_set_name();
     let directory = files::install(
         &mut disk,
@@ -144,9 +137,7 @@ async fn run_at(
         &issued.ca,
         &issued.identity,
         &before.path,
-        |directory| {
-            configuration(&before, &node, &broker, &issued.membership.prefix, directory, &options.cloud)
-        },
+        |directory| configuration(&before, &node, &route, directory, &options.cloud),
     )?;
     say(out, "identity", &directory.display().to_string());
     say(out, "configuration", &before.path.display().to_string());
@@ -156,9 +147,18 @@ async fn run_at(
 
     let config = config::load::<Config>(&before.path)?.config;
     let clock = Clock::of(now, [issued.ca.not_before(), issued.identity.certificate().not_before()]);
-    connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
-    say(out, "broker", &format!("{broker}: lets the node in"));
-    next_steps(out, connection::agent_runs(&config));
+    let runs = connection::agent_runs(&config);
+    if runs && config.link_type == LinkType::KubeEdge {
+        // A CloudCore may close the new session with the old one.
+        say(out, "cloudcore", &format!("{}: not tried, because the agent runs", config.peer()));
+    } else {
+        connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
+        say(out, route.word(), &format!("{}: lets the node in", config.peer()));
+    }
+    if config.link_type == LinkType::KubeEdge && before.may_hold_others(&options.cloud) {
+        say(out, "note", &advice::other_objects(&config.store.path));
+    }
+    next_steps(out, runs);
     Ok(())
 }
 
@@ -166,7 +166,40 @@ async fn run_at(
 struct Issued {
     ca: Certificate,
     identity: Identity,
-    membership: Membership,
+    /// None of a CloudCore.
+    membership: Option<Membership>,
+}
+
+/// How the node will reach its cloud.
+#[derive(Debug)]
+enum Route {
+    /// Through a broker.
+    Mqtt { broker: BrokerUrl, prefix: String },
+    /// Directly.
+    KubeEdge(CloudCoreUrl),
+}
+
+impl Route {
+    /// The other end, as the first word of a line.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Mqtt { .. } => "broker",
+            Self::KubeEdge(_) => "cloudcore",
+        }
+    }
+}
+
+fn route_of(membership: Option<&Membership>, options: &JoinOptions) -> Result<Route, JoinError> {
+    match membership {
+        Some(membership) => {
+            let broker = broker_of(membership, &options.cloud)?;
+            Ok(Route::Mqtt { broker, prefix: membership.prefix.clone() })
+        }
+        None => {
+            let usual = || CloudCoreUrl::at(&options.cloud.host);
+            Ok(Route::KubeEdge(options.cloudcore.clone().unwrap_or_else(usual)))
+        }
+    }
 }
 
 /// Asks the cloud for everything; nothing is written.
@@ -191,6 +224,12 @@ async fn ask(
     let key = Key::generate()?;
     let request = key.node_request(node)?;
     let tls = Client::new(&trust, None, clock)?;
+    let is_cloud_core = calls::is_cloud_core(url, &tls).await.map_err(failed)?;
+    if options.cloudcore.is_some() && !is_cloud_core {
+        return Err(JoinError::Other(format!(
+            "{url} is an edgesync-cloud, which tells itself where its broker is: leave --cloudcore out"
+        )));
+    }
     let credential = Credential::Token(&options.token);
     let certificate =
         calls::fetch_certificate(url, &tls, &trust, node, &request, credential).await.map_err(failed)?;
@@ -198,16 +237,24 @@ async fn ask(
     let until = identity.certificate().not_after();
     say(out, "certificate", &format!("valid until {until}; the agent renews it in time"));
 
+    if is_cloud_core {
+        say(out, "link", "kubeedge, because that is a CloudCore");
+        return Ok(Issued { ca, identity, membership: None });
+    }
     let tls = Client::new(&trust, Some(&identity), clock)?;
     let membership = calls::fetch_membership(url, &tls).await.map_err(failed)?;
-    let membership = membership.ok_or_else(|| JoinError::CloudCore { cloud: url.clone() })?;
+    let membership = membership.ok_or_else(|| {
+        JoinError::Other(format!(
+            "{url} forgets what it is: it wanted to see a certificate for a call that it has not"
+        ))
+    })?;
     if membership.node != node {
         return Err(JoinError::Other(format!("{url} takes this device for another node than '{node}'")));
     }
     if let Some(warning) = membership.time.parse().ok().and_then(|cloud| advice::wrong_clock(now(), cloud)) {
         say(out, "clock", &format!("{warning}; it does not keep the node from its cloud, but set it"));
     }
-    Ok(Issued { ca, identity, membership })
+    Ok(Issued { ca, identity, membership: Some(membership) })
 }
 
 /// Which name the node has.
@@ -256,18 +303,18 @@ async fn check_again(
     say(out, "node", &member.node);
     let until = member.stored.identity.certificate().not_after();
     say(out, "certificate", &format!("valid until {until}; the token was not needed"));
-    let broker = &before.config.link.broker;
+    let peer = before.config.peer();
+    let word = match before.config.link_type {
+        LinkType::Mqtt => "broker",
+        LinkType::KubeEdge => "cloudcore",
+    };
     // A second connection of one node would throw out the first.
     if connection::agent_runs(&before.config) {
-        say(
-            out,
-            "broker",
-            &format!("{broker}: the agent runs and has the connection; see 'edgesync status'"),
-        );
+        say(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
         return Ok(());
     }
     connection::check(&before.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
-    say(out, "broker", &format!("{broker}: lets the node in"));
+    say(out, word, &format!("{peer}: lets the node in"));
     next_steps(out, false);
     Ok(())
 }
@@ -291,30 +338,47 @@ fn broker_of(membership: &Membership, asked: &JoinUrl) -> Result<BrokerUrl, Join
 fn configuration(
     before: &Before,
     node: &str,
-    broker: &BrokerUrl,
-    prefix: &str,
+    route: &Route,
     directory: &Path,
     cloud: &JoinUrl,
 ) -> Result<String, FilesError> {
     let wrong = |problem| FilesError::Settings { path: before.path.clone(), problem };
-    let settings = [
-        ("node", "name", settings::string(node)),
-        ("link", "broker", settings::string(&broker.to_string())),
-        ("link", "prefix", settings::string(prefix)),
-        // Behind its header a new key comes first.
-        ("identity", "cloud", settings::string(&cloud.to_string())),
-        ("identity", "directory", settings::string(&directory.display().to_string())),
-    ];
+    let mut settings = vec![("node", "name", settings::string(node))];
+    // Behind its header a new key comes first.
+    match route {
+        Route::Mqtt { broker, prefix } => {
+            settings.push(("link", "broker", settings::string(&broker.to_string())));
+            settings.push(("link", "prefix", settings::string(prefix)));
+            if before.config.link_type != LinkType::Mqtt {
+                settings.push(("link", "type", settings::string(LinkType::Mqtt.name())));
+            }
+        }
+        Route::KubeEdge(url) => {
+            settings.push(("link", "type", settings::string(LinkType::KubeEdge.name())));
+            settings.push(("kubeedge", "url", settings::string(&url.to_string())));
+        }
+    }
+    settings.push(("identity", "cloud", settings::string(&cloud.to_string())));
+    settings.push(("identity", "directory", settings::string(&directory.display().to_string())));
     let text = settings::set_all(&before.text, &settings).map_err(wrong)?;
     let loaded = config::parse::<Config>(&before.path, &text, std::env::vars_os());
     let config = loaded.map_err(|errors| wrong(errors.to_string()))?.config;
-    let in_force = [
+    let mut in_force = match route {
+        Route::Mqtt { broker, prefix } => vec![
+            ("LINK_TYPE", config.link_type == LinkType::Mqtt),
+            ("LINK_BROKER", config.link.broker == *broker),
+            ("LINK_PREFIX", config.link.prefix == *prefix),
+        ],
+        Route::KubeEdge(url) => vec![
+            ("LINK_TYPE", config.link_type == LinkType::KubeEdge),
+            ("KUBEEDGE_URL", config.kubeedge.url.as_ref() == Some(url)),
+        ],
+    };
+    in_force.extend([
         ("NODE_NAME", config.node.name == node),
-        ("LINK_BROKER", config.link.broker == *broker),
-        ("LINK_PREFIX", config.link.prefix == prefix),
         ("IDENTITY_CLOUD", config.identity.cloud.as_ref() == Some(cloud)),
         ("IDENTITY_DIRECTORY", config.identity.directory.as_deref() == Some(directory)),
-    ];
+    ]);
     match in_force.iter().find(|(_, holds)| !holds) {
         None => Ok(text),
         Some((variable, _)) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The host's name has no address.
-    #[error("cannot resolve the broker's name '{host}': {message}")]
+    #[error("cannot resolve the name '{host}': {message}")]
     Dns {
         /// The configured host.
         host: String,
@@ -19,7 +19,7 @@ pub enum Cause {
         /// Host and port.
         peer: String,
     },
-    /// TCP, TLS, CONNACK and SUBACK together took longer than allowed.
+    /// TCP, TLS and what MQTT or the WebSocket begins with together took longer than allowed.
     #[error("{peer} did not complete the connection within {after:?}")]
     ConnectTimeout {
         /// Host and port.
@@ -46,13 +46,13 @@ pub enum Cause {
         message: String,
     },
     /// Nothing was heard, not even an answer to a ping, or the peer stopped reading.
-    #[error("the broker has been silent for {silent:?}: the connection is dead")]
+    #[error("the other side has been silent for {silent:?}: the connection is dead")]
     KeepAlive {
         /// For how long.
         silent: Duration,
     },
-    /// The broker closed the connection and gave no reason.
-    #[error("the broker closed the connection without a reason")]
+    /// The other side closed the connection and gave no reason.
+    #[error("the other side closed the connection without a reason")]
     Closed,
     /// The broker does not let this client in or do this.
     #[error(
@@ -113,8 +113,8 @@ pub enum Cause {
         /// Which one, with sizes where they are known.
         detail: String,
     },
-    /// The broker broke the protocol.
-    #[error("the broker broke the protocol: {detail}")]
+    /// The other side broke the protocol.
+    #[error("the other side broke the protocol: {detail}")]
     Protocol {
         /// How.
         detail: String,
@@ -134,13 +134,30 @@ pub enum Cause {
     /// This program asked for a new connection.
     #[error("a new connection was asked for")]
     Asked,
+    /// There is no WebSocket there, or not for this client.
+    #[error("no WebSocket with {peer}: {reason}")]
+    Upgrade {
+        /// Host and port.
+        peer: String,
+        /// What was answered, and what to check.
+        reason: String,
+    },
+    /// The other side ended the WebSocket and said why.
+    #[error("the other side ended the connection: {reason}")]
+    Parted {
+        /// Its code and its words.
+        reason: String,
+    },
+    /// The other side takes messages and answers none.
+    #[error("the other side takes messages and answers none: it has no session for this node")]
+    Unanswered,
 }
 
 impl Cause {
     /// How many causes there are.
     pub const COUNT: usize = Self::LABELS.len();
     /// A short fixed word for each cause, in the order of [`Cause::index`]: for counters, status and metrics.
-    pub const LABELS: [&'static str; 18] = [
+    pub const LABELS: [&'static str; 21] = [
         "dns",
         "refused",
         "connect-timeout",
@@ -159,6 +176,9 @@ impl Cause {
         "bad-introduction",
         "asked",
         "tls",
+        "upgrade",
+        "parted",
+        "unanswered",
     ];
 
     /// The place of its word in [`Cause::LABELS`].
@@ -183,6 +203,9 @@ impl Cause {
             Self::BadIntroduction { .. } => 15,
             Self::Asked => 16,
             Self::Tls { .. } => 17,
+            Self::Upgrade { .. } => 18,
+            Self::Parted { .. } => 19,
+            Self::Unanswered => 20,
         }
     }
 
@@ -222,6 +245,9 @@ mod tests {
             (Cause::BadIntroduction { detail: String::new() }, "bad-introduction"),
             (Cause::Asked, "asked"),
             (Cause::Tls { peer: String::new(), kind: "refused", message: String::new() }, "tls"),
+            (Cause::Upgrade { peer: String::new(), reason: String::new() }, "upgrade"),
+            (Cause::Parted { reason: String::new() }, "parted"),
+            (Cause::Unanswered, "unanswered"),
         ];
         assert_eq!(all.len(), Cause::COUNT);
         for (at, (cause, word)) in all.iter().enumerate() {

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::counters::{Counters, Endings, Traffic};
 use super::queue::{Limits, Queue, Refused};
-use super::{LinkOptions, MAX_TOPIC, Publish};
+use super::{MAX_TOPIC, Publish};
 
 /// Why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,7 @@ pub enum PublishError {
 /// A command to the task that owns the connection.
 pub(crate) enum Command {
     Reconnect,
+    GiveUp,
     Shutdown(Shutdown),
 }
 
@@ -63,11 +64,10 @@ pub struct LinkHandle {
     commands: mpsc::Sender<Command>,
 }
 
-pub(crate) fn new(options: &LinkOptions) -> (LinkHandle, Arc<Shared>, mpsc::Receiver<Command>) {
-    let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
+pub(crate) fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::Receiver<Command>) {
     let shared = Arc::new(Shared {
         queue: Queue::new(limits, false),
-        max_packet: AtomicU32::new(options.max_packet),
+        max_packet: AtomicU32::new(max_packet),
         counters: Counters::default(),
     });
     let (commands, receiver) = mpsc::channel(4);
@@ -156,9 +156,16 @@ impl LinkHandle {
         let _ = self.commands.try_send(Command::Reconnect);
     }
 
+    /// Drops the connection because the other side takes messages and answers none: with a pause before the
+    /// next attempt, as after any failure. Without a connection nothing happens.
+    pub fn give_up(&self) {
+        // A full channel means that the connection is being dropped already.
+        let _ = self.commands.try_send(Command::GiveUp);
+    }
+
     /// Sends what is queued and then `farewell`, waits up to `within` for the acknowledgements, and ends
-    /// with a DISCONNECT that keeps the will from being published. Received messages are no longer handed
-    /// on meanwhile. Returns whether everything was acknowledged.
+    /// with a DISCONNECT that keeps the will from being published, or with the closing of the WebSocket.
+    /// Received messages are no longer handed on meanwhile. Returns whether everything was acknowledged.
     pub async fn shutdown(&self, farewell: Vec<Publish>, within: Duration) -> bool {
         let (done, acknowledged) = oneshot::channel();
         let command = Command::Shutdown(Shutdown { farewell, within, done: Some(done) });
@@ -173,10 +180,10 @@ impl LinkHandle {
 mod tests {
     use super::*;
 
+    const LIMITS: Limits = Limits { messages: 1, bytes: 1 };
+
     fn handle(max_packet: u32) -> LinkHandle {
-        let mut options = LinkOptions::new("h", 1, "c");
-        options.max_packet = max_packet;
-        let (handle, shared, _) = new(&options);
+        let (handle, shared, _) = new(LIMITS, max_packet);
         shared.queue.open();
         handle
     }
@@ -205,7 +212,7 @@ mod tests {
 
     #[test]
     fn without_a_connection_nothing_is_queued() {
-        let (handle, _, _commands) = new(&LinkOptions::new("h", 1, "c"));
+        let (handle, _, _commands) = new(LIMITS, 1000);
         assert_eq!(handle.try_publish("a", Vec::new(), false), Err(PublishError::NotConnected));
         assert_eq!(handle.capacity(), 0);
     }

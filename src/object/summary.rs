@@ -153,7 +153,8 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
 }
 
 /// Everything that a Pod's spec refers to. Parts of a wrong type are skipped, the rest still counts.
-fn pod_references(spec: &Map<String, Value>) -> BTreeSet<Reference> {
+#[must_use]
+pub fn pod_references(spec: &Map<String, Value>) -> BTreeSet<Reference> {
     let mut found = Found::default();
     for field in ["containers", "initContainers", "ephemeralContainers"] {
         for container in spec.get(field).and_then(Value::as_array).into_iter().flatten() {

@@ -123,6 +123,9 @@ pub struct Report {
     /// The object whose parts are arriving: a sign of life while a large object crosses a slow link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Uid>,
+    /// The receipt of the [`Objects`] whose commit this tells, zero for all other reports. Not sent.
+    #[serde(skip)]
+    pub receipt: u64,
 }
 
 /// A page of what the edge holds in the buckets that were found to differ.
@@ -234,6 +237,8 @@ pub struct Objects {
     pub changes: Vec<Change>,
     /// Objects that did not.
     pub rejected: Vec<Rejected>,
+    /// Comes back in the [`Report`] of exactly these changes. Not sent: only a bridge on the node itself uses it.
+    pub receipt: u64,
 }
 
 /// A frame from a node.
@@ -490,7 +495,7 @@ impl Received {
                         Err(reason) => rejected.push(reason),
                     }
                 }
-                Ok(Self::Objects(Objects { session, changes, rejected }))
+                Ok(Self::Objects(Objects { session, changes, rejected, receipt: 0 }))
             }
             "Part" => Ok(Self::Part(body(json)?)),
             "Confirm" => Ok(Self::Confirm(body(json)?)),

@@ -189,43 +189,97 @@ impl<'a> Message<'a> {
     /// # Errors
     /// A [`Rejected`] that names the object as far as the message did.
     pub fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
-        let reject = |uid: &str, object: Option<&Head<'_>>, reason, message: String| {
-            let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
-            let version = self.header.resourceversion.as_deref().unwrap_or_default();
-            Rejected {
-                uid: uid.into(),
-                resource_version: clip(version, name::MAX_UID).into(),
-                reason,
-                message: clip(&message, 256).into(),
-                object: object.and_then(claimed).map(Box::new),
-            }
-        };
-        let invalid = |uid: &str, message: String| reject(uid, None, RejectReason::Invalid, message);
+        let version = self.header.resourceversion.as_deref().unwrap_or_default();
+        let reject = |head: Option<&Head<'_>>, fault| rejected(head, version, fault);
         let Some(content) = self.content else {
-            return Err(invalid("", "`content` must be an object".into()));
+            return Err(reject(None, invalid("`content` must be an object")));
         };
-        let head: Head<'a> = serde_json::from_str(content.get())
-            .map_err(|error| invalid("", format!("`content` must be a Kubernetes object: {error}")))?;
-        let uid = head.metadata.uid.clone();
-        if content.get().len() > max_object {
-            let message = format!("must be at most {max_object} bytes, has {}", content.get().len());
-            return Err(reject(&uid, Some(&head), RejectReason::TooLarge, message));
-        }
-        if too_deep(content.get()) {
-            let message = format!("must nest at most {} levels deep", crate::object::MAX_DEPTH);
-            return Err(reject(&uid, Some(&head), RejectReason::Invalid, message));
-        }
+        let head: Head<'a> = read_head(content.get()).map_err(|message| reject(None, invalid(message)))?;
+        check_extent(content.get(), max_object).map_err(|fault| reject(Some(&head), fault))?;
         let claim = Claim { message: self, head };
         let checked = claim.check(interner);
-        checked.map_err(|message| reject(&uid, Some(&claim.head), RejectReason::Invalid, message))
+        checked.map_err(|message| reject(Some(&claim.head), invalid(message)))
     }
+}
+
+/// Why an object cannot be held, for programs and for people.
+pub(super) type Fault = (RejectReason, String);
+
+/// The fault of an object that is not valid.
+pub(super) fn invalid(message: impl Into<String>) -> Fault {
+    (RejectReason::Invalid, message.into())
+}
+
+/// Rejects the version of an object, naming it as far as its head is known.
+pub(super) fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault) -> Rejected {
+    let uid = head.map_or("", |head| &*head.metadata.uid);
+    let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
+    Rejected {
+        uid: uid.into(),
+        resource_version: clip(version, name::MAX_UID).into(),
+        reason,
+        message: clip(&message, 256).into(),
+        object: head.and_then(claimed).map(Box::new),
+    }
+}
+
+/// Reads what an object says of itself.
+pub(super) fn read_head(content: &str) -> Result<Head<'_>, String> {
+    serde_json::from_str(content).map_err(|error| format!("`content` must be a Kubernetes object: {error}"))
+}
+
+/// Checks how long and how deep an object is.
+pub(super) fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
+    if content.len() > max_object {
+        let message = format!("must be at most {max_object} bytes, has {}", content.len());
+        return Err((RejectReason::TooLarge, message));
+    }
+    if too_deep(content) {
+        return Err(invalid(format!("must nest at most {} levels deep", crate::object::MAX_DEPTH)));
+    }
+    Ok(())
+}
+
+/// Checks everything that a path or a query is built from.
+pub(super) fn check_names(head: &Head<'_>) -> Result<(), String> {
+    let meta = &head.metadata;
+    let (group, version) = split_api_version(&head.api_version);
+    name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
+    if !group.is_empty() {
+        name::check_subdomain(group).map_err(|problem| format!("`apiVersion` {problem}"))?;
+    }
+    let kind = head.kind.to_ascii_lowercase();
+    name::check_label(&kind).map_err(|problem| format!("`kind` {problem}"))?;
+    name::check_object_name(group, &meta.name).map_err(|problem| format!("`metadata.name` {problem}"))?;
+    if !meta.namespace.is_empty() {
+        name::check_label(&meta.namespace).map_err(|problem| format!("`metadata.namespace` {problem}"))?;
+    }
+    Ok(())
+}
+
+/// Checks that an object has a UID that can be stored.
+pub(super) fn check_uid(head: &Head<'_>) -> Result<(), String> {
+    name::check_uid(&head.metadata.uid).map_err(|problem| format!("`metadata.uid` {problem}"))
+}
+
+/// Checks that an object has a version, and that the header says no other one.
+pub(super) fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), String> {
+    let version = &*head.metadata.resource_version;
+    if version.is_empty() || version.len() > name::MAX_UID {
+        let limit = name::MAX_UID;
+        return Err(format!("`metadata.resourceVersion` must have 1 to {limit} bytes"));
+    }
+    if claimed.is_some_and(|claimed| claimed != version) {
+        return Err("`header.resourceversion` must be the version of `content`".into());
+    }
+    Ok(())
 }
 
 impl Claim<'_, '_> {
     fn check(&self, interner: &mut Interner) -> Result<Change, String> {
         let meta = &self.head.metadata;
         let route = &self.message.route;
-        name::check_uid(&meta.uid).map_err(|problem| format!("`metadata.uid` {problem}"))?;
+        check_uid(&self.head)?;
         let mut segments = route.resource.splitn(3, '/');
         let (Some(namespace), Some(kind), Some(object)) = (segments.next(), segments.next(), segments.next())
         else {
@@ -246,16 +300,7 @@ impl Claim<'_, '_> {
                 clip(&meta.name, 80)
             ));
         }
-        let (group, version) = split_api_version(&self.head.api_version);
-        name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
-        if !group.is_empty() {
-            name::check_subdomain(group).map_err(|problem| format!("`apiVersion` {problem}"))?;
-        }
-        name::check_label(kind).map_err(|problem| format!("`kind` {problem}"))?;
-        name::check_object_name(group, object).map_err(|problem| format!("`metadata.name` {problem}"))?;
-        if !namespace.is_empty() {
-            name::check_label(namespace).map_err(|problem| format!("`metadata.namespace` {problem}"))?;
-        }
+        check_names(&self.head)?;
         self.change(interner, namespace, object)
     }
 
@@ -271,18 +316,11 @@ impl Claim<'_, '_> {
                 return Err(format!("`route.operation` must be insert, update or delete, is '{other}'"));
             }
         }
-        let version = &*self.head.metadata.resource_version;
-        if version.is_empty() || version.len() > name::MAX_UID {
-            let limit = name::MAX_UID;
-            return Err(format!("`metadata.resourceVersion` must have 1 to {limit} bytes"));
-        }
-        if header.resourceversion.as_deref().is_some_and(|claimed| claimed != version) {
-            return Err("`header.resourceversion` must be the version of `content`".into());
-        }
+        check_version(&self.head, header.resourceversion.as_deref())?;
         let Some(body) = content else { return Err("`content` must be an object".into()) };
         Ok(Change::Put(Put {
             uid,
-            version: version.into(),
+            version: (&*self.head.metadata.resource_version).into(),
             supersedes: header.supersedes.as_deref().map(Into::into),
             resource,
             namespace: namespace.into(),

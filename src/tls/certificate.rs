@@ -163,8 +163,8 @@ impl Subject {
         self.as_node(&self.common_name)
     }
 
-    /// The name of the node that a request for a certificate in KubeEdge's manner names: `system:node:<node>` or
-    /// `<node>` as common name, and [`super::NODES`].
+    /// The name of the node that a request in KubeEdge's manner, or a certificate of a CloudCore, names: `system:node:<node>`
+    /// or `<node>` as common name, and [`super::NODES`]. Not for those who let nodes in.
     #[must_use]
     pub fn requested_node(&self) -> Option<&str> {
         self.as_node(self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name))

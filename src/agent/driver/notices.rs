@@ -1,5 +1,7 @@
 //! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::time::Instant;
@@ -13,6 +15,8 @@ use crate::sync::change::{RejectReason, Rejected};
 use crate::sync::edge::{EdgeNotice, EdgePhase};
 use crate::systemd;
 
+/// How often the service manager is told something new, at most.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Rejected objects that the status remembers.
 const MAX_REJECTED: usize = 64;
 
@@ -42,11 +46,11 @@ impl Driver {
                 self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
-                tracing::warn!(attempts, "cloud unreachable: the broker answers, the cloud does not");
+                let silence = self.wire.silence();
+                tracing::warn!(attempts, "cloud unreachable: {silence}");
                 if self.upstream.silent.is_none() {
                     self.upstream.silent = Some(Instant::now());
-                    let note = "the broker answers, the cloud side does not".to_owned();
-                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, note);
+                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, silence.to_owned());
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
@@ -121,7 +125,13 @@ impl Driver {
         match (in_sync, self.in_sync_since) {
             (true, None) => {
                 self.in_sync_since = Some(Timestamp::now());
-                tracing::info!(objects = self.machine.totals().count, "in sync");
+                let objects = self.machine.totals().count;
+                // It is so again after each change: that is worth a line once for each connection.
+                if std::mem::replace(&mut self.link_state.was_in_sync, true) {
+                    tracing::debug!(objects, "in sync");
+                } else {
+                    tracing::info!(objects, "in sync");
+                }
             }
             (false, Some(_)) => self.in_sync_since = None,
             _ => {}
@@ -137,11 +147,13 @@ impl Driver {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
             (false, _) => format!("offline, {} objects held", self.machine.totals().count),
             (true, EdgePhase::Live) => "receiving".to_owned(),
-            (true, _) => "connected to the broker, waiting for the cloud".to_owned(),
+            (true, _) => format!("connected to {}, waiting for the cloud", self.wire.peer()),
         };
-        if line != self.status_line {
+        // The loop turns at least once a second: what changes more often is told later.
+        if line != self.status_line && self.status_at <= Instant::now() {
             systemd::status(&line);
             self.status_line = line;
+            self.status_at = Instant::now() + STATUS_EVERY;
         }
     }
 }

@@ -40,6 +40,7 @@ impl Driver {
             events_suppressed: self.upstream.events.suppressed(),
             outbox_ages: self.ages.oldest_items(now),
             limits: self.limits,
+            kubeedge: self.wire.cloud_core().map(|core| (core.bridge.counters(), core.bridge.status())),
             ..AgentNumbers::default()
         }
     }

@@ -1,5 +1,7 @@
 //! The status as JSON: what the agent holds, is connected to, waits for, and has run into.
 
+mod cloud_core;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -25,20 +27,22 @@ impl Driver {
             .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
             .collect();
         let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
-            (false, ..) => "unknown: no connection to the broker",
-            (true, EdgePhase::Live, _) => "connected",
+            (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
+            (true, EdgePhase::Live, _) => "connected".to_owned(),
             _ if self.removed => {
                 "this node was removed from the fleet: 'edgesync-cloud node admit' takes it in again"
+                    .to_owned()
             }
-            (true, _, Some(false)) => "offline",
-            (true, ..) => "unreachable: the broker answers, the cloud does not (yet)",
+            (true, _, Some(false)) => "offline".to_owned(),
+            (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
         };
         json!({
             "node": self.node,
             "agent": { "version": VERSION, "started": self.started.to_string() },
             "link": {
                 "state": if self.link_state.connected { "connected" } else { "disconnected" },
-                "broker": self.broker,
+                "type": self.wire.link_type().name(),
+                "broker": self.peer,
                 "since": self.link_state.since.map(|at| at.to_string()),
                 "cause": self.link_state.cause,
                 "retryInSeconds": (!self.link_state.connected).then(|| seconds(self.link_state.retry_in)),
@@ -46,6 +50,7 @@ impl Driver {
                 "bytesIn": traffic.bytes_in,
                 "bytesOut": traffic.bytes_out,
             },
+            "kubeedge": self.show_cloud_core(),
             "identity": self.identity.as_ref().map(|identity| identity.state().show()),
             "cloud": {
                 "state": cloud,

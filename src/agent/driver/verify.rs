@@ -1,4 +1,5 @@
 //! Proving on demand that the cloud records what is held: one more Hello, as after a new connection, and how it ends.
+//! A CloudCore, which records nothing of it, is asked for everything instead.
 
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use super::{Driver, random};
 
 /// How long both sides have until they agree again.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long all that is held may take to be compared with a CloudCore, object by object: less than those who ask wait.
+const LONG_PATIENCE: Duration = Duration::from_secs(110);
 
 /// A verification under way.
 pub(super) struct Verification {
@@ -35,13 +38,18 @@ impl Driver {
         if health.reset.as_ref().is_some_and(|reset| reset.number > self.resets_seen) {
             self.health_changed(&health);
         }
+        let mut patience = PATIENCE;
+        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+            cloud_core.bridge.verify();
+            patience = LONG_PATIENCE;
+        }
         let counters = self.machine.counters();
         self.verification = Some(Verification {
             waiting: vec![answer],
             hellos: counters.hellos,
             applied: counters.applied,
             differed: false,
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + patience,
         });
         // As when the cloud returns. While commits are under way Hello waits for them, as it always does.
         self.machine.cloud_returned(self.now(), random());
@@ -62,9 +70,9 @@ impl Driver {
         let problem = if agreed {
             None
         } else if !self.link_state.connected {
-            Some("there is no connection to the broker")
+            Some(format!("there is no connection to {}", self.wire.peer()))
         } else if verification.until <= Instant::now() {
-            Some("the cloud did not confirm within a minute that both hold the same")
+            Some(self.wire.doubt().to_owned())
         } else {
             return;
         };

@@ -1,55 +1,17 @@
-//! Events: what they must say, what of them stays, and the two forms they have. Pure.
-//!
-//! Both forms have the same fields under different names. To go from one to the other, fields swap their
-//! names, also where one of them has both: that way nothing is ever lost, whatever else an object holds.
+//! Events: what they must say, and what of them stays, in both of their forms. Pure.
 
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
 use super::{map, text};
+use crate::object::event::PAIRS;
 use crate::object::name::check_label_key;
 use crate::object::{Object, Resource};
 
-/// The `apiVersion` under which Events are kept.
-const STORAGE: &str = "events.k8s.io/v1";
 /// The longest reason, action and instance, in characters.
 const MAX_WORD: usize = 128;
 /// The longest note, in bytes.
 const MAX_NOTE: usize = 1024;
-
-/// The names of fields in the core group and in `events.k8s.io`.
-const PAIRS: [(&str, &str); 7] = [
-    ("message", "note"),
-    ("involvedObject", "regarding"),
-    ("source", "deprecatedSource"),
-    ("firstTimestamp", "deprecatedFirstTimestamp"),
-    ("lastTimestamp", "deprecatedLastTimestamp"),
-    ("count", "deprecatedCount"),
-    ("reportingComponent", "reportingController"),
-];
-
-/// Turns an Event of the core group into the form in which Events are kept. Others stay as they are.
-pub(in crate::api) fn event_to_storage(event: &mut Object) {
-    if event.kind() == "Event" && event.api_version() == "v1" {
-        swap(event.fields_mut(), STORAGE);
-    }
-}
-
-/// Turns an Event as it is kept into the form of the core group. Others stay as they are.
-pub(in crate::api) fn event_to_core(event: &mut Object) {
-    if event.kind() == "Event" && event.api_version() == STORAGE {
-        swap(event.fields_mut(), "v1");
-    }
-}
-
-fn swap(event: &mut Map<String, Value>, api_version: &str) {
-    event.insert("apiVersion".to_owned(), api_version.into());
-    for (core, new) in PAIRS {
-        let (from_core, from_new) = (event.remove(core), event.remove(new));
-        event.extend(from_core.map(|value| (new.to_owned(), value)));
-        event.extend(from_new.map(|value| (core.to_owned(), value)));
-    }
-}
 
 /// What is being done with an Event.
 #[derive(Clone, Copy)]

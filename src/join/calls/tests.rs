@@ -128,6 +128,37 @@ async fn a_cloudcore_knows_no_membership_and_nonsense_is_none() {
 }
 
 #[tokio::test]
+async fn a_cloud_core_is_known_by_the_call_that_it_does_not_have() {
+    let authority = authority();
+    let identity = server_identity(&authority);
+    let cloud = Service::of_cloud(Arc::clone(&authority), BROKER).await;
+    assert_eq!(is_cloud_core(&cloud.url, &client(&authority, None)).await, Ok(false));
+    let core = Service::of_cloud_core(Arc::clone(&authority)).await;
+    assert_eq!(is_cloud_core(&core.url, &client(&authority, None)).await, Ok(true));
+    let broken = Service::start(&authority, &identity, |_| reply(502, "bad gateway")).await;
+    let error = is_cloud_core(&broken.url, &client(&authority, None)).await.unwrap_err();
+    assert!(matches!(error, CallError::Unexpected { code: 502, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_cloud_core_gives_and_renews_the_certificate_it_wants_to_see() {
+    let authority = authority();
+    let service = Service::of_cloud_core(Arc::clone(&authority)).await;
+    let first = ask_certificate(&service, &authority, "pump-7").await.unwrap();
+    let subject = first.subject();
+    assert_eq!((subject.requested_node(), &*subject.common_name), (Some("pump-7"), "system:node:pump-7"));
+    let current =
+        authority.node("system:node:pump-7", time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
+    let (trust, clock) = (Trust::new(vec![authority.ca.clone()]), Clock::of(cloud_now, []));
+    let renewed = crate::join::renewal::renew(&service.url, &trust, &current, "pump-7", clock).await.unwrap();
+    assert_eq!(renewed.certificate().subject().common_name, "system:node:pump-7");
+    let asked = service.asked();
+    let renewal = &asked[asked.len() - 2].question;
+    assert_eq!((renewal.path.as_str(), renewal.header("nodename")), ("/edge.crt", Some("pump-7")));
+    assert_eq!(renewal.header("authorization"), None);
+}
+
+#[tokio::test]
 async fn an_answer_beyond_the_limit_is_refused() {
     let authority = authority();
     let service =

@@ -1,6 +1,7 @@
 //! What to do about an error, beyond its own words.
 
 use std::io;
+use std::path::Path;
 
 use jiff::Timestamp;
 
@@ -32,7 +33,6 @@ impl JoinError {
                 Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
             }
             Self::Files(FilesError::Io { source, .. }) => of_files(source.kind()).map(str::to_owned),
-            Self::CloudCore { .. } => Some("give --cloud the address of an edgesync-cloud".into()),
             _ => None,
         }
     }
@@ -43,7 +43,7 @@ fn of_call(error: &CallError) -> Option<String> {
         CallError::Tls(error) => return of_handshake(error),
         CallError::Refused { code: 401, .. } => {
             "a token counts for a limited time and number of uses; a new one comes from 'edgesync-cloud token create' \
-             on the cloud side"
+             on the cloud side, of a CloudCore from 'keadm gettoken'"
         }
         CallError::Refused { code: 403, .. } => {
             "a token may be bound to one node: compare --node with 'edgesync-cloud token list' on the cloud side"
@@ -54,7 +54,7 @@ fn of_call(error: &CallError) -> Option<String> {
         }
         CallError::Refused { code: 429, .. } => "wait a minute and join again",
         CallError::Unexpected { code: 500.., .. } => {
-            "look into the log of edgesync-cloud (journalctl -u edgesync-cloud), then join again"
+            "look into the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
         }
         _ => return None,
     };
@@ -68,8 +68,10 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
              between"
         }
         HandshakeError::OtherName { host, names } => {
-            let add =
-                format!("add {host} to pairing.names in the configuration of edgesync-cloud and restart it");
+            let add = format!(
+                "add {host} to pairing.names in the configuration of edgesync-cloud (of a CloudCore: to \
+                     modules.cloudHub.advertiseAddress) and restart it"
+            );
             return Some(match names.is_empty() {
                 true => add,
                 false => format!("give --cloud one of these names ({}), or {add}", names.join(", ")),
@@ -98,6 +100,15 @@ fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// What to do about objects of another cloud in the database: versions of two clusters cannot be compared.
+pub(super) fn other_objects(store: &Path) -> String {
+    format!(
+        "objects of another cloud in {} stay there, and may keep out new ones of the same name; to begin with none, stop \
+         the agent and remove that file",
+        store.display()
+    )
 }
 
 /// The end of a message about a time: what the cloud's clock shows.

@@ -45,6 +45,12 @@ impl Member {
 }
 
 impl Before {
+    /// Whether the database may hold objects of another cloud than this one.
+    pub(super) fn may_hold_others(&self, cloud: &JoinUrl) -> bool {
+        let known = self.member.as_ref().and_then(|member| member.cloud.as_ref());
+        known != Some(cloud) && self.config.store.path.exists()
+    }
+
     /// Reads it; `name` is what the node will be called, if that is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
         let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
@@ -70,7 +76,7 @@ fn read_text(path: &Path) -> Result<Option<String>, JoinError> {
 }
 
 /// Reads the configuration. What joining will add may be missing in it: a name where the host's is none, an authority
-/// for a broker with TLS.
+/// for a broker with TLS, the address of a CloudCore.
 fn understand(path: &Path, text: &str, name: Option<&str>) -> Result<Config, ConfigErrors> {
     let parse = |text: &str| config::parse::<Config>(path, text, std::env::vars_os());
     let error = match parse(text) {
@@ -80,7 +86,8 @@ fn understand(path: &Path, text: &str, name: Option<&str>) -> Result<Config, Con
     let mut added = Vec::new();
     let named = name.map(|name| ("node", "name", settings::string(name)));
     let identity = ("identity", "directory", settings::string("/nonexistent"));
-    for more in named.into_iter().chain([identity]) {
+    let url = ("kubeedge", "url", settings::string("wss://cloud.invalid"));
+    for more in named.into_iter().chain([identity, url]) {
         added.push(more);
         if let Ok(Ok(loaded)) = settings::set_all(text, &added).map(|text| parse(&text)) {
             return Ok(Config { identity: Identity::default(), ..loaded.config });
@@ -98,6 +105,7 @@ fn read_member(config: &Config) -> Result<Option<Member>, JoinError> {
         Err(FilesError::Content(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let node = stored.identity.certificate().node().unwrap_or(&config.node.name).to_owned();
+    let node =
+        stored.identity.certificate().subject().requested_node().unwrap_or(&config.node.name).to_owned();
     Ok(Some(Member { stored, cloud: config.identity.cloud.clone(), node }))
 }

@@ -1,15 +1,18 @@
-//! One connection to the broker, as the agent makes it, to see that the node is let in.
+//! One connection to the broker or CloudCore, as the agent makes it, to see that the node is let in.
 
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 use super::JoinError;
 use crate::agent;
+use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::join::files::FilesError;
-use crate::link::{Cause, Link, LinkEvent, LinkOptions, Topics};
+use crate::link::kubeedge::KubeEdgeOptions;
+use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 use crate::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// How much longer than the link itself its owner waits.
@@ -36,9 +39,13 @@ pub(super) async fn check(
     identity: &Identity,
     clock: Clock,
 ) -> Result<(), JoinError> {
-    let options = link_options(config, ca, identity, clock)?;
-    connect(options).await.map_err(|error| {
-        let broker = config.link.broker.to_string();
+    let patience = config.link.connect_timeout + BEYOND;
+    let link = match config.link_type {
+        LinkType::Mqtt => Link::spawn(link_options(config, ca, identity, clock)?),
+        LinkType::KubeEdge => Link::spawn_kubeedge(kubeedge_options(config, ca, identity, clock)?),
+    };
+    connect(link, patience).await.map_err(|error| {
+        let broker = config.peer().to_string();
         match error {
             NotConnected::Refused(problem) => JoinError::Broker { broker, problem },
             NotConnected::Silent(problem) => JoinError::BrokerSilent { broker, problem },
@@ -59,23 +66,48 @@ fn link_options(
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
     if config.link.broker.tls {
-        let trust = match &config.link.ca_file {
-            None => ca.to_vec(),
-            Some(path) => {
-                let failed = |source| FilesError::Io { what: "read", path: path.clone(), source };
-                let text = std::fs::read_to_string(path).map_err(failed)?;
-                Certificate::all_from_pem(&path.display().to_string(), &text)?
-            }
-        };
-        options.tls = Some(Client::new(&Trust::new(trust), Some(identity), clock)?);
+        options.tls = Some(client(config, ca, identity, clock)?);
     }
     Ok(options)
 }
 
+fn kubeedge_options(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<KubeEdgeOptions, JoinError> {
+    let mut options =
+        agent::kubeedge_options(config).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+    if config.peer().tls {
+        options.tls = Some(client(config, ca, identity, clock)?);
+    }
+    Ok(options)
+}
+
+/// A client that believes whom the agent would believe, and shows the identity.
+fn client(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<Client, JoinError> {
+    let trust = match &config.link.ca_file {
+        None => ca.to_vec(),
+        Some(path) => {
+            let failed = |source| FilesError::Io { what: "read", path: path.clone(), source };
+            let text = std::fs::read_to_string(path).map_err(failed)?;
+            Certificate::all_from_pem(&path.display().to_string(), &text)?
+        }
+    };
+    Ok(Client::new(&Trust::new(trust), Some(identity), clock)?)
+}
+
 /// Waits for the first outcome of a link.
-async fn connect(options: LinkOptions) -> Result<(), NotConnected> {
-    let patience = options.connect_timeout + BEYOND;
-    let (link, mut events) = Link::spawn(options);
+async fn connect(
+    (link, mut events): (LinkHandle, Receiver<LinkEvent>),
+    patience: Duration,
+) -> Result<(), NotConnected> {
     let outcome = async {
         loop {
             match events.recv().await {

@@ -56,6 +56,7 @@ impl Device {
             token: token(authority),
             node: node.map(str::to_owned),
             config: self.config(),
+            cloudcore: None,
             force: false,
         }
     }
@@ -190,13 +191,88 @@ fn a_new_device_gets_the_documented_configuration() {
     assert!(before.member.is_none());
     assert_eq!(before.root, Path::new("/var/lib/edgesync/identity"));
     let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let route = Route::Mqtt { broker, prefix: "edgesync/v1".into() };
     let url: JoinUrl = "https://cloud.example".parse().unwrap();
-    let text = configuration(&before, "pump-7", &broker, "edgesync/v1", Path::new("/d"), &url).unwrap();
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
     assert!(
         text.contains("\nname = \"pump-7\"\n") && text.contains("# Every key is listed with its default")
     );
     let config = config::parse::<Config>(path, &text, []).unwrap().config;
     assert_eq!(config.identity.directory.as_deref(), Some(Path::new("/d")));
+}
+
+#[test]
+fn a_device_that_joins_a_cloud_core_gets_its_address_and_back() {
+    let device = Device::new("[node]\nname = \"x\" # mine\n");
+    let before = Before::read(&device.config(), Some("pump-7")).unwrap();
+    let url: JoinUrl = "https://[::1]:10002".parse().unwrap();
+    let route = Route::KubeEdge(CloudCoreUrl::at(&url.host));
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
+    let config = config::parse::<Config>(&device.config(), &text, []).unwrap().config;
+    assert_eq!(
+        (config.link_type, config.peer().to_string()),
+        (LinkType::KubeEdge, "wss://[::1]:10000".into())
+    );
+    assert_eq!((config.node.name.as_str(), config.identity.cloud), ("pump-7", Some(url.clone())));
+
+    std::fs::write(device.config(), &text).unwrap();
+    let before = Before::read(&device.config(), None).unwrap();
+    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let route = Route::Mqtt { broker, prefix: "p".into() };
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
+    let loaded = config::parse::<Config>(&device.config(), &text, []).unwrap();
+    assert_eq!(loaded.config.peer().to_string(), "mqtts://cloud.example:8883");
+}
+
+/// The command line of a node that joins a CloudCore whose WebSocket nobody serves.
+async fn join_cloud_core(device: &Device, runs: bool) -> (Result<(), JoinError>, String, Service) {
+    let authority = Arc::new(Authority::new("ca"));
+    let service = Service::of_cloud_core(Arc::clone(&authority)).await;
+    let free = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let cloudcore = CloudCoreUrl::parse(&format!("wss://{}", free.local_addr().unwrap())).unwrap();
+    drop(free);
+    let _agent = runs.then(|| std::os::unix::net::UnixListener::bind(device.path("e.sock")).unwrap());
+    let mut options = device.options(&service, &authority, Some("pump-7"));
+    options.cloudcore = Some(cloudcore);
+    let (result, said) = join(&options).await;
+    (result, said, service)
+}
+
+#[tokio::test]
+async fn a_cloud_core_is_joined_without_a_session_beside_that_of_the_agent() {
+    let device = Device::new("");
+    std::fs::write(device.path("lib/edgesync.db"), "").unwrap();
+    let (result, said, service) = join_cloud_core(&device, true).await;
+    result.unwrap();
+    for words in ["that is a CloudCore", "not tried, because the agent runs", "objects of another cloud"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(device.loaded().link_type, LinkType::KubeEdge);
+    let asked = service.asked();
+    let paths = asked.iter().map(|asked| asked.question.path.as_str()).collect::<Vec<_>>();
+    assert_eq!(paths, ["/ca.crt", "/edgesync/v1/join", "/edge.crt"]);
+    assert_eq!(asked[2].question.header("nodename"), Some("pump-7"));
+}
+
+#[tokio::test]
+async fn a_cloud_core_that_does_not_answer_is_told_with_the_identity_in_place() {
+    let device = Device::new("");
+    let (result, said, _service) = join_cloud_core(&device, false).await;
+    let error = result.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains("wss://127.0.0.1"), "{error}");
+    assert!(!said.contains("objects of another cloud"), "{said}");
+    assert!(device.loaded().identity.directory.is_some());
+}
+
+#[tokio::test]
+async fn the_address_of_a_cloud_core_is_refused_where_there_is_none() {
+    let (cloud, device) = (Cloud::start().await, Device::new(""));
+    let mut options = device.options(&cloud.service, &cloud.authority, Some("a"));
+    options.cloudcore = Some(CloudCoreUrl::at("cloud.example"));
+    let before = device.text();
+    let error = join(&options).await.0.unwrap_err().to_string();
+    assert!(error.contains("leave --cloudcore out"), "{error}");
+    assert_eq!(device.text(), before);
 }
 
 fn in_1970() -> Timestamp {
@@ -254,7 +330,6 @@ async fn refusals_leave_the_device_as_it_was() {
     for (path, code, body, words) in [
         ("/edge.crt", 401, "the token has been used up", "used up"),
         ("/edge.crt", 409, "another device has the name 'a'", "another device"),
-        ("/edgesync/v1/join", 404, "404 page not found", "is a CloudCore of KubeEdge"),
         ("/edgesync/v1/join", 200, membership, "another node than 'a'"),
         ("/edgesync/v1/join", 200, no_broker, "see pairing.broker there"),
         ("/edgesync/v1/join", 200, no_prefix, "link.prefix"),

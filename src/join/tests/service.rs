@@ -11,7 +11,7 @@ use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use crate::config::JoinUrl;
 use crate::join::Membership;
 use crate::join::token::Token;
-use crate::tls::{Certificate, ClientRule, Clock, Identity, Server, Trust};
+use crate::tls::{ClientRule, Clock, Identity, Server, Trust};
 
 /// What the clock of these clouds shows.
 pub(in crate::join) const CLOUD_TIME: &str = "2026-11-21T12:00:00Z";
@@ -68,7 +68,8 @@ impl Service {
                 let (server, kept, answer) = (server.clone(), Arc::clone(&kept), Arc::clone(&answer));
                 tokio::spawn(async move {
                     let Ok((stream, shown)) = server.accept(stream).await else { return };
-                    let shown = shown.as_ref().and_then(Certificate::node).map(str::to_owned);
+                    let shown =
+                        shown.as_ref().and_then(|shown| shown.subject().requested_node()).map(str::to_owned);
                     let answer = move |question: Question| {
                         let asked = Asked { question, shown: shown.clone() };
                         let reply = answer(&asked);
@@ -90,6 +91,13 @@ impl Service {
         Self::start(&authority, &identity, move |asked| cloud(&answering, &broker, asked)).await
     }
 
+    /// A CloudCore that lets every node join.
+    pub(in crate::join) async fn of_cloud_core(authority: Arc<Authority>) -> Self {
+        let identity = server_identity(&authority);
+        let answering = Arc::clone(&authority);
+        Self::start(&authority, &identity, move |asked| cloud_core(&answering, asked)).await
+    }
+
     /// What was asked so far.
     pub(in crate::join) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
@@ -107,6 +115,31 @@ pub(in crate::join) fn server_identity(authority: &Authority) -> Identity {
 /// A token of the authority's cloud.
 pub(in crate::join) fn token(authority: &Authority) -> Token {
     format!("{}.head.claims.signature", authority.ca.fingerprint()).parse().unwrap()
+}
+
+/// What a CloudCore answers: a shown certificate counts before a token and must be that of the node in the header; the
+/// subject of the request is taken over.
+pub(in crate::join) fn cloud_core(authority: &Authority, asked: &Asked) -> Reply {
+    let question = &asked.question;
+    match question.path.as_str() {
+        "/ca.crt" => reply(200, authority.ca.der()),
+        "/edge.crt" => {
+            let node = question.header("nodename").unwrap_or_default();
+            let is_let_in = match &asked.shown {
+                Some(shown) => shown == node,
+                None => question.header("authorization") == Some("Bearer head.claims.signature"),
+            };
+            if !is_let_in {
+                return reply(
+                    401,
+                    "token validation failure, err: token has invalid claims: token is expired",
+                );
+            }
+            let (from, until) = (time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
+            reply(200, authority.sign(&question.body, &format!("system:node:{node}"), from, until))
+        }
+        _ => reply(404, "404: Page Not Found"),
+    }
 }
 
 /// What a cloud answers that lets every node join.

@@ -11,13 +11,12 @@ use rumqttc::v5::mqttbytes::v5::{
 };
 use rumqttc::v5::{MqttState, Request};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::reason;
-use super::stream::{Stream, failed, wrap};
 use super::wire::{self, FrameBuffer};
 use crate::link::handle::Shared;
+use crate::link::stream::Stream;
 use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
 
 /// Messages may come before the SUBACK that announces them; they are kept up to this many bytes.
@@ -26,7 +25,7 @@ const EARLY_BYTES: usize = 4 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection on which every subscription was granted.
-pub(super) struct Established {
+pub(in crate::link) struct Established {
     pub(super) stream: Box<dyn Stream>,
     pub(super) frames: FrameBuffer,
     pub(super) state: MqttState,
@@ -45,38 +44,8 @@ pub(super) async fn establish(
     introduction: &Introduction,
     shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
-    let attempt = async {
-        let stream = wrap(options, dial(options).await?, shared).await?;
-        handshake(options, introduction, stream).await
-    };
-    let established = timeout(options.connect_timeout, attempt)
-        .await
-        .map_err(|_| Cause::ConnectTimeout { peer: options.peer(), after: options.connect_timeout })??;
-    if let Some(tls) = &options.tls {
-        tls.worked();
-    }
-    Ok(established)
-}
-
-/// Resolves the name and tries its addresses, each with its share of the time.
-async fn dial(options: &LinkOptions) -> Result<TcpStream, Cause> {
-    let dns = |message: String| Cause::Dns { host: options.host.clone(), message };
-    let found = tokio::net::lookup_host((options.host.as_str(), options.port));
-    let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
-    let share = options.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-    let mut last = dns("it has no address".to_owned());
-    for address in addresses {
-        match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => {
-                // Frames are written whole; waiting for more to send would only delay them.
-                stream.set_nodelay(true).map_err(|e| failed(options, &e))?;
-                return Ok(stream);
-            }
-            Ok(Err(error)) => last = failed(options, &error),
-            Err(_) => last = Cause::ConnectTimeout { peer: options.peer(), after: share },
-        }
-    }
-    Err(last)
+    let target = options.target();
+    target.attempt(async { handshake(options, introduction, target.open(shared).await?).await }).await
 }
 
 async fn handshake(
@@ -236,7 +205,7 @@ impl Exchange<'_> {
         // Whoever refuses our certificate says so and closes; what it said may still be there to be read.
         match timeout(LAST_WORDS, self.receive()).await {
             Ok(Err(cause @ Cause::Tls { .. })) => Err(cause),
-            _ => Err(failed(self.options, &error)),
+            _ => Err(self.options.target().failed(&error)),
         }
     }
 
@@ -255,7 +224,7 @@ impl Exchange<'_> {
             match self.frames.fill(self.stream).await {
                 Ok(0) => return Err(Cause::Closed),
                 Ok(_) => {}
-                Err(error) => return Err(failed(self.options, &error)),
+                Err(error) => return Err(self.options.target().failed(&error)),
             }
         }
     }

@@ -9,28 +9,26 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{self, Packet};
 use rumqttc::v5::{Event, MqttState, Request};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 mod timing;
 
+use super::Mqtt;
 use super::connect::Established;
 use super::reason::{self, Taken};
-use super::stream::{Stream, failed};
 use super::wire::{self, FrameBuffer};
-use super::{End, Stop, Task};
 use crate::link::counters::add;
-use crate::link::handle::{Command, Shutdown, packet_size};
+use crate::link::handle::{Command, packet_size};
+use crate::link::stream::Stream;
+use crate::link::task::{End, Ending, LAST_WORDS, Stop, Task, hand_over};
 use crate::link::{Cause, LinkEvent, MAX_INFLIGHT, Publish};
 
 /// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it.
 const AHEAD: usize = 64 * 1024;
-/// How long the last bytes of a connection that ends in order may take.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection in use.
 pub(super) struct Session<'a> {
-    task: &'a mut Task,
+    task: &'a mut Task<Mqtt>,
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
     frames: FrameBuffer,
@@ -61,13 +59,6 @@ pub(super) struct Session<'a> {
     ending: Option<Ending>,
 }
 
-/// An orderly end under way.
-struct Ending {
-    shutdown: Shutdown,
-    deadline: Instant,
-    farewell_queued: bool,
-}
-
 /// Which of the things the loop waits for came true.
 enum Wake {
     Command(Option<Command>),
@@ -81,7 +72,7 @@ enum Wake {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        task: &'a mut Task,
+        task: &'a mut Task<Mqtt>,
         made: Established,
         first: LinkEvent,
         greetings: Vec<Publish>,
@@ -208,7 +199,7 @@ impl<'a> Session<'a> {
             Packet::PingResp(_) | Packet::Disconnect(_) => {}
             _ => return Err(Cause::Protocol { detail: "a packet that makes no sense here".to_owned() }),
         }
-        let client_id = &self.task.options.client_id;
+        let client_id = &self.task.protocol.options.client_id;
         let answer = self.state.handle_incoming_packet(packet).map_err(|e| reason::of_state(e, client_id))?;
         if let Some(answer) = answer {
             self.encode(&answer)?;
@@ -230,10 +221,10 @@ impl<'a> Session<'a> {
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
             return Err(Cause::Protocol { detail: "a topic that is not UTF-8".to_owned() });
         };
-        if self.task.options.own_topic.as_deref() == Some(topic) {
-            if self.task.rival.found(&publish.payload) {
+        if self.task.protocol.options.own_topic.as_deref() == Some(topic) {
+            if self.task.protocol.rival.found(&publish.payload) {
                 add(&self.task.shared.counters.rivals, 1);
-                let client_id = &self.task.options.client_id;
+                let client_id = &self.task.protocol.options.client_id;
                 tracing::warn!(%client_id, topic, "another client uses the same id");
             }
             return Ok(None);
@@ -266,13 +257,8 @@ impl<'a> Session<'a> {
 
     /// Hands an event on at once if there is room, and else keeps it and stops reading.
     fn emit(&mut self, event: LinkEvent) {
-        match self.task.events.try_send(event) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(event) | mpsc::error::TrySendError::Closed(event)) => {
-                self.pending = Some(event);
-                self.stalled = Instant::now();
-            }
-        }
+        self.pending = self.task.offer(event);
+        self.stalled = Instant::now();
     }
 
     fn may_send(&self) -> bool {
@@ -286,10 +272,7 @@ impl<'a> Session<'a> {
             match next {
                 Some(publish) => self.send(publish)?,
                 None => match &mut self.ending {
-                    Some(ending) if !ending.farewell_queued => {
-                        ending.farewell_queued = true;
-                        self.urgent = std::mem::take(&mut ending.shutdown.farewell).into();
-                    }
+                    Some(ending) if !ending.farewell_queued => self.urgent = ending.farewell(),
                     _ => return Ok(()),
                 },
             }
@@ -309,13 +292,13 @@ impl<'a> Session<'a> {
             }
             return Ok(());
         }
-        if self.task.options.own_topic.as_deref() == Some(publish.topic.as_str()) {
-            self.task.rival.wrote(&publish.payload);
+        if self.task.protocol.options.own_topic.as_deref() == Some(publish.topic.as_str()) {
+            self.task.protocol.rival.wrote(&publish.payload);
         }
         let mut message =
             v5::Publish::new(publish.topic.as_str(), QoS::AtLeastOnce, Bytes::from(publish.payload), None);
         message.retain = publish.retain;
-        let client_id = &self.task.options.client_id;
+        let client_id = &self.task.protocol.options.client_id;
         let packet = self
             .state
             .handle_outgoing_packet(Request::Publish(message))
@@ -346,12 +329,12 @@ impl<'a> Session<'a> {
         match command {
             None => Err(End::Stop(Stop::Abandoned)),
             Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
+            Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
             // The first one counts; a second asker learns that by his channel.
             Some(Command::Shutdown(_)) if self.ending.is_some() => Ok(()),
             Some(Command::Shutdown(shutdown)) => {
-                let deadline = Instant::now() + shutdown.within;
                 self.task.shared.queue.close();
-                self.ending = Some(Ending { shutdown, deadline, farewell_queued: false });
+                self.ending = Some(Ending::new(shutdown));
                 Ok(())
             }
         }
@@ -378,7 +361,7 @@ impl<'a> Session<'a> {
         loop {
             while let Ok(Some(packet)) = self.frames.next() {
                 if let Packet::Disconnect(disconnect) = packet {
-                    return Some(reason::of_disconnect(&disconnect, &self.task.options.client_id));
+                    return Some(reason::of_disconnect(&disconnect, &self.task.protocol.options.client_id));
                 }
             }
             match self.frames.fill(&mut self.reader).await {
@@ -403,7 +386,7 @@ impl<'a> Session<'a> {
     }
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| failed(&self.task.options, &error))?;
+        let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
         let now = Instant::now();
         self.progress = now;
         if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
@@ -414,22 +397,13 @@ impl<'a> Session<'a> {
     }
 
     fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| failed(&self.task.options, &error))?;
+        let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
         if count == 0 {
             return Err(Cause::Closed);
         }
         self.heard = Instant::now();
         Ok(())
     }
-}
-
-/// Hands the pending event over; `false` when nobody will ever take it. Safe to cancel.
-async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Option<LinkEvent>) -> bool {
-    let Ok(permit) = events.reserve().await else { return false };
-    if let Some(event) = pending.take() {
-        permit.send(event);
-    }
-    true
 }
 
 /// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.

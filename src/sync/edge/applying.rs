@@ -19,6 +19,7 @@ pub(super) struct Applying {
     /// UID and version of the puts, to reject them all when the commit fails.
     versions: Vec<(Uid, ResourceVersion)>,
     rejected: Vec<Rejected>,
+    receipt: u64,
 }
 
 impl EdgeMachine {
@@ -27,7 +28,7 @@ impl EdgeMachine {
             return self.foreign(now);
         }
         self.link_progress(now);
-        self.apply(objects.changes, objects.rejected);
+        self.apply(objects.changes, objects.rejected, objects.receipt);
     }
 
     pub(super) fn part(&mut self, now: Now, part: Part) {
@@ -42,7 +43,7 @@ impl EdgeMachine {
                 let at = self.totals.revision;
                 self.report(Report { from: at, to: at, receiving: Some(uid), ..Report::default() });
             }
-            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected]),
+            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected], 0),
             Assembled::Message(text) => {
                 let change = serde_json::from_str::<Message<'_>>(&text)
                     .map_err(|error| Rejected {
@@ -56,14 +57,14 @@ impl EdgeMachine {
                         message.to_change(&mut Interner::default(), self.config.max_object as usize)
                     });
                 match change {
-                    Ok(change) => self.apply(vec![change], Vec::new()),
-                    Err(rejected) => self.apply(Vec::new(), vec![rejected]),
+                    Ok(change) => self.apply(vec![change], Vec::new(), 0),
+                    Err(rejected) => self.apply(Vec::new(), vec![rejected], 0),
                 }
             }
         }
     }
 
-    fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>) {
+    fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
         let Phase::Live { session, .. } = &self.phase else { return };
         let versions = changes
             .iter()
@@ -77,11 +78,11 @@ impl EdgeMachine {
         #[cfg(test)]
         let early = crate::sync::fault::planted(crate::sync::fault::Fault::AckBeforeCommit)
             .then(|| crate::sync::fault::observe_early(&changes));
-        self.applying.push_back(Applying { token, session: session.clone(), versions, rejected });
+        self.applying.push_back(Applying { token, session: session.clone(), versions, rejected, receipt });
         self.effects.push_back(EdgeEffect::Apply { token, changes });
         #[cfg(test)]
         if let Some(applied) = early {
-            self.report_applied(self.totals.revision, self.totals.revision, applied);
+            self.report_applied(self.totals.revision, self.totals.revision, applied, receipt);
         }
     }
 
@@ -125,15 +126,16 @@ impl EdgeMachine {
             self.effects.push_back(EdgeEffect::Notice(EdgeNotice::Rejected(rejected.clone())));
         }
         if self.is_live(&applying.session) {
-            self.report_applied(from, self.totals.revision, applied);
+            self.report_applied(from, self.totals.revision, applied, applying.receipt);
             self.arm_repeat(now);
         } else if matches!(self.phase, Phase::Settling) {
             self.settle(now, random, 0);
         }
     }
 
-    fn report_applied(&mut self, from: u64, to: u64, applied: Applied) {
+    fn report_applied(&mut self, from: u64, to: u64, applied: Applied, receipt: u64) {
         let (objects, removed) = split(applied.observed, |observed| (observed.uid, observed.version, None));
-        self.report(Report { from, to, objects, removed, rejected: applied.rejected, ..Report::default() });
+        let rejected = applied.rejected;
+        self.report(Report { from, to, objects, removed, rejected, receipt, ..Report::default() });
     }
 }

@@ -19,10 +19,10 @@ pub(super) use outbox::{Outbox, Thing};
 
 /// SplitMix64: small, seeded, good enough.
 #[derive(Clone)]
-pub(super) struct Random(pub(super) u64);
+pub(in crate::sync) struct Random(pub(in crate::sync) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(in crate::sync) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,11 +30,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(in crate::sync) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    pub(super) fn percent(&mut self, p: u64) -> bool {
+    pub(in crate::sync) fn percent(&mut self, p: u64) -> bool {
         self.below(100) < p
     }
 }
@@ -67,11 +67,11 @@ struct Row {
 
 /// The edge's database: what is committed.
 #[derive(Clone)]
-pub(super) struct EdgeDb {
+pub(in crate::sync) struct EdgeDb {
     rows: BTreeMap<Uid, Row>,
     tombstones: BTreeMap<u64, (Uid, ObjectKey)>,
     totals: Totals,
-    pub(super) confirmed: u64,
+    pub(in crate::sync) confirmed: u64,
     pub(super) incarnation: Option<String>,
     pub(super) outbox: Outbox,
     /// Everything that was ever committed in this file: what may be reported.
@@ -128,7 +128,7 @@ impl Rows for Transaction<'_> {
 }
 
 impl EdgeDb {
-    pub(super) fn new(epoch: u64) -> Self {
+    pub(in crate::sync) fn new(epoch: u64) -> Self {
         Self {
             rows: BTreeMap::new(),
             tombstones: BTreeMap::new(),
@@ -141,16 +141,16 @@ impl EdgeDb {
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(in crate::sync) fn totals(&self) -> Totals {
         self.unsaved.unwrap_or(self.totals)
     }
 
     /// A power cut: totals that the planted bug had not saved yet are gone.
-    pub(super) fn crash(&mut self) {
+    pub(in crate::sync) fn crash(&mut self) {
         self.unsaved = None;
     }
 
-    pub(super) fn apply(&mut self, changes: &[Change]) -> Result<Commit, String> {
+    pub(in crate::sync) fn apply(&mut self, changes: &[Change]) -> Result<Commit, String> {
         let mut allowed: HashSet<Uid> = HashSet::new();
         let mut supersedes = HashMap::new();
         for change in changes {
@@ -190,7 +190,7 @@ impl EdgeDb {
         }
     }
 
-    pub(super) fn changes(&self, after: u64, limit: usize) -> ChangesPage {
+    pub(in crate::sync) fn changes(&self, after: u64, limit: usize) -> ChangesPage {
         let rows = self.rows.iter().map(|(uid, row)| (row.revision, uid, Some(&row.version), &row.key));
         let gone = self.tombstones.iter().map(|(at, (uid, key))| (*at, uid, None, key));
         let mut all: Vec<_> = rows.chain(gone).filter(|(revision, ..)| *revision > after).collect();
@@ -234,21 +234,21 @@ impl EdgeDb {
         InventoryPage { entries: entries.into_iter().map(|(_, entry)| entry).collect(), next }
     }
 
-    pub(super) fn confirm(&mut self, revision: u64) {
+    pub(in crate::sync) fn confirm(&mut self, revision: u64) {
         self.confirmed = self.confirmed.max(revision);
         self.tombstones.retain(|at, _| *at > revision);
     }
 
-    pub(super) fn held(&self) -> BTreeMap<Uid, ResourceVersion> {
+    pub(in crate::sync) fn held(&self) -> BTreeMap<Uid, ResourceVersion> {
         self.rows.iter().map(|(uid, row)| (uid.clone(), row.version.clone())).collect()
     }
 
-    pub(super) fn ever_held(&self, uid: &Uid, version: &ResourceVersion) -> bool {
+    pub(in crate::sync) fn ever_held(&self, uid: &Uid, version: &ResourceVersion) -> bool {
         self.ever.contains(&(uid.clone(), version.clone()))
     }
 
     /// What is kept beside the rows must be what the rows say.
-    pub(super) fn check_totals(&self) -> Result<(), String> {
+    pub(in crate::sync) fn check_totals(&self) -> Result<(), String> {
         let mut digest = Digest::default();
         for (uid, row) in &self.rows {
             digest.add(self.totals.epoch, uid, &row.version);

@@ -6,7 +6,8 @@ use rumqttc::v5::Request;
 
 use super::Session;
 use crate::link::Cause;
-use crate::link::mqtt::{End, reason};
+use crate::link::mqtt::reason;
+use crate::link::task::End;
 
 impl Session<'_> {
     /// Whether we have stopped reading of our own accord; then silence proves nothing.
@@ -26,7 +27,7 @@ impl Session<'_> {
 
     /// When something has to be done if nothing happens before.
     pub(super) fn next_deadline(&self) -> Instant {
-        let keepalive = self.task.options.keepalive;
+        let keepalive = self.task.protocol.options.keepalive;
         let mut next = self.ping_at();
         if !self.is_deaf() {
             next = next.min(self.heard + keepalive);
@@ -42,7 +43,7 @@ impl Session<'_> {
 
     /// Does what is due.
     pub(super) fn on_time(&mut self, now: Instant) -> Result<(), End> {
-        let keepalive = self.task.options.keepalive;
+        let keepalive = self.task.protocol.options.keepalive;
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
             return Err(self.ended(false));
         }
@@ -62,7 +63,7 @@ impl Session<'_> {
 
     fn ping(&mut self) -> Result<(), Cause> {
         self.state.await_pingresp = false;
-        let client_id = &self.task.options.client_id;
+        let client_id = &self.task.protocol.options.client_id;
         let packet = self
             .state
             .handle_outgoing_packet(Request::PingReq)

@@ -1,0 +1,327 @@
+//! The link to a CloudCore, with a peer that answers at once: what of KubeEdge's 150 to 230 messages a second is the
+//! edge's share. One message is under way at a time, as CloudCore does it, over TLS with certificates on both sides.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use edgesync::api::{Address, Client};
+use futures::{SinkExt as _, StreamExt as _};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::processes::{cpu, edge_program, memory_peak, mib, proc_number, spawn, until, written};
+use crate::table::Table;
+
+/// Objects of each round.
+const OBJECTS: usize = 10_000;
+/// The length of a message with a ConfigMap, in bytes: as in the measurements of EdgeCore.
+const MESSAGE: usize = 869;
+/// How long it has to become idle.
+const SETTLE: Duration = Duration::from_secs(20);
+
+type Socket = WebSocketStream<tokio_rustls::server::TlsStream<TcpStream>>;
+
+/// What a round of messages came to.
+struct Round {
+    /// From a message to its acknowledgement, in milliseconds, sorted.
+    latencies: Vec<f64>,
+    time: Duration,
+}
+
+enum Command {
+    Push {
+        operation: &'static str,
+        version: u64,
+        done: oneshot::Sender<anyhow::Result<Round>>,
+    },
+    /// Closes the connection; gives the bytes of messages of the next one, up and down, once that is asked for.
+    Reconnect(oneshot::Sender<()>),
+    Carried(oneshot::Sender<(usize, usize)>),
+}
+
+/// A peer in a thread of its own.
+struct Peer {
+    address: SocketAddr,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Peer {
+    fn start(config: ServerConfig) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?;
+        let (commands, mut receiver) = mpsc::unbounded_channel();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        std::thread::spawn(move || {
+            runtime.block_on(async move {
+                let mut lease = None;
+                while let Ok((stream, _)) = listener.accept().await {
+                    // Whoever asks is told that nothing came of it.
+                    if let Err(error) = session(&acceptor, stream, &mut receiver, &mut lease).await {
+                        eprintln!("the peer: {error:#}");
+                    }
+                    if receiver.is_closed() {
+                        return;
+                    }
+                }
+            });
+        });
+        Ok(Self { address, commands })
+    }
+
+    fn push(&self, operation: &'static str, version: u64) -> anyhow::Result<Round> {
+        self.ask(|done| Command::Push { operation, version, done })?
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> anyhow::Result<T> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).ok().context("the peer has ended")?;
+        answered.blocking_recv().context("the connection broke")
+    }
+}
+
+/// The bytes of messages of one connection, up and down, and the Lease, which outlives it.
+#[derive(Default)]
+struct Carried(usize, usize, Option<Value>);
+
+async fn session(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+    lease: &mut Option<Value>,
+) -> anyhow::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut socket = tokio_tungstenite::accept_async(acceptor.accept(stream).await?).await?;
+    let mut carried = Carried(0, 0, lease.take());
+    loop {
+        tokio::select! {
+            message = socket.next() => match message {
+                Some(message) => {
+                    take(&mut socket, &mut carried, message?).await?;
+                    lease.clone_from(&carried.2);
+                }
+                None => return Ok(()),
+            },
+            command = commands.recv() => match command {
+                Some(Command::Push { operation, version, done }) => {
+                    let _ = done.send(push(&mut socket, &mut carried, operation, version).await);
+                }
+                Some(Command::Reconnect(done)) => {
+                    lease.clone_from(&carried.2);
+                    let _ = done.send(());
+                    return Ok(());
+                }
+                Some(Command::Carried(answer)) => _ = answer.send((carried.0, carried.1)),
+                None => return Ok(()),
+            },
+        }
+    }
+}
+
+/// Sends one object after the other, each when the one before was acknowledged.
+async fn push(
+    socket: &mut Socket,
+    carried: &mut Carried,
+    operation: &str,
+    version: u64,
+) -> anyhow::Result<Round> {
+    let mut latencies = Vec::with_capacity(OBJECTS);
+    let start = Instant::now();
+    for number in 0..OBJECTS {
+        let id = format!("00000000-0000-4000-8000-{:012x}", version * 1_000_000 + number as u64);
+        let text = config_map(&id, operation, number, version);
+        carried.1 += text.len();
+        let sent = Instant::now();
+        socket.send(Message::text(text)).await?;
+        loop {
+            let message = socket.next().await.context("the agent has hung up")??;
+            if take(socket, carried, message).await?.is_some_and(|parent| parent == id) {
+                break;
+            }
+        }
+        latencies.push(sent.elapsed().as_secs_f64() * 1000.0);
+    }
+    let time = start.elapsed();
+    latencies.sort_by(f64::total_cmp);
+    Ok(Round { latencies, time })
+}
+
+fn config_map(id: &str, operation: &str, number: usize, version: u64) -> String {
+    let resource_version = (version * 100_000 + number as u64).to_string();
+    let message = |filler: &str| {
+        let content = json!({
+            "kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {
+                "name": format!("settings-{number:06}"), "namespace": "plant",
+                "uid": format!("00000000-0000-4000-9000-{number:012x}"), "resourceVersion": resource_version,
+                "creationTimestamp": "2026-11-21T01:40:24Z",
+            },
+            "data": { "station.properties": filler, "version": version.to_string() },
+        });
+        json!({
+            "header": { "msg_id": id, "timestamp": 1_795_225_224_439_u64, "resourceversion": resource_version },
+            "route": {
+                "source": "edgecontroller", "group": "resource", "operation": operation,
+                "resource": format!("plant/configmap/settings-{number:06}"),
+            },
+            "content": content,
+        })
+        .to_string()
+    };
+    let filler: String =
+        (0..).map(|at| char::from(b'a' + ((number + at * 7) % 26) as u8)).take(MESSAGE).collect();
+    let rest = MESSAGE.saturating_sub(message("").len() + 1);
+    message(&filler[..rest]) + "\n"
+}
+
+/// Answers as CloudCore does what a node asks and writes for itself; gives the message that an acknowledgement is for.
+async fn take(
+    socket: &mut Socket,
+    carried: &mut Carried,
+    message: Message,
+) -> anyhow::Result<Option<String>> {
+    let Message::Text(text) = message else { return Ok(None) };
+    carried.0 += text.len();
+    let message: Value = serde_json::from_str(text.as_str())?;
+    let field = |part: &str, name: &str| message[part][name].as_str().unwrap_or_default().to_owned();
+    let (operation, resource) = (field("route", "operation"), field("route", "resource"));
+    if operation == "response" {
+        return Ok(Some(field("header", "parent_msg_id")));
+    }
+    let kind = resource.split('/').nth(1).unwrap_or_default();
+    let mut object = message["content"].clone();
+    let content = match (kind, operation.as_str()) {
+        ("lease", "query") if carried.2.is_some() => json!({ "Object": carried.2, "Err": null }),
+        ("lease", "query") => json!({ "Object": null, "Err": { "ErrStatus": {
+            "metadata": {}, "status": "Failure", "message": "not found", "reason": "NotFound", "code": 404,
+        } } }),
+        ("lease" | "node", _) => {
+            object["metadata"]["uid"] = json!("5b0e5bd3-2f3e-4a43-9a35-5d0a6f6a7f10");
+            object["metadata"]["resourceVersion"] = json!("1");
+            if kind == "lease" {
+                carried.2 = Some(object.clone());
+            }
+            json!({ "Object": object, "Err": null })
+        }
+        ("nodepatch", _) => json!({ "Object": { "metadata": {
+            "name": "edge-1", "uid": "5b0e5bd3-2f3e-4a43-9a35-5d0a6f6a7f10", "resourceVersion": "1",
+        } }, "Err": null }),
+        _ => return Ok(None),
+    };
+    let answer = json!({
+        "header": {
+            "msg_id": uuid::Uuid::new_v4().to_string(), "parent_msg_id": message["header"]["msg_id"],
+            "timestamp": 1_795_225_224_439_u64,
+        },
+        "route": { "source": "edgecontroller", "group": "resource", "operation": "response", "resource": resource },
+        "content": content,
+    });
+    let text = answer.to_string() + "\n";
+    carried.1 += text.len();
+    socket.send(Message::text(text)).await?;
+    Ok(None)
+}
+
+/// A CA, the peer's side of TLS, and the identity of the node as `edgesync join` would have written it.
+fn certificates(identity: &Path) -> anyhow::Result<ServerConfig> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "KubeEdge");
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    let server_key = KeyPair::generate()?;
+    let server = CertificateParams::new(vec!["127.0.0.1".to_owned()])?.signed_by(&server_key, &ca)?;
+    let node_key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, "system:node:edge-1");
+    let node = params.signed_by(&node_key, &ca)?;
+    std::fs::create_dir(identity)?;
+    std::fs::write(identity.join("ca.crt"), ca.pem())?;
+    std::fs::write(identity.join("node.pem"), node_key.serialize_pem() + &node.pem())?;
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.der().clone())?;
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(server_key.serialize_der()));
+    Ok(ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(clients)
+        .with_single_cert(vec![server.der().clone()], key)?)
+}
+
+/// Inserts, updates, memory, disk, and a reconnect.
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    edge_program();
+    let directory = tempfile::tempdir()?;
+    let root = directory.path();
+    let peer = Peer::start(certificates(&root.join("identity"))?)?;
+    let config = root.join("edge.toml");
+    std::fs::write(&config, configuration(root, &format!("wss://{}", peer.address)))?;
+    let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = || -> Option<Value> {
+        let client = Client::new(Address::Unix(root.join("edge.sock")));
+        runtime.block_on(client.get("/edgesync/v1/status")).ok()
+    };
+    let in_sync = |connections: u64| {
+        until("the node is in sync", || {
+            let status = status()?;
+            let connected = status["link"]["connections"].as_u64()? >= connections;
+            (connected && status["sync"]["inSync"] == true).then_some(())
+        })
+    };
+    in_sync(1)?;
+    for (operation, version, edgecore) in
+        [("insert", 1, "145 (its rate limit lifted)"), ("update", 2, "182–186")]
+    {
+        let (bytes, used) = (written(&agent), cpu(&agent));
+        let round = peer.push(operation, version)?;
+        let rate = OBJECTS as f64 / round.time.as_secs_f64();
+        let what =
+            format!("CloudCore that answers at once: {operation}s stored and acknowledged, one at a time");
+        table.figure(&what, format!("{rate:.0}/s (EdgeCore: {edgecore})"));
+        let (p50, p95) = (round.latencies[OBJECTS / 2], round.latencies[OBJECTS * 95 / 100]);
+        table.figure("  message to acknowledgement, p50 / p95", format!("{p50:.2} / {p95:.2} ms"));
+        let each = (written(&agent) - bytes) as f64 / OBJECTS as f64 / 1000.0;
+        table.figure("  written to disk per object", format!("{each:.1} KB (EdgeCore: 65)"));
+        let spent = (cpu(&agent) - used).as_secs_f64() * 1000.0 / OBJECTS as f64;
+        table.figure("  agent CPU per object", format!("{spent:.3} ms (EdgeCore: 0.75)"));
+    }
+    table.figure("  agent RSS, peak", mib(memory_peak(&agent) / 1024));
+    std::thread::park_timeout(SETTLE);
+    table.figure(
+        "agent RSS, idle with 10,000 objects, CloudCore over TLS",
+        format!("{} (EdgeCore: 80)", mib(proc_number(&agent, "status", "VmRSS:"))),
+    );
+    peer.ask(Command::Reconnect)?;
+    in_sync(2)?;
+    let (up, down) = peer.ask(Command::Carried)?;
+    table.figure(
+        "reconnect to CloudCore, nothing changed: messages up + down",
+        format!("{up} + {down} bytes (EdgeCore: 720 + 129)"),
+    );
+    Ok(())
+}
+
+/// The configuration of an agent whose files are all in one directory.
+fn configuration(root: &Path, url: &str) -> String {
+    format!(
+        "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n\
+         [link]\ntype = \"kubeedge\"\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\
+         [kubeedge]\nurl = \"{url}\"\n[identity]\ndirectory = \"{0}/identity\"\n\
+         [api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+        root.display()
+    )
+}

@@ -1,0 +1,90 @@
+//! Pages of the store for the machine.
+
+use tokio::task::JoinHandle;
+
+use super::Driver;
+use crate::store::StoreError;
+use crate::store::edge::{self, EdgeStore, InventoryCursor};
+use crate::sync::change::ObjectRef;
+use crate::sync::digest::Buckets;
+use crate::sync::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
+use crate::sync::replica::Totals;
+
+/// The answer to a read that the machine asked for.
+pub(super) enum Page {
+    Changes(Result<edge::Changes, StoreError>),
+    Buckets(Result<(Totals, Buckets), StoreError>),
+    Inventory(Result<edge::Inventory, StoreError>),
+}
+
+/// Begins to read what the machine asks for; none if that is nothing to read.
+pub(super) fn read(store: EdgeStore, effect: &EdgeEffect) -> Option<JoinHandle<Page>> {
+    let task = match *effect {
+        EdgeEffect::ReadChanges { after, limit } => {
+            tokio::spawn(async move { Page::Changes(store.changes(after, limit).await) })
+        }
+        EdgeEffect::ReadBuckets => tokio::spawn(async move { Page::Buckets(store.buckets().await) }),
+        EdgeEffect::ReadInventory { buckets, cursor, limit } => {
+            let cursor = InventoryCursor::from_number(cursor);
+            tokio::spawn(async move { Page::Inventory(store.inventory(buckets, cursor, limit).await) })
+        }
+        _ => return None,
+    };
+    Some(task)
+}
+
+impl Driver {
+    pub(super) fn page_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
+        self.reading = None;
+        let now = self.now();
+        match page {
+            Ok(Page::Changes(Ok(changes))) => {
+                let edge::Changes { from, to, entries, .. } = changes;
+                let entries = entries.into_iter().map(entry).collect();
+                self.machine.changes_read(now, ChangesPage { from, to, entries });
+            }
+            Ok(Page::Buckets(Ok((totals, buckets)))) if buckets.fits(totals.digest) => {
+                self.machine.buckets_read(&buckets);
+            }
+            Ok(Page::Buckets(Ok(_))) => {
+                // A row was damaged and then changed before anything noticed.
+                tracing::error!("the digest does not fit the rows: checking all of them");
+                self.machine.read_failed(now);
+                let store = self.store.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = store.check().await {
+                        tracing::error!(%error, "the rows could not be checked");
+                    }
+                });
+            }
+            Ok(Page::Inventory(Ok(page))) => {
+                let next = page.next.map(InventoryCursor::number);
+                let entries = page.entries.into_iter().map(entry).collect();
+                self.machine.inventory_read(now, InventoryPage { entries, next });
+            }
+            Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
+                tracing::warn!(%error, "the store cannot be read");
+                self.machine.read_failed(now);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a read of the store ended early");
+                self.machine.read_failed(now);
+            }
+        }
+    }
+}
+
+fn entry(entry: edge::Entry) -> Entry {
+    let edge::Entry { uid, version, object, .. } = entry;
+    Entry { uid, version, object: object_ref(object) }
+}
+
+/// Which object a row is about.
+pub(super) fn object_ref(object: edge::ObjectRef) -> ObjectRef {
+    ObjectRef {
+        api_version: object.resource.api_version().into(),
+        kind: object.resource.kind.as_str().into(),
+        namespace: object.namespace.into(),
+        name: object.name.into(),
+    }
+}

@@ -1,0 +1,254 @@
+//! What lies between the machine and the link: topics and frames of MQTT, or the bridge to a CloudCore. The loop is the
+//! same for both.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::cloud_core::CloudCore;
+use super::{Driver, random};
+use crate::agent::events::{Regarding, Why};
+use crate::agent::presence::Presence;
+use crate::agent::traffic::Direction;
+use crate::config::LinkType;
+use crate::config::edge::Config;
+use crate::link::kubeedge::TEXT;
+use crate::link::{Cause, LinkEvent, Publish, PublishError, Topics};
+use crate::store::edge::EdgeStore;
+use crate::sync::change::Change;
+use crate::sync::frame::{Objects, Up};
+use crate::sync::kubeedge::Bridge;
+
+/// See the module.
+pub(in crate::agent) enum Wire {
+    /// Frames on the topics of a broker.
+    Mqtt(Topics),
+    /// Messages of KubeEdge.
+    KubeEdge(Box<CloudCore>),
+}
+
+/// A message for which the link had no room.
+pub(super) struct Waiting {
+    /// The name of its type, for the meter.
+    pub(super) name: &'static str,
+    pub(super) topic: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What the link is doing, for the status.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LinkState {
+    pub(super) connected: bool,
+    /// Whether the node has been in sync on this connection.
+    pub(super) was_in_sync: bool,
+    pub(super) since: Option<Timestamp>,
+    pub(super) cause: Option<String>,
+    pub(super) retry_in: Duration,
+    pub(super) reconnects: u64,
+}
+
+impl Wire {
+    /// A wire to the CloudCore of the configuration, which knows what is wanted of what the store holds.
+    pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
+        let mut bridge = Bridge::new(super::cloud_core::bridge_config(config));
+        if let Err(error) = super::cloud_core::remember(&mut bridge, config, store).await {
+            // The next walk over what is held finds it.
+            tracing::warn!(%error, "what the Pods held here reference cannot be read");
+        }
+        Self::KubeEdge(Box::new(CloudCore::new(bridge)))
+    }
+
+    /// What is published before the link ends.
+    pub(in crate::agent) fn farewell(&self, node: &str) -> Vec<Publish> {
+        match self {
+            Self::Mqtt(topics) => vec![Presence::farewell(topics, node)],
+            Self::KubeEdge(_) => Vec::new(),
+        }
+    }
+
+    /// What the node is connected to, in messages.
+    pub(super) fn peer(&self) -> &'static str {
+        match self {
+            Self::Mqtt(_) => "the broker",
+            Self::KubeEdge(_) => "CloudCore",
+        }
+    }
+
+    /// What it means that the link is there and the cloud says nothing.
+    pub(super) fn silence(&self) -> &'static str {
+        match self {
+            Self::Mqtt(_) => "the broker answers, the cloud does not",
+            Self::KubeEdge(_) => "CloudCore has accepted the connection, and answers nothing",
+        }
+    }
+
+    /// What a verification says that did not end in time.
+    pub(super) fn doubt(&self) -> &'static str {
+        match self {
+            Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
+            Self::KubeEdge(_) => {
+                "not everything was compared within two minutes: it goes on, and 'edgesync status' shows how far it is"
+            }
+        }
+    }
+
+    pub(super) fn link_type(&self) -> LinkType {
+        match self {
+            Self::Mqtt(_) => LinkType::Mqtt,
+            Self::KubeEdge(_) => LinkType::KubeEdge,
+        }
+    }
+
+    pub(super) fn cloud_core(&self) -> Option<&CloudCore> {
+        match self {
+            Self::Mqtt(_) => None,
+            Self::KubeEdge(cloud_core) => Some(cloud_core),
+        }
+    }
+
+    pub(super) fn cloud_core_mut(&mut self) -> Option<&mut CloudCore> {
+        match self {
+            Self::Mqtt(_) => None,
+            Self::KubeEdge(cloud_core) => Some(cloud_core),
+        }
+    }
+}
+
+impl Driver {
+    pub(super) fn heard(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Connected { .. } => self.link_up(),
+            LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
+            LinkEvent::NotTaken { topic, code, reason } => {
+                tracing::warn!(topic, code, reason, "the broker did not take a message");
+            }
+            LinkEvent::Message { topic, payload, .. } => match &self.wire {
+                Wire::Mqtt(_) => self.heard_on(&topic, &payload),
+                Wire::KubeEdge(_) => self.heard_cloud_core(&topic, &payload),
+            },
+        }
+    }
+
+    fn link_up(&mut self) {
+        self.link_state = LinkState {
+            connected: true,
+            since: Some(Timestamp::now()),
+            reconnects: self.link_state.reconnects + 1,
+            ..LinkState::default()
+        };
+        let limit = match &self.wire {
+            Wire::Mqtt(topics) => {
+                (self.cloud_boot, self.cloud_online) = (None, None);
+                tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
+                self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.link.max_payload(&topics.up(&self.node))
+            }
+            Wire::KubeEdge(_) => self.link.max_payload(TEXT),
+        };
+        tracing::info!(peer = self.peer, limit, "connected");
+        self.look_soon();
+        if let Some(identity) = &self.identity {
+            identity.connected();
+        }
+        let at = self.moment();
+        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+            cloud_core.bridge.connected(at, random());
+        }
+        self.machine.connected(at.now, limit, random());
+    }
+
+    fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
+        if self.link_state.connected {
+            tracing::warn!(peer = self.peer, %cause, ?retry_in, "the connection is lost");
+        } else {
+            tracing::info!(peer = self.peer, %cause, ?retry_in, "no connection");
+        }
+        self.link_state = LinkState {
+            connected: false,
+            since: Some(Timestamp::now()),
+            cause: Some(cause.to_string()),
+            retry_in,
+            ..self.link_state
+        };
+        if matches!(cause, Cause::TakenOver { .. }) {
+            self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
+        }
+        self.waiting = None;
+        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+            cloud_core.disconnected();
+        }
+        self.machine.disconnected();
+    }
+
+    /// Whether another event may be taken from the link: what the last ones have led to is taken care of.
+    pub(super) fn wants_event(&self) -> bool {
+        self.machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
+    }
+
+    /// Objects are on their way to the machine.
+    pub(super) fn note_objects(&mut self, objects: &Objects) {
+        for change in &objects.changes {
+            if let Change::Put(put) = change {
+                let bytes = put.body.get().len();
+                self.upstream.meter.object(Direction::Down, &put.resource, bytes);
+                self.kinds.learn(&put.resource);
+                self.rejected.remove(&*put.uid);
+            }
+        }
+    }
+
+    /// Takes one step with what waits on either side. Gives whether there was one.
+    pub(super) fn move_one(&mut self) -> bool {
+        if let Some(waiting) = self.waiting.take() {
+            return self.publish(waiting);
+        }
+        match &self.wire {
+            Wire::Mqtt(_) => self.send_frame(),
+            Wire::KubeEdge(_) => self.move_cloud_core(),
+        }
+    }
+
+    /// Hands a message to the link, or keeps it while that has no room.
+    pub(super) fn publish(&mut self, message: Waiting) -> bool {
+        let Waiting { name, topic, bytes } = message;
+        let length = bytes.len();
+        match self.link.try_publish(&topic, bytes.clone(), false) {
+            Ok(()) => {
+                self.upstream.meter.frame(Direction::Up, name, length);
+                true
+            }
+            Err(PublishError::Full) => {
+                self.limits.link_queue += 1;
+                self.waiting = Some(Waiting { name, topic, bytes });
+                false
+            }
+            Err(PublishError::NotConnected) => false,
+            Err(error) => {
+                tracing::error!(%error, name, "a message does not fit the link");
+                true
+            }
+        }
+    }
+}
+
+pub(super) fn trace_frame(frame: &Up, bytes: usize) {
+    match frame {
+        Up::Hello(hello) => {
+            let (revision, count) = (hello.revision, hello.count);
+            tracing::debug!(session = hello.session, revision, count, bytes, "Hello");
+        }
+        Up::Report(report) => {
+            let (objects, removed, rejected) =
+                (report.objects.len(), report.removed.len(), report.rejected.len());
+            tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
+        }
+        Up::Lease(_) => tracing::trace!(bytes, "Lease"),
+        Up::Upload(upload) => {
+            let (lane, items) = (upload.lane.name(), upload.items.len());
+            tracing::debug!(lane, items, bytes, "Upload");
+        }
+        Up::Inventory(page) => {
+            tracing::debug!(page.page, objects = page.objects.len(), bytes, "Inventory");
+        }
+    }
+}

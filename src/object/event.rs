@@ -1,0 +1,44 @@
+//! Events have two forms, that of the core group and that of `events.k8s.io`, with the same fields under different
+//! names. To go from one to the other, fields swap their names, also where an object has both: that way nothing is ever
+//! lost, whatever else it holds. Pure.
+
+use serde_json::{Map, Value};
+
+use super::Object;
+
+/// The `apiVersion` under which Events are kept.
+pub const STORAGE: &str = "events.k8s.io/v1";
+
+/// The names of fields in the core group and in `events.k8s.io`.
+pub const PAIRS: [(&str, &str); 7] = [
+    ("message", "note"),
+    ("involvedObject", "regarding"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+    ("reportingComponent", "reportingController"),
+];
+
+/// Turns an Event of the core group into the form in which Events are kept. Others stay as they are.
+pub fn event_to_storage(event: &mut Object) {
+    if event.kind() == "Event" && event.api_version() == "v1" {
+        swap(event.fields_mut(), STORAGE);
+    }
+}
+
+/// Turns an Event as it is kept into the form of the core group. Others stay as they are.
+pub fn event_to_core(event: &mut Object) {
+    if event.kind() == "Event" && event.api_version() == STORAGE {
+        swap(event.fields_mut(), "v1");
+    }
+}
+
+fn swap(event: &mut Map<String, Value>, api_version: &str) {
+    event.insert("apiVersion".to_owned(), api_version.into());
+    for (core, new) in PAIRS {
+        let (from_core, from_new) = (event.remove(core), event.remove(new));
+        event.extend(from_core.map(|value| (new.to_owned(), value)));
+        event.extend(from_new.map(|value| (core.to_owned(), value)));
+    }
+}

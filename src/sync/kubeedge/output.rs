@@ -1,0 +1,60 @@
+//! What is polled from the bridge.
+
+use super::{Bridge, BridgeCounters, BridgeEffect, BridgeStatus, Phase, Sent, status};
+use crate::sync::frame::Received;
+use crate::sync::timing::{Now, earlier};
+
+impl Bridge {
+    /// When [`Bridge::tick`] wants to be called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Now> {
+        let asked = earlier(self.lease.deadline(), self.asking.deadline());
+        let upstream = earlier(self.uploads.deadline(), self.rounds.deadline());
+        let greeting = match self.phase {
+            Phase::Greeting { until, .. } if !self.early.is_empty() => Some(until),
+            _ => None,
+        };
+        let ending = self.endings.deadline().filter(|_| matches!(self.phase, Phase::Live));
+        let phase = earlier(greeting, earlier(ending, self.keepalive_at));
+        earlier(earlier(asked, upstream), phase)
+    }
+
+    /// The next message for CloudCore. To be called only when the link has room for it.
+    pub fn poll_message(&mut self) -> Option<Sent> {
+        self.desk.messages.pop_front()
+    }
+
+    /// Whether a message waits for the link.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        !self.desk.messages.is_empty()
+    }
+
+    /// The next frame for the edge machine. To be called only when that wants one.
+    pub fn poll_frame(&mut self) -> Option<Received> {
+        self.desk.frames.pop_front()
+    }
+
+    /// Whether a frame waits for the edge machine.
+    #[must_use]
+    pub fn has_frame(&self) -> bool {
+        !self.desk.frames.is_empty()
+    }
+
+    /// The next piece of work for the store, or news.
+    pub fn poll_effect(&mut self) -> Option<BridgeEffect> {
+        self.desk.effects.pop_front()
+    }
+
+    /// What the status shows of it.
+    #[must_use]
+    pub fn status(&self) -> BridgeStatus {
+        status::status(self)
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> BridgeCounters {
+        self.desk.counters
+    }
+}

@@ -1,0 +1,355 @@
+//! Rounds: comparing what is held with what CloudCore has, because CloudCore never asks.
+//!
+//! A round first lists what the dynamic controller can list (the watched kinds, the rules with `*`, the Pods of the
+//! node), page by page; then it walks over what is held: an object that a complete list does not have is removed, a
+//! ConfigMap or Secret that no list covers is asked for; last it asks for what is wanted and not held. An urgent round
+//! ([`RoundReason::is_urgent`]) goes as fast as CloudCore answers. Others have a budget: [`BURST`] questions at once, and
+//! then as many as it takes to have compared everything within `verify_interval`.
+//!
+//! A list is a statement about one moment: what is held in a newer version than that of the list stays.
+//!
+//! CloudCore does not survive the watch of a kind that the API server does not know, and hangs on one that it may not
+//! list. So a watch is asked for only after a list of the same key was approved; where no round lists it, one of a single
+//! item is asked for first.
+
+mod budget;
+mod list;
+mod scope;
+mod walk;
+mod watch;
+
+use std::time::Duration;
+
+use super::ask::Asking;
+use super::delivery::Delivery;
+use super::desk::Desk;
+use super::message::Incoming;
+use super::types::{BridgeConfig, BridgeNotice, DynamicController, HeldPage, RoundReason};
+use crate::sync::change::Change;
+use crate::sync::timing::{Now, earlier};
+
+use budget::Budget;
+use list::Listing;
+use scope::{Listed, Target};
+use walk::Walk;
+use watch::Watches;
+
+/// Questions that a round that is not urgent may put at once.
+pub(super) const BURST: u32 = 64;
+/// How long after a round in which a list has failed the next one begins, at least.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How often the dynamic controller is asked before it is believed to be silent.
+const ATTEMPTS: u32 = 2;
+
+/// Where a round stands.
+#[derive(Debug)]
+enum Stage {
+    /// Lists are asked for, one after the other.
+    Listing(Listing),
+    /// What is held is walked over.
+    Walking(Walk),
+    /// The last questions are under way.
+    Ending,
+}
+
+#[derive(Debug)]
+struct Round {
+    reason: RoundReason,
+    targets: Vec<Target>,
+    listed: Vec<Listed>,
+    stage: Stage,
+    /// Where the walk begins.
+    cursor: u64,
+    compared: u64,
+    differed: u64,
+    /// Whether the questions that a reconnect begins with are under way.
+    is_bursting: bool,
+    /// Whether a list has failed for a reason that passes.
+    is_incomplete: bool,
+}
+
+/// Items of a page of a list.
+#[derive(Debug)]
+struct Limit(u32);
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self(list::LIMIT)
+    }
+}
+
+/// A walk that the end of its session has interrupted.
+#[derive(Debug)]
+struct Interrupted {
+    cursor: u64,
+    compared: u64,
+    differed: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    round: Option<Round>,
+    /// A walk at a low rate that goes on in the next session.
+    interrupted: Option<Interrupted>,
+    /// What is wanted of the next round before it is due.
+    demanded: Option<RoundReason>,
+    next_at: Option<Now>,
+    watches: Watches,
+    budget: Budget,
+    /// Whether the round waits for a token of the budget.
+    waits: bool,
+    /// How many objects are held, about.
+    rows: u64,
+    pub(super) dynamic: DynamicController,
+    limit: Limit,
+    /// When, why, compared, differed.
+    pub(super) verified: Option<(i64, RoundReason, u64, u64)>,
+    /// Why an urgent round is owed: until it is over the database is not proven.
+    owed: Option<RoundReason>,
+    /// Whether a session is up, and the Lease was compared.
+    is_live: bool,
+    /// Whether that was so at any time.
+    is_known: bool,
+}
+
+impl Rounds {
+    /// A session begins, or rules have changed: asks for the watches, and begins a round (an urgent one that is under way
+    /// or demanded stays urgent). `rows` is how many objects are held.
+    pub(super) fn begin(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        asking: &mut Asking,
+        reason: RoundReason,
+        rows: u64,
+    ) {
+        (self.is_live, self.is_known, self.rows) = (true, true, rows);
+        let demanded = self.demanded.take();
+        let reason = if reason.is_urgent() { reason } else { self.owed.or(demanded).unwrap_or(reason) };
+        if matches!(reason, RoundReason::First | RoundReason::Lost) && self.owed.is_none() {
+            desk.notice(BridgeNotice::Refilling(reason));
+        }
+        self.start(desk, config, asking, reason);
+    }
+
+    fn start(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking, reason: RoundReason) {
+        let now = desk.at.now;
+        self.budget.pace(now, self.rows, config.verify_interval);
+        self.watches.want(scope::watched(config));
+        let interrupted = self.interrupted.take().filter(|_| reason == RoundReason::Reconnect);
+        let mut round = Round {
+            reason,
+            targets: scope::targets(config, reason),
+            listed: Vec::new(),
+            stage: Stage::Listing(Listing::default()),
+            cursor: 0,
+            compared: 0,
+            differed: 0,
+            is_bursting: reason == RoundReason::Reconnect,
+            is_incomplete: false,
+        };
+        if reason.is_urgent() {
+            self.owed = Some(reason);
+            asking.doubt();
+        }
+        match interrupted {
+            Some(Interrupted { cursor, compared, differed }) => {
+                (round.cursor, round.compared, round.differed) = (cursor, compared, differed);
+            }
+            None => asking.begin_walk(),
+        }
+        for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
+            asking.remember(&name);
+        }
+        if reason == RoundReason::Reconnect {
+            round.compared += asking.ask_for_missing(desk, config);
+            let asked = asking.ask_for_held(desk, config, self.budget.left(now));
+            self.budget.take(asked);
+            round.compared += u64::from(asked);
+            self.next_at = self.next_at.or(Some(now + config.verify_interval));
+        }
+        self.round = Some(round);
+    }
+
+    /// The connection is lost: an urgent round begins anew with the next session, whatever the Lease says then.
+    pub(super) fn pause(&mut self) {
+        (self.is_live, self.waits) = (false, false);
+        self.watches.forget();
+        if let Some(Round { stage: Stage::Listing(listing), .. }) = &self.round
+            && listing.is_asked()
+        {
+            // It may have been the page that was too much.
+            self.limit.0 = (self.limit.0 / 4).max(1);
+        }
+        let Some(round) = self.round.take().filter(|round| !round.reason.is_urgent()) else { return };
+        let Round { compared, differed, stage, cursor, .. } = round;
+        let cursor = match stage {
+            Stage::Listing(_) => cursor,
+            Stage::Walking(walk) => walk.cursor(),
+            Stage::Ending => return,
+        };
+        self.interrupted = Some(Interrupted { cursor, compared, differed });
+    }
+
+    /// A round for this reason begins at once, or with the next session.
+    pub(super) fn demand(&mut self, reason: RoundReason) {
+        self.demanded = Some(reason);
+    }
+
+    /// Whether the marker of the database may be written into the Lease: it was compared with the one that is there, and
+    /// no urgent round is owed.
+    pub(super) fn proves(&self) -> bool {
+        self.is_known && self.owed.is_none()
+    }
+
+    /// What is still to be done before the node is in sync: of urgent rounds, and of the first [`BURST`] after a reconnect.
+    pub(super) fn pending(&self, asking: &Asking) -> u64 {
+        match &self.round {
+            Some(round) if round.reason.is_urgent() => 1 + asking.open(),
+            Some(round) if round.is_bursting => asking.open(),
+            _ => 0,
+        }
+    }
+
+    /// An answer of the dynamic controller to a watch, or to a page of a list.
+    pub(super) fn answered(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        delivery: &mut Delivery,
+        asking: &mut Asking,
+        incoming: &Incoming<'_>,
+    ) {
+        if self.watches.answered(desk, incoming)
+            || self.list_answered(desk, config, delivery, asking, incoming)
+        {
+            self.dynamic = DynamicController::On;
+        }
+    }
+
+    /// What was asked for has changed so much.
+    pub(super) fn applied(&mut self, desk: &mut Desk, changes: u64) {
+        desk.counters.differed += changes;
+        if let Some(round) = &mut self.round {
+            round.differed += changes;
+        }
+    }
+
+    /// An object is going to be stored or removed.
+    pub(super) fn changed(&mut self, change: &Change) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.changed(match change {
+                Change::Put(put) => put.key(),
+                Change::Delete(delete) => delete.key.clone(),
+            });
+        }
+    }
+
+    /// A page of what is held.
+    pub(super) fn held_read(&mut self, page: HeldPage) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.read(page);
+        }
+    }
+
+    /// The rows could not be read.
+    pub(super) fn read_failed(&mut self, desk: &Desk, config: &BridgeConfig) {
+        if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
+            walk.failed(desk.at.now + config.answer_timeout);
+        }
+    }
+
+    /// Whether a round that is due may take the place of what is under way.
+    fn is_interruptible(&self) -> bool {
+        self.round.as_ref().is_none_or(|round| round.reason == RoundReason::Reconnect)
+    }
+
+    /// Gives up what was not answered, and begins a round that is due.
+    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking) {
+        let now = desk.at.now;
+        let in_vain = self.watches.tick(desk, config);
+        if self.list_tick(desk) || in_vain {
+            if self.dynamic != DynamicController::Silent {
+                desk.notice(BridgeNotice::DynamicControllerSilent);
+            }
+            self.dynamic = DynamicController::Silent;
+        }
+        if let Some(reason) = self.demanded.take() {
+            self.start(desk, config, asking, reason);
+        } else if self.is_interruptible() && self.next_at.is_some_and(|at| at <= now) {
+            self.next_at = None;
+            self.start(desk, config, asking, self.owed.unwrap_or(RoundReason::Routine));
+        }
+    }
+
+    /// Goes as far as it can without waiting.
+    pub(super) fn advance(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        delivery: &mut Delivery,
+        asking: &mut Asking,
+    ) {
+        if !self.is_live {
+            return;
+        }
+        self.waits = false;
+        self.watches.advance(desk, config);
+        while let Some(round) = &mut self.round {
+            if round.is_bursting && asking.open() == 0 {
+                round.is_bursting = false;
+            }
+            let goes_on = match &round.stage {
+                Stage::Listing(_) => self.list_on(desk, config, delivery),
+                Stage::Walking(_) => self.walk_on(desk, config, delivery, asking),
+                Stage::Ending => {
+                    if asking.open() == 0 && !delivery.has_compared() {
+                        self.finish(desk, config);
+                    }
+                    false
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+
+    fn finish(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+        let Some(Round { reason, compared, differed, is_incomplete, .. }) = self.round.take() else { return };
+        desk.counters.rounds += 1;
+        self.verified = Some((desk.at.wall, reason, compared, differed));
+        desk.notice(BridgeNotice::Verified { reason, compared, differed });
+        if is_incomplete {
+            self.next_at = Some(desk.at.now + config.retry_max.max(AGAIN));
+            return;
+        }
+        if reason.is_urgent() {
+            self.owed = None;
+        }
+        if reason != RoundReason::Reconnect || self.next_at.is_none() {
+            self.next_at = Some(desk.at.now + config.verify_interval);
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Now> {
+        if !self.is_live {
+            return None;
+        }
+        let stage = match self.round.as_ref().map(|round| &round.stage) {
+            Some(Stage::Listing(listing)) => listing.deadline(),
+            Some(Stage::Walking(walk)) => walk.deadline(),
+            Some(Stage::Ending) | None => None,
+        };
+        let token = self.waits.then(|| self.budget.next_at());
+        let next = self.next_at.filter(|_| self.is_interruptible());
+        let demanded = self.demanded.map(|_| Now::ZERO);
+        earlier(earlier(earlier(stage, token), earlier(next, demanded)), self.watches.deadline())
+    }
+
+    /// The round under way, and what it has compared.
+    pub(super) fn current(&self) -> Option<(RoundReason, u64)> {
+        self.round.as_ref().map(|round| (round.reason, round.compared))
+    }
+}

@@ -1,0 +1,237 @@
+//! The walk of a round over what is held: a page at a time, the next one when all of the last one is asked for, and no
+//! commit is under way that it would not show.
+
+use std::collections::VecDeque;
+
+use super::scope::Says;
+use super::{Round, Rounds, Stage};
+use crate::object::{ObjectKey, split_api_version};
+use crate::sync::change::{Change, Delete};
+use crate::sync::kubeedge::ask::{Asking, asked_name};
+use crate::sync::kubeedge::delivery::Delivery;
+use crate::sync::kubeedge::desk::Desk;
+use crate::sync::kubeedge::names::Name;
+use crate::sync::kubeedge::types::{BridgeConfig, BridgeEffect, HeldEntry, HeldPage};
+use crate::sync::timing::Now;
+
+/// Rows read at a time.
+const PAGE: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// Where the page begins that is at hand or being read.
+    cursor: u64,
+    page: VecDeque<HeldEntry>,
+    /// Where the next page begins.
+    next: Option<u64>,
+    is_reading: bool,
+    /// When rows that could not be read are read again.
+    retry_at: Option<Now>,
+    rows: u64,
+    /// What has changed since the page was asked for.
+    changed: Vec<ObjectKey>,
+}
+
+impl Walk {
+    pub(super) fn from(cursor: u64) -> Self {
+        Self {
+            cursor,
+            page: VecDeque::new(),
+            next: Some(cursor),
+            is_reading: false,
+            retry_at: None,
+            rows: 0,
+            changed: Vec::new(),
+        }
+    }
+
+    /// Where it may be taken up again.
+    pub(super) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    pub(super) fn read(&mut self, page: HeldPage) {
+        if !self.is_reading {
+            return;
+        }
+        self.is_reading = false;
+        self.rows += page.entries.len() as u64;
+        self.page = page.entries.into();
+        for key in std::mem::take(&mut self.changed) {
+            self.forget(&key);
+        }
+        // A page that leads nowhere must not be read for ever.
+        self.next = page.next.filter(|next| *next > self.cursor);
+    }
+
+    /// What has just come under the name of a ConfigMap or Secret is newer than the row at hand, and is compared by that.
+    /// All other rows say something in any case: a Pod what it references.
+    pub(super) fn changed(&mut self, key: ObjectKey) {
+        if !matches!(&*key.kind, "ConfigMap" | "Secret") {
+            return;
+        }
+        self.forget(&key);
+        if self.is_reading {
+            self.changed.push(key);
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.page.retain(|HeldEntry { object, .. }| {
+            (&*object.kind, &*object.namespace, &*object.name) != (&*key.kind, &*key.namespace, &*key.name)
+        });
+    }
+
+    pub(super) fn failed(&mut self, retry_at: Now) {
+        if self.is_reading {
+            self.is_reading = false;
+            self.changed.clear();
+            self.next = Some(self.cursor);
+            self.retry_at = Some(retry_at);
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.retry_at
+    }
+
+    /// Asks for the next page if there is one.
+    fn read_on(&mut self, desk: &mut Desk) -> bool {
+        let Some(cursor) = self.next.take() else { return false };
+        (self.cursor, self.is_reading, self.retry_at) = (cursor, true, None);
+        desk.effects.push_back(BridgeEffect::ReadHeld { cursor, limit: PAGE });
+        true
+    }
+}
+
+/// What is to be done about a row.
+enum Verdict {
+    Keep,
+    Remove,
+    Ask(Name),
+}
+
+fn name_of(entry: &HeldEntry) -> Option<Name> {
+    let object = &entry.object;
+    asked_name(&object.api_version, &object.kind, &object.namespace, &object.name)
+}
+
+fn delete(entry: &HeldEntry) -> Change {
+    let object = &entry.object;
+    let (group, _) = split_api_version(&object.api_version);
+    let key = ObjectKey {
+        group: group.into(),
+        kind: (&*object.kind).into(),
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    };
+    Change::Delete(Delete { uid: entry.uid.clone(), key })
+}
+
+impl Round {
+    fn judge(
+        &self,
+        config: &BridgeConfig,
+        asking: &Asking,
+        entry: &HeldEntry,
+        name: Option<&Name>,
+    ) -> Verdict {
+        let mut is_listed = false;
+        for listed in &self.listed {
+            match listed.says(entry) {
+                Says::Gone => return Verdict::Remove,
+                Says::Exists => is_listed = true,
+                Says::Nothing => {}
+            }
+        }
+        match name {
+            // Of a list only what is wanted was compared.
+            Some(name) if is_listed && asking.wants_name(config, name) => Verdict::Keep,
+            Some(name) if asking.is_compared(name) => Verdict::Keep,
+            Some(name) => Verdict::Ask(name.clone()),
+            None => Verdict::Keep,
+        }
+    }
+}
+
+impl Rounds {
+    /// Goes on with the walk. Returns whether it is over.
+    pub(super) fn walk_on(
+        &mut self,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        delivery: &mut Delivery,
+        asking: &mut Asking,
+    ) -> bool {
+        let Some(mut round) = self.round.take() else { return false };
+        let is_over = self.walk_page(&mut round, desk, config, delivery, asking);
+        if is_over {
+            asking.sweep(config);
+            round.compared += asking.ask_for_missing(desk, config);
+            round.stage = Stage::Ending;
+        }
+        self.round = Some(round);
+        is_over
+    }
+
+    fn walk_page(
+        &mut self,
+        round: &mut Round,
+        desk: &mut Desk,
+        config: &BridgeConfig,
+        delivery: &mut Delivery,
+        asking: &mut Asking,
+    ) -> bool {
+        let now = desk.at.now;
+        let is_paced = !round.reason.is_urgent();
+        let mut removed = Vec::new();
+        let mut page = match &mut round.stage {
+            Stage::Walking(walk) => std::mem::take(&mut walk.page),
+            Stage::Listing(_) | Stage::Ending => return false,
+        };
+        while let Some(entry) = page.front() {
+            let name = name_of(entry);
+            match round.judge(config, asking, entry, name.as_ref()) {
+                Verdict::Remove => {
+                    name.iter().for_each(|name| asking.is_gone(name));
+                    removed.push(delete(entry));
+                }
+                Verdict::Ask(name) => {
+                    if is_paced && self.budget.left(now) == 0 {
+                        self.waits = true;
+                        break;
+                    }
+                    if asking.room() == 0 {
+                        break;
+                    }
+                    self.budget.take(u32::from(is_paced));
+                    round.compared += 1;
+                    asking.is_held(&name, &entry.uid);
+                    asking.ask(desk, config, name, Some(entry.uid.clone()));
+                }
+                Verdict::Keep => {
+                    name.iter().for_each(|name| asking.is_held(name, &entry.uid));
+                    entry.references.iter().for_each(|name| asking.remember(name));
+                }
+            }
+            page.pop_front();
+        }
+        if !removed.is_empty() {
+            delivery.apply(desk, removed, Vec::new());
+        }
+        let Stage::Walking(walk) = &mut round.stage else { return false };
+        walk.page = page;
+        let must_wait = walk.retry_at.take_if(|at| *at <= now).is_none() && walk.retry_at.is_some();
+        if !walk.page.is_empty() || walk.is_reading || must_wait || delivery.pending() > 0 {
+            return false;
+        }
+        if walk.read_on(desk) {
+            return false;
+        }
+        if round.cursor == 0 {
+            self.rows = walk.rows;
+        }
+        true
+    }
+}

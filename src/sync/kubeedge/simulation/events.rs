@@ -1,0 +1,241 @@
+//! What is going to happen, and what happens then.
+
+use super::cloudcore::Connection;
+use super::outbox::Item;
+use super::world::{Agent, Body, World};
+use crate::sync::change::{Change, RejectReason};
+use crate::sync::edge::{Commit, EdgeEffect};
+use crate::sync::kubeedge::{HeldEntry, HeldPage, Sent, references};
+use crate::sync::timing::Now;
+use crate::sync::upload::Lane;
+use serde_json::Value;
+
+pub(super) enum Event {
+    ToCloud {
+        connection: Connection,
+        what: Sent,
+    },
+    ToEdge {
+        connection: Connection,
+        what: Sent,
+    },
+    /// What has arrived before arrives again: an answer from a cache that is behind, a repetition that was late.
+    Again {
+        connection: Connection,
+        text: String,
+    },
+    /// The node sees that CloudCore has closed the connection.
+    Closed {
+        connection: Connection,
+    },
+    Commit {
+        life: u64,
+        token: u64,
+        changes: Vec<Change>,
+    },
+    Applied {
+        life: u64,
+        token: u64,
+        result: Result<Commit, (RejectReason, String)>,
+    },
+    Read {
+        life: u64,
+        effect: EdgeEffect,
+    },
+    ReadHeld {
+        life: u64,
+        cursor: u64,
+        limit: usize,
+    },
+    Marks {
+        life: u64,
+    },
+    Settle {
+        life: u64,
+        lane: Lane,
+        upto: u64,
+    },
+    /// The garbage collector of the cluster removes what belonged to a Node that is gone.
+    Collect,
+    Wake,
+}
+
+pub(super) struct Scheduled(pub(super) Now, pub(super) u64, pub(super) Event);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.1 == other.1
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// The UID of the object in a message.
+fn uid_in(text: &str) -> Option<String> {
+    let message: Value = serde_json::from_str(text).ok()?;
+    Some(message.pointer("/content/metadata/uid")?.as_str()?.to_owned())
+}
+
+impl World {
+    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
+        let (now, at, random) = (self.now, self.moment(), self.random.next());
+        match event {
+            Event::ToCloud { connection, what } if self.link == Some(connection) => match what {
+                Sent::Text { text, .. } => self.cloud.receive(now, connection, &text),
+                Sent::Ping(number) if self.cloud.is_open(connection) => {
+                    self.send_down(connection, Sent::Ping(number));
+                }
+                Sent::Ping(_) => {}
+            },
+            Event::Again { connection, text } if self.link == Some(connection) => {
+                // Of an object that is gone nothing comes any more.
+                let is_held = uid_in(&text).is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
+                if let Some(agent) = self.agent.as_mut().filter(|_| is_held) {
+                    agent.bridge.heard(at, text.as_bytes());
+                }
+            }
+            Event::ToEdge { connection, what } if self.link == Some(connection) => {
+                if let Sent::Text { text, .. } = &what
+                    && self.random.percent(self.chaos.again)
+                {
+                    let text = text.clone();
+                    self.after(10_000, Event::Again { connection, text });
+                }
+                if let Some(agent) = &mut self.agent {
+                    match what {
+                        Sent::Text { text, .. } => agent.bridge.heard(at, text.as_bytes()),
+                        Sent::Ping(number) => agent.bridge.pong(at, number),
+                    }
+                }
+            }
+            Event::Closed { connection } if self.link == Some(connection) => self.cut(),
+            Event::Commit { life, token, changes } if self.life == life => self.commit(token, &changes)?,
+            Event::Applied { life, token, result } if self.life == life => {
+                if let Some(agent) = &mut self.agent {
+                    agent.machine.applied(now, token, result, random);
+                }
+            }
+            Event::Read { life, effect } if self.life == life => self.read(&effect),
+            Event::ReadHeld { life, cursor, limit } if self.life == life => self.read_held(cursor, limit),
+            Event::Marks { life } if self.life == life => {
+                if let Some(agent) = &mut self.agent {
+                    agent.machine.outbox_changed(now, &self.disk.outbox.marks());
+                }
+            }
+            Event::Settle { life, lane, upto } if self.life == life => {
+                let settled = self.disk.outbox.settle(lane, upto);
+                let arrived = self.arrived();
+                for item in settled {
+                    if let Item::Event(number) = item
+                        && !arrived.contains(&number)
+                    {
+                        return Err(format!("outbox: event {number} was settled and has not arrived"));
+                    }
+                }
+                self.after(5, Event::Marks { life });
+            }
+            Event::Collect => self.collect_garbage(),
+            Event::Wake => {
+                self.cloud.tick(now);
+                if let Some(Agent { machine, bridge }) = &mut self.agent {
+                    if machine.deadline().is_some_and(|due| due <= now) {
+                        machine.tick(now, random);
+                    }
+                    if bridge.deadline().is_some_and(|due| due <= now) {
+                        bridge.tick(at);
+                    }
+                }
+            }
+            _ => {} // for a connection or a life that has ended
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, token: u64, changes: &[Change]) -> Result<(), String> {
+        let result = if self.now < self.full_until {
+            Err((RejectReason::StoreFull, "no room".into()))
+        } else {
+            self.check_deletes(changes)?;
+            let commit = self.disk.db.apply(changes)?;
+            self.note_commit(changes, &commit);
+            self.say(|| format!("committed: {:?}", commit.applied));
+            Ok(commit)
+        };
+        let at = self.commit_answer_at();
+        let life = self.life;
+        self.schedule(at, Event::Applied { life, token, result });
+        Ok(())
+    }
+
+    fn note_commit(&mut self, changes: &[Change], commit: &Commit) {
+        for change in changes {
+            if let Change::Put(put) = change {
+                let rows = self.rows.len() as u64 + 1;
+                self.rows.entry(put.uid.clone()).or_insert(rows);
+                let is_pod = put.resource.kind == "Pod";
+                let references = if is_pod { references(put.body.get()) } else { Vec::new() };
+                let body = Body { object: put.object_ref(), references };
+                self.bodies.insert((put.uid.clone(), put.version.clone()), body);
+            }
+        }
+        for observed in &commit.applied.observed {
+            if observed.version.is_none() {
+                self.disk.removed.insert(observed.uid.clone());
+            }
+        }
+    }
+
+    fn read(&mut self, effect: &EdgeEffect) {
+        let now = self.now;
+        let fails = self.random.percent(self.chaos.crash / 2);
+        let Some(Agent { machine, .. }) = &mut self.agent else { return };
+        match *effect {
+            EdgeEffect::ReadChanges { after, limit } => {
+                machine.changes_read(now, self.disk.db.changes(after, limit));
+            }
+            EdgeEffect::ReadOutbox { .. } if fails => machine.outbox_failed(now),
+            EdgeEffect::ReadOutbox { lane, after, limit, .. } => {
+                machine.outbox_read(now, self.disk.outbox.page(lane, after, limit.min(8)));
+            }
+            EdgeEffect::RenumberOutbox { lane, sent, above } => {
+                self.disk.outbox.renumber(lane, sent, above);
+                machine.outbox_changed(now, &self.disk.outbox.marks());
+            }
+            _ => self.violation = Some(format!("the machine wants {effect:?}")),
+        }
+    }
+
+    fn read_held(&mut self, cursor: u64, limit: usize) {
+        let at = self.moment();
+        let fails = self.random.percent(self.chaos.crash / 2);
+        let mut rows: Vec<_> =
+            self.disk.db.held().into_iter().map(|(uid, version)| (self.rows[&uid], uid, version)).collect();
+        rows.retain(|(number, ..)| *number > cursor);
+        rows.sort_by_key(|(number, ..)| *number);
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().map(|(number, ..)| *number).filter(|_| more);
+        let entries = rows
+            .into_iter()
+            .map(|(_, uid, version)| {
+                let Body { object, references } = self.bodies[&(uid.clone(), version.clone())].clone();
+                HeldEntry { uid, version, object, references }
+            })
+            .collect();
+        let Some(Agent { bridge, .. }) = &mut self.agent else { return };
+        if fails {
+            bridge.read_failed(at);
+        } else {
+            bridge.held_read(at, HeldPage { entries, next });
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What happens to the world: changes in the cluster, cuts, crashes, lost and restored databases.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::events::Event;
+use super::objects::{self, NAMESPACE, NODE};
+use super::outbox::Item;
+use super::world::{Disk, MAX_OBJECT, World};
+use crate::sync::upload::Lane;
+
+impl World {
+    fn some_object(&mut self) -> Value {
+        self.definitions += 1;
+        let generation = self.definitions;
+        let mut below = |n: u64| self.random.below(n);
+        let size = if below(40) == 0 { MAX_OBJECT } else { 20 };
+        let bad = below(50) == 0;
+        let name =
+            |prefix: &str, n: u64| if bad { format!("{prefix}..bad") } else { format!("{prefix}-{n}") };
+        match below(12) {
+            0..=3 => {
+                let configs = [below(6), below(6), below(6)];
+                objects::pod(&name("pod", below(5)), generation, configs, below(3), size)
+            }
+            4..=6 => objects::config("ConfigMap", &name("config", below(6)), generation, size),
+            7 => objects::config("Secret", &name("secret", below(3)), generation, size),
+            8 => objects::config("ConfigMap", "fetched", generation, size),
+            9 => match below(2) {
+                0 => objects::config("Secret", "fetched", generation, size),
+                _ => objects::config("ConfigMap", &name("app", below(4)), generation, size),
+            },
+            _ => objects::widget(&name("widget", below(6)), generation, size),
+        }
+    }
+
+    pub(super) fn change_something(&mut self) {
+        let object = self.some_object();
+        let is_bound = object["kind"] != "Pod" || self.cloud.object("node", "", NODE).is_some();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let now = self.now;
+        match self.random.below(10) {
+            0 | 1 => {
+                let gone = self.cloud.delete(now, &kind, NAMESPACE, &name);
+                self.say(|| format!("cluster: {kind} {name} is deleted: {gone:?}"));
+            }
+            _ if !is_bound => {}
+            2 | 3 => {
+                let uid = self.cloud.recreate(now, object);
+                self.say(|| format!("cluster: {kind} {name} is recreated: {uid}"));
+            }
+            _ => {
+                let uid = self.cloud.apply(now, object);
+                self.say(|| format!("cluster: {kind} {name} is applied: {uid}"));
+            }
+        }
+    }
+
+    fn say_something(&mut self) {
+        for _ in 0..self.random.below(3) {
+            self.made += 1;
+            let number = self.made;
+            let lane = if self.random.percent(50) { Lane::Events } else { Lane::Bulk };
+            if self.disk.outbox.put(lane, Item::Event(number)) {
+                self.owed.insert(number);
+            }
+        }
+        if self.random.percent(20) {
+            self.report_node();
+        }
+        let life = self.life;
+        self.after(5, Event::Marks { life });
+    }
+
+    pub(super) fn run_chaos(&mut self) -> Result<(), String> {
+        for _ in 0..self.chaos.steps {
+            for _ in 0..self.random.below(4) {
+                self.change_something();
+            }
+            if self.agent.is_some() {
+                self.say_something();
+            }
+            self.strike();
+            if self.link.is_none() && self.random.percent(70) {
+                if self.agent.is_none() {
+                    self.start_agent();
+                }
+                self.connect();
+            }
+            let time = match self.random.below(10) {
+                0 => 60_000,
+                1..=4 => 4_000,
+                _ => 100,
+            };
+            let time = Duration::from_millis(self.random.below(time) + 1);
+            self.pass(time)?;
+        }
+        Ok(())
+    }
+
+    fn strike(&mut self) {
+        let chaos = self.chaos;
+        if self.random.percent(chaos.cut) {
+            self.cut();
+        }
+        if self.random.percent(chaos.crash) {
+            self.stop_agent();
+        }
+        if self.random.percent(chaos.restart) {
+            if chaos.switches {
+                let on = self.random.percent(50);
+                self.cloud.settings.dynamic_controller = on;
+            }
+            let on = self.cloud.settings.dynamic_controller;
+            self.say(|| format!("CloudCore restarts, dynamic controller {on}"));
+            self.cloud.restart(self.now);
+        }
+        if self.random.percent(chaos.full) {
+            self.full_until = self.now + Duration::from_millis(self.random.below(40_000));
+            self.say(|| "the store is full".into());
+        }
+        if self.random.percent(8) {
+            self.backup = self.disk.clone();
+        }
+        if self.random.percent(chaos.lose_database) {
+            self.stop_agent();
+            let id = self.random.next();
+            self.replace_disk(Disk::new(id));
+            self.say(|| "the database is lost".into());
+        }
+        if self.random.percent(chaos.lose_database) {
+            self.stop_agent();
+            self.replace_disk(self.backup.clone());
+            self.say(|| "an older copy takes the place of the database".into());
+        }
+        if self.random.percent(chaos.remove_node) {
+            self.say(|| "the Node is deleted".into());
+            self.cloud.delete(self.now, "node", "", NODE);
+            self.damaged = true;
+            self.after(3000, Event::Collect);
+        }
+    }
+
+    /// Events that are not on the disk any more are not owed either.
+    pub(super) fn replace_disk(&mut self, disk: Disk) {
+        self.disk = disk;
+        self.damaged = true;
+        let waits = |item: Item| match item {
+            Item::Event(number) => Some(number),
+            Item::Node(_) => None,
+        };
+        let waiting: Vec<u64> = self.disk.outbox.items().filter_map(waits).collect();
+        let arrived = self.arrived();
+        self.owed.retain(|number| waiting.contains(number) || arrived.contains(number));
+    }
+
+    pub(super) fn collect_garbage(&mut self) {
+        if self.cloud.object("node", "", NODE).is_none() {
+            self.cloud.delete(self.now, "lease", "kube-node-lease", NODE);
+            let pods: Vec<String> = (0..5).map(|n| format!("pod-{n}")).chain(["pod..bad".into()]).collect();
+            for pod in pods {
+                self.cloud.delete(self.now, "pod", NAMESPACE, &pod);
+            }
+        } else {
+            // It was registered anew before: its Lease belongs to a Node that is gone.
+            self.cloud.delete(self.now, "lease", "kube-node-lease", NODE);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! What the bridge does, message by message.
+
+mod asking;
+mod downstream;
+mod equality;
+mod replay;
+mod rig;
+mod session;
+mod store;

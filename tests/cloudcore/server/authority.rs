@@ -1,0 +1,197 @@
+//! The authority of CloudCore: certificates, and tokens signed with its key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use ring::hmac;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, RootCertStore, SignatureScheme};
+use tokio_rustls::TlsAcceptor;
+
+pub(super) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    key: Vec<u8>,
+    certificate: CertificateDer<'static>,
+}
+
+/// Lets everybody in: whether a certificate is good is asked later.
+#[derive(Debug)]
+struct Anybody(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Anybody {
+    fn root_hint_subjects(&self) -> &[TlsName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Unix time in seconds.
+fn seconds_now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap()
+}
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "KubeEdge");
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let der = key.serialize_der();
+        Self { issuer: Issuer::new(params, key), key: der, certificate }
+    }
+
+    pub(super) fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// Who may connect: whoever has a certificate of this authority.
+    fn clients(&self) -> Arc<dyn ClientCertVerifier> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap()
+    }
+
+    fn acceptor(&self, clients: Arc<dyn ClientCertVerifier>) -> TlsAcceptor {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "kubeedge.io");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(clients)
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    pub(super) fn sessions(&self) -> TlsAcceptor {
+        self.acceptor(self.clients())
+    }
+
+    pub(super) fn joins(&self) -> TlsAcceptor {
+        self.acceptor(Arc::new(Anybody(self.clients())))
+    }
+
+    /// Whether this authority vouches for a certificate now.
+    pub(super) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), String> {
+        let result = self.clients().verify_client_cert(certificate, &[], UnixTime::now());
+        result.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// `<SHA-256 of the certificate>.<JWT>`.
+    pub(super) fn token(&self, life: Duration) -> String {
+        let now = seconds_now();
+        // One without life has ended a while ago: clocks may differ by a second.
+        let ends = if life.is_zero() { now - 60 } else { now + life.as_secs() };
+        let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let head = encode(r#"{"alg":"HS256","typ":"JWT"}"#);
+        let signed = format!("{head}.{}", encode(&format!(r#"{{"exp":{ends}}}"#)));
+        let tag = hmac::sign(&self.secret(), signed.as_bytes());
+        let hash = ring::digest::digest(&ring::digest::SHA256, &self.certificate);
+        let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{hash}.{signed}.{}", URL_SAFE_NO_PAD.encode(tag))
+    }
+
+    fn secret(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.key)
+    }
+
+    /// Whether a JWT is one of this authority, and its time is not over.
+    pub(super) fn check_jwt(&self, jwt: &str) -> Result<(), &'static str> {
+        let malformed = "token is malformed: token contains an invalid number of segments";
+        let (signed, tag) = jwt.rsplit_once('.').ok_or(malformed)?;
+        let (_, claims) = signed.split_once('.').ok_or(malformed)?;
+        let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed);
+        hmac::verify(&self.secret(), signed.as_bytes(), &decode(tag)?)
+            .map_err(|_| "token signature is invalid: signature is invalid")?;
+        let claims: serde_json::Value = serde_json::from_slice(&decode(claims)?).map_err(|_| malformed)?;
+        let now = seconds_now();
+        if claims["exp"].as_u64().is_none_or(|ends| ends <= now) {
+            return Err("token has invalid claims: token is expired");
+        }
+        Ok(())
+    }
+
+    /// A certificate for a request, which is believed in whatever it says.
+    pub(super) fn sign(&self, request: &[u8]) -> Result<Vec<u8>, String> {
+        let request = CertificateSigningRequestDer::from(request.to_vec());
+        let mut request =
+            CertificateSigningRequestParams::from_der(&request).map_err(|error| error.to_string())?;
+        let asked = request.params.distinguished_name.clone();
+        request.params.distinguished_name = DistinguishedName::new();
+        for part in [DnType::OrganizationName, DnType::CommonName] {
+            if let Some(value) = asked.get(&part) {
+                request.params.distinguished_name.push(part, value.clone());
+            }
+        }
+        request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = request.signed_by(&self.issuer).map_err(|error| error.to_string())?;
+        Ok(certificate.der().to_vec())
+    }
+
+    /// Certificate and key of a node, PEM.
+    pub(super) fn node(&self, node: &str) -> String {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        format!("{}{}", certificate.pem(), key.serialize_pem())
+    }
+}
