@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::scope::Says;
-use super::{Round, Rounds, Stage};
+use super::{BURST, Round, Rounds, Stage};
 use crate::object::{ObjectKey, split_api_version};
 use crate::sync::change::{Change, Delete};
 use crate::sync::kubeedge::ask::{Asking, asked_name};
@@ -198,7 +198,8 @@ impl Rounds {
                     removed.push(delete(entry));
                 }
                 Verdict::Ask(name) => {
-                    if is_paced && self.budget.left(now) == 0 {
+                    // What the bucket holds is for names that are wanted; a walk takes what would not fit into it.
+                    if is_paced && self.budget.left(now) < BURST {
                         self.waits = true;
                         break;
                     }

@@ -226,7 +226,7 @@ fn a_list_that_has_expired_between_two_pages_begins_anew() {
 }
 
 #[test]
-fn a_reconnect_asks_a_burst_and_then_goes_slowly_whatever_how_often_it_happens() {
+fn what_nobody_wants_by_name_is_compared_slowly_however_often_the_link_is_lost() {
     let mut rig = Rig::settled(config(&[], &[]), |cloud| {
         for n in 0..500 {
             cloud.objects.push(object("ConfigMap", &format!("lab/c{n}"), &format!("c{n}"), 50));
@@ -238,14 +238,14 @@ fn a_reconnect_asks_a_burst_and_then_goes_slowly_whatever_how_often_it_happens()
     rig.pass(60);
     rig.disconnect();
     rig.connect();
-    assert_eq!(rig.queried().len(), 64);
+    assert_eq!(rig.queried().len(), 1);
     assert!(rig.machine.in_sync());
     for _ in 0..10 {
         rig.disconnect();
         rig.connect();
     }
-    assert_eq!(rig.queried().len(), 64);
-    rig.pass(3600);
+    assert_eq!(rig.queried().len(), 1);
+    rig.pass(3300);
     let mut queried = rig.queried();
     queried.sort_unstable();
     queried.dedup();
