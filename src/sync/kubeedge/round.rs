@@ -3,8 +3,8 @@
 //! A round first lists what the dynamic controller can list (the watched kinds, the rules with `*`, the Pods of the
 //! node), page by page; then it walks over what is held: an object that a complete list does not have is removed, a
 //! ConfigMap or Secret that no list covers is asked for; last it asks for what is wanted and not held. An urgent round
-//! ([`RoundReason::is_urgent`]) goes as fast as CloudCore answers. Others have a budget: [`BURST`] questions at once, and
-//! then as many as it takes to have compared everything within `verify_interval`.
+//! ([`RoundReason::is_urgent`]) goes as fast as CloudCore answers. Others have a budget: [`BURST`] questions at once for
+//! names that are wanted, and for the rest as many as it takes to have compared everything within `verify_interval`.
 //!
 //! A list is a statement about one moment: what is held in a newer version than that of the list stays.
 //!
