@@ -14,7 +14,6 @@ mod identity;
 mod kinds;
 pub mod metrics;
 mod objects;
-pub(crate) mod presence;
 mod seal;
 mod status;
 mod traffic;
@@ -28,33 +27,29 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::VERSION;
 use crate::api::{Address, Limits, Listener, Server};
-use crate::cli::service::Service;
 use crate::config::LinkType;
 use crate::config::edge::Config;
-use crate::link::kubeedge::KubeEdgeOptions;
-use crate::link::{Link, LinkEvent, LinkHandle, LinkOptions, RetryOptions, Topics};
+use crate::link::presence::Presence;
+use crate::link::{Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use crate::process::Service;
+use crate::process::connection::{configured_link, kubeedge_options, read_trust};
+use crate::process::systemd::{self, Signals};
 use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::edge::EdgeConfig;
-use crate::systemd::{self, Signals};
-use crate::tls::{self, Certificate, Trust};
+use crate::tls;
 
 use access::Tokens;
 use clock::Clock;
 use door::DoorState;
-pub(crate) use driver::random;
-#[cfg(feature = "cloud")]
-pub(crate) use driver::watch;
 use driver::{Driver, Upstream, Wire, event_limits, outbox_limits};
 use events::Events;
 use identity::Membership;
 use kinds::KnownKinds;
 use objects::{EdgeObjects, ReadClock};
-use presence::Presence;
 use status::StatusExtension;
 
-/// The version that a Hello and the status tell.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long the end waits for the broker to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Status requests that wait for the loop.
@@ -243,79 +238,6 @@ fn mqtt_options(
     options.queue_bytes = config.link.max_frame.max(1 << 20);
     options.events = 64;
     Ok(options)
-}
-
-/// The link to CloudCore as the configuration describes it, without TLS.
-///
-/// # Errors
-/// No address is configured.
-pub(crate) fn kubeedge_options(config: &Config) -> anyhow::Result<KubeEdgeOptions> {
-    let url = config.kubeedge.url.as_ref().context("kubeedge.url is not set")?;
-    Ok(KubeEdgeOptions {
-        host: url.host.clone(),
-        port: url.port,
-        project: config.kubeedge.project.clone(),
-        node: config.node.name.clone(),
-        tls: None,
-        keepalive: config.kubeedge.keepalive,
-        connect_timeout: config.link.connect_timeout,
-        max_message: config.kubeedge.max_message,
-        retry: retry_options(&config.link),
-        queue: 64,
-        queue_bytes: config.kubeedge.max_message,
-        // CloudCore has one unacknowledged message under way, and what was asked for.
-        events: 16,
-    })
-}
-
-fn retry_options(link: &crate::config::Link) -> RetryOptions {
-    RetryOptions {
-        first: link.backoff_min,
-        most: link.backoff_max,
-        good_after: link.backoff_reset,
-        taken_over: link.taken_over_backoff,
-    }
-}
-
-/// The link as the section `[link]` describes it, which is the same on both sides.
-///
-/// # Errors
-/// The password cannot be read.
-pub(crate) fn configured_link(link: &crate::config::Link) -> anyhow::Result<LinkOptions> {
-    let mut options = LinkOptions::new(&link.broker.host, link.broker.port, &link.client_id);
-    options.username.clone_from(&link.username);
-    options.password = link.password_file.as_deref().map(read_password).transpose()?;
-    options.keepalive = link.keepalive;
-    options.connect_timeout = link.connect_timeout;
-    options.max_packet = packet_limit(link.max_frame);
-    options.inflight = link.inflight;
-    options.retry = retry_options(link);
-    Ok(options)
-}
-
-/// Reads the authorities in a file (PEM).
-///
-/// # Errors
-/// The file cannot be read, or has no certificate.
-pub(crate) fn read_trust(path: &Path) -> anyhow::Result<Trust> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
-    Ok(Trust::new(Certificate::all_from_pem(&name, &text)?))
-}
-
-/// A frame with its topic and the packet's own fields.
-pub(crate) fn packet_limit(max_frame: usize) -> u32 {
-    u32::try_from(max_frame.saturating_add(2048)).unwrap_or(u32::MAX)
-}
-
-/// Reads a password: the first line of a file.
-///
-/// # Errors
-/// The file cannot be read.
-fn read_password(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("reading link.password_file {}", path.display()))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 fn edge_config(config: &Config) -> EdgeConfig {

@@ -21,13 +21,16 @@ mod access;
 mod client;
 mod counters;
 mod downlink;
+mod error;
 mod handshake;
+mod hub;
 mod registry;
 mod wire;
 
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
-pub use downlink::{Downlink, DownlinkError, External, external};
+pub use downlink::{Downlink, External, external};
+pub use error::DownlinkError;
 
 use crate::link::Cause;
 use crate::link::topic::Topics;

@@ -22,11 +22,12 @@ mod manifest;
 pub mod output;
 #[cfg(feature = "cloud")]
 mod pairing;
-mod program;
+pub(crate) mod program;
 pub mod records;
 mod resolve;
 mod seal;
-pub mod service;
+#[cfg(feature = "cloud")]
+mod server;
 pub mod traffic;
 
 use std::error::Error;
@@ -34,7 +35,6 @@ use std::fmt;
 use std::io::{self, Read, Write};
 
 pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
-pub use service::{Service, StartError};
 
 pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;

@@ -5,7 +5,6 @@
 mod admin;
 mod collect;
 mod definitions;
-pub mod demo;
 mod fleet;
 #[cfg(test)]
 mod memory;
@@ -13,7 +12,6 @@ pub mod metrics;
 mod node;
 mod objects;
 mod pairing;
-pub mod placement;
 mod service;
 mod upkeep;
 mod uploads;

@@ -6,30 +6,38 @@
 //!
 //! # Layout
 //!
-//! From the bottom up:
+//! The floors of the house. A part imports parts on lower floors only:
 //!
-//! - [`object`]: Kubernetes objects, versions, names, selectors, ObjectSync, Status. Pure.
-//! - [`sync`]: the protocol as two state machines, its frames, and the rules of a change. Pure.
-//! - [`store`]: SQLite. One writer thread with group commit, readers in snapshots; damage never stops it.
-//! - [`tls`]: certificates, keys, TLS for clients and servers.
-//! - [`link`]: the MQTT v5 client. `broker`: the MQTT v5 endpoint of the cloud side. Both carry bytes.
-//! - [`api`]: Kubernetes-style HTTP over whoever keeps the objects, and its client.
-//! - [`config`]: TOML and environment, checked; [`telemetry`]: logs; [`systemd`]: readiness, watchdog, signals;
-//!   [`memory`]: the allocator's settings.
-//! - [`join`]: becoming a member of a fleet and staying one. [`check`]: what is wrong with a node.
-//! - [`agent`]: the node. `cloud`: the fleet. They alone know all of the above.
-//! - [`cli`]: the command lines of both programs; `src/bin` only calls it.
+//! ```text floors
+//! 9  bin
+//! 8  demo                              — both programs in one story that ends well
+//! 7  cli                               — the command lines
+//! 6  agent  cloud  check               — the node; the fleet; the doctor
+//! 5  join                              — becoming a member of a fleet, and staying one
+//! 4  process                           — the skeleton of a service: systemd, log, memory, connections
+//! 3  broker  config                    — the MQTT endpoint of the cloud side; TOML and environment
+//! 2  store  link  api                  — SQLite; MQTT and WebSocket clients; Kubernetes-style HTTP
+//! 1  sync  placement  tls              — the protocol; what belongs on which node; certificates
+//! 0  object                            — Kubernetes objects
+//! ```
 //!
-//! `broker`, `cloud` and `store::cloud` belong to the feature `cloud`, which is on by default.
+//! - Protocol: [`sync::edge`] and [`sync::cloud`] are the two state machines, [`sync::frame`] what they say to each other,
+//!   [`sync::kubeedge`] the same for a stock CloudCore.
+//! - Store: [`store::edge`] of a node, `store::cloud` of the cloud side: one writer thread with group commit, readers in
+//!   snapshots; damage never stops it.
+//! - Link: [`link`] carries bytes and is made again whenever it is lost.
+//! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
+//! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
+//!
+//! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default.
 //!
 //! # The dependency rule
 //!
-//! [`object`] and [`sync`] know no runtime, database, network, file, clock or random number: time and randomness
-//! come in as arguments, effects go out as values. [`store`], [`link`], `broker` and [`api`] do not know one
-//! another, but that the broker uses the link's topics, queue and framing. One crate, one place: rusqlite in [`store`],
+//! [`object`], [`sync`] and `placement` know no runtime, database, network, file, clock or random number: time and randomness
+//! come in as arguments, effects go out as values. One crate, one place: rusqlite in [`store`],
 //! rumqttc in [`link`] and `broker`, rustls and rcgen in [`tls`], ring in [`tls`] and where secrets are sealed or tokens
-//! signed, hyper in [`api`], backoff in [`link::retry`], clap and anyhow in [`cli`] and in
-//! what it runs. `tests/layers.rs` reads the sources and fails where this does not hold.
+//! signed, hyper in [`api`], backoff in [`link::retry`], clap in [`cli`], anyhow there and in what it runs.
+//! `tests/repository/layers.rs` reads this picture and every import of the sources, and fails where one does not hold.
 //!
 //! # Guarantees
 //!
@@ -46,7 +54,7 @@
 //! - **Self-healing**: a lost or damaged database is replaced; the cloud refills it.
 //! - **Full disk**: nothing unsaved is reported; reads go on; no restart is needed.
 //!
-//! The README says of each what can be lost nevertheless, and which tests show it.
+//! `docs/guarantees.md` says of each what can be lost nevertheless, and which tests show it.
 
 pub mod agent;
 pub mod api;
@@ -57,12 +65,17 @@ pub mod cli;
 #[cfg(feature = "cloud")]
 pub mod cloud;
 pub mod config;
+#[cfg(feature = "cloud")]
+pub mod demo;
 pub mod join;
 pub mod link;
-pub mod memory;
 pub mod object;
+#[cfg(feature = "cloud")]
+pub mod placement;
+pub mod process;
 pub mod store;
 pub mod sync;
-pub mod systemd;
-pub mod telemetry;
 pub mod tls;
+
+/// The version of the programs, as a Hello, the status and `--version` tell it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -19,10 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod cause;
+pub(crate) mod counted;
 mod counters;
 mod handle;
 pub mod kubeedge;
 mod mqtt;
+pub(crate) mod presence;
 pub(crate) mod queue;
 pub mod retry;
 mod stream;
@@ -30,6 +32,8 @@ mod task;
 pub mod topic;
 
 pub use cause::Cause;
+#[cfg(feature = "cloud")]
+pub(crate) use counters::add;
 pub use counters::{Counters, Endings, Traffic};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;

@@ -14,6 +14,7 @@
 //! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
+pub mod checksum;
 #[cfg(feature = "cloud")]
 pub mod cloud;
 pub mod edge;

@@ -1,8 +1,6 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
-mod cloud_core;
-mod mqtt;
 mod notices;
 mod numbers;
 mod reading;
@@ -22,15 +20,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::cli::service::Service;
 use crate::config::edge::Config;
 use crate::link::{LinkEvent, LinkHandle};
+use crate::process::Service;
+use crate::process::random;
+use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, Health, Writing};
 use crate::sync::change::RejectReason;
 use crate::sync::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
 use crate::sync::timing::{Now, earlier};
-use crate::systemd::{self, Request, Signals};
 
 use super::apply::apply;
 use super::edge_config;
@@ -104,13 +103,6 @@ pub(super) struct Driver {
     release_at: Option<Instant>,
 }
 
-/// A random number, good enough for session ids and jitter.
-pub(crate) fn random() -> u64 {
-    let (high, _) = uuid::Uuid::new_v4().as_u64_pair();
-    // The version bits of a v4 UUID are constant; the mixing spreads the others over them.
-    high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high.rotate_left(29)
-}
-
 impl Driver {
     pub(super) fn new(
         config: &Config,
@@ -179,8 +171,7 @@ impl Driver {
         mut asked: mpsc::Receiver<Question>,
     ) {
         let mut health = self.store.health();
-        let loops = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let watchdog = tokio::spawn(watch(loops.clone()));
+        let watchdog = Watchdog::start();
         if let Some(reset) = health.borrow_and_update().reset.clone() {
             self.resets_seen = reset.number;
             self.tell_reset(&reset);
@@ -188,7 +179,7 @@ impl Driver {
         self.begin_upstream();
         let mut end: Option<Instant> = None;
         loop {
-            loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            watchdog.turned();
             self.drain();
             if end.is_some_and(|end| end <= Instant::now() || !self.has_last_words()) {
                 break;
@@ -231,7 +222,6 @@ impl Driver {
             }
         }
         self.end_upstream();
-        watchdog.abort();
     }
 
     /// When [`Driver::tick`] has something to do for machine or bridge.
@@ -254,8 +244,7 @@ impl Driver {
             tokio::spawn(async move {
                 // A store that cannot be read or written says so in its health.
                 let _ = store.release_memory().await;
-                crate::memory::release();
-                crate::memory::let_go_of_code();
+                crate::process::memory::release();
             });
         }
         let at = self.moment();
@@ -330,7 +319,7 @@ impl Driver {
         self.machine.set_config(edge_config(config));
         let at = self.moment();
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
-            cloud_core.bridge.set_config(at, cloud_core::bridge_config(config));
+            cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
         self.reload_upstream(config);
         if let Some(identity) = &self.identity {
@@ -407,7 +396,7 @@ impl Driver {
 }
 
 /// The page of what is held that the bridge waits for; pending for ever when there is none.
-async fn held_page(wire: &mut Wire) -> <JoinHandle<cloud_core::HeldRead> as Future>::Output {
+async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::Output {
     match wire.cloud_core_mut() {
         Some(cloud_core) => finished(&mut cloud_core.reading).await,
         None => std::future::pending().await,
@@ -438,14 +427,4 @@ async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, tokio::ta
         Some(task) => task.await,
         None => std::future::pending().await,
     }
-}
-
-/// Pings the service manager's watchdog as long as the loop turns.
-pub(crate) async fn watch(loops: Arc<std::sync::atomic::AtomicU64>) {
-    let mut seen = u64::MAX;
-    systemd::watchdog(move || {
-        let turned = loops.load(std::sync::atomic::Ordering::Relaxed);
-        std::mem::replace(&mut seen, turned) != turned
-    })
-    .await;
 }

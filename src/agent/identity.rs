@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
-use super::random;
 use crate::config::JoinUrl;
 use crate::config::edge::Config;
 use crate::join::files::{self, RealDisk, Stored};
 use crate::join::renewal::{self, Schedule, Validity};
 use crate::object::time::rfc3339;
+use crate::process::connection::read_trust;
+use crate::process::random;
 use crate::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// The longest sleep: a device that was suspended, or whose clock was set, looks again soon.
@@ -89,7 +90,7 @@ impl Membership {
         let clock = Clock::system([passed, stored.identity.certificate().not_before()]);
         let trust = Trust::new(stored.ca);
         let broker = match &config.link.ca_file {
-            Some(file) => super::read_trust(file)?,
+            Some(file) => read_trust(file)?,
             None => trust.clone(),
         };
         let tls = Client::new(&broker, Some(stored.previous.as_ref().unwrap_or(&stored.identity)), clock)?;

@@ -14,10 +14,9 @@ use crate::sync::upload::Lane;
 
 mod kubeedge;
 mod lag;
-mod store;
 
+use crate::process::metrics::{WriterFamilies, write_writer};
 pub(super) use lag::Ages;
-pub(crate) use store::{WriterFamilies, write_writer};
 
 /// What the metrics of the agent show. Numbers of things that happened only grow while the agent runs.
 #[derive(Clone, Debug, Default)]
@@ -164,7 +163,7 @@ const STORE: WriterFamilies = WriterFamilies {
 /// Writes all families of the agent.
 pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     out.family("edgesync_agent_build_info", Type::Gauge, "Node and version; always 1.");
-    out.sample("", &[("node", &*numbers.node), ("version", super::VERSION)], 1.0);
+    out.sample("", &[("node", &*numbers.node), ("version", crate::VERSION)], 1.0);
     write_link(numbers, out);
     write_sync(numbers, out);
     if let Some((counters, status)) = &numbers.kubeedge {

@@ -153,7 +153,7 @@ impl EdgeObjects {
             if self.listed.swap(false, Ordering::Relaxed) || tidied {
                 // A store that cannot be read or written says so in its health.
                 let _ = self.store.release_memory().await;
-                crate::memory::release();
+                crate::process::memory::release();
             }
         }
     }

@@ -1,5 +1,7 @@
 //! From a typed request to the verb that answers it.
 
+mod documents;
+
 use std::sync::Arc;
 
 use hyper::Response;
@@ -10,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::auth::{self, Role};
 use super::convert::Texts;
+use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
 use super::keeper::{Keeper, RowFilter, Stored};
 use super::kind::{Kind, Writable};
@@ -26,7 +29,6 @@ use super::snapshots::Snapshots;
 use super::table::{Include, TableView, View};
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
-use super::{documents, duplicates};
 use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status};
 

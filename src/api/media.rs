@@ -1,8 +1,9 @@
 //! Representations: which formats a client takes and sends, and objects in them. Pure.
 
+pub(super) mod protobuf;
+
 use serde_json::Value;
 
-use super::protobuf;
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 

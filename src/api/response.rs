@@ -1,5 +1,7 @@
 //! Responses: the body type of the server, and what is common to all: statuses, texts, headers.
 
+pub(super) mod compress;
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -28,7 +30,7 @@ pub(super) enum ResponseBody {
     Lines(mpsc::Receiver<Result<Bytes>>),
     /// One of the above, compressed.
     #[cfg(feature = "cloud")]
-    Gzip(Box<super::compress::Gzip>),
+    Gzip(Box<compress::Gzip>),
 }
 
 impl Body for ResponseBody {

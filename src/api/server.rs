@@ -19,7 +19,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::auth::{Access, Peer, Role};
-use super::compress;
 use super::dispatch::{Api, Head, ReadBody};
 use super::extension::Extension;
 use super::keeper::Keeper;
@@ -27,6 +26,7 @@ use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
 use super::metrics::ApiMetrics;
 use super::request::{Refusal, Request};
+use super::response::compress;
 use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;

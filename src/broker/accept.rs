@@ -11,9 +11,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::client;
-use super::counters::{BrokerCounters, BrokerTraffic, add};
+use super::counters::{BrokerCounters, BrokerTraffic};
+use super::hub::Hub;
 use super::registry::{Eviction, Origin, Outbound, Registry};
 use super::{BrokerOptions, DownlinkError, FleetEvent, is_loopback};
+use crate::link::add;
 use crate::link::packet_size;
 use crate::link::queue::{Limits, Refused};
 
@@ -42,17 +44,6 @@ pub enum BindError {
         /// Why.
         source: std::io::Error,
     },
-}
-
-/// What the tasks of one endpoint share.
-pub(super) struct Hub {
-    pub(super) options: BrokerOptions,
-    pub(super) registry: Registry,
-    pub(super) counters: BrokerCounters,
-    pub(super) events: mpsc::Sender<FleetEvent>,
-    /// One permit per connection.
-    places: Arc<Semaphore>,
-    closing: watch::Sender<bool>,
 }
 
 /// An MQTT v5 endpoint for nodes; cheap to clone. It runs until [`Broker::shutdown`], or until the
@@ -208,17 +199,4 @@ fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
         client::serve(&hub, stream, peer).await;
         drop(place);
     });
-}
-
-impl Hub {
-    /// Whether the endpoint shuts down.
-    pub(super) fn is_closing(&self) -> bool {
-        *self.closing.borrow()
-    }
-
-    /// Returns once the endpoint shuts down.
-    pub(super) async fn closed(&self) {
-        // The sender lives in the hub we hold: it cannot go away.
-        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
-    }
 }

@@ -14,13 +14,13 @@ mod exchange;
 mod outgoing;
 mod subscriptions;
 
-use super::accept::Hub;
 use super::access::Target;
-use super::counters::add;
 use super::handshake::{self, Admitted, Refusal, Will};
+use super::hub::Hub;
 use super::registry::{Eviction, Seat};
 use super::wire::{self as connection, Bearer, Wire};
 use super::{Channel, Departure, FleetEvent};
+use crate::link::add;
 use crate::link::wire::{self, FrameBuffer, WireError};
 use exchange::Exchange;
 

@@ -97,8 +97,3 @@ impl BrokerCounters {
         }
     }
 }
-
-/// Adds to a counter.
-pub(super) fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
-}

@@ -4,20 +4,21 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::accept::Hub;
-use super::counters::add;
+use super::hub::Hub;
+use crate::link::counted::{Counted, Counts};
 use crate::tls::{Certificate, ServerStream};
 
 /// A connection. The one with TLS is boxed: a task keeps the room for the larger of both.
 pub(super) enum Wire {
-    Plain(Counted),
-    Tls(Box<ServerStream<Counted>>),
+    Plain(Counted<Hub>),
+    Tls(Box<ServerStream<Counted<Hub>>>),
 }
 
 /// Whom the certificate of a connection names.
@@ -59,46 +60,21 @@ pub(super) fn brief(text: &str) -> String {
 
 /// Begins a connection: the handshake of TLS, if the endpoint has it.
 pub(super) async fn open(hub: &Arc<Hub>, stream: TcpStream) -> io::Result<(Wire, Bearer)> {
-    let stream = Counted { stream, hub: Arc::clone(hub) };
+    let stream = Counted::new(stream, hub);
     let Some(tls) = &hub.options.tls else { return Ok((Wire::Plain(stream), Bearer::Local)) };
     let (stream, certificate) = Box::pin(tls.accept(stream)).await?;
     Ok((Wire::Tls(Box::new(stream)), Bearer::of(certificate.as_ref())))
 }
 
-/// TCP; what goes through it is counted, with TLS the bytes of TLS.
-pub(super) struct Counted {
-    stream: TcpStream,
-    hub: Arc<Hub>,
-}
+impl Counts for Hub {
+    const PROMPT: bool = false;
 
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        add(&self.hub.counters.bytes_in, (buf.filled().len() - before) as u64);
-        read
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if let Poll::Ready(Ok(count)) = &wrote {
-            add(&self.hub.counters.bytes_out, *count as u64);
-        }
-        wrote
+    fn bytes_in(&self) -> &AtomicU64 {
+        &self.counters.bytes_in
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn bytes_out(&self) -> &AtomicU64 {
+        &self.counters.bytes_out
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Report, chain, directory_of, size};
-use crate::agent::VERSION;
+use crate::VERSION;
 use crate::api::{Client, ClientError};
 use crate::config;
 use crate::config::edge::Config;

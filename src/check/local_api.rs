@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Check, Finding, Look, Patient, chain};
-use crate::agent::VERSION;
+use crate::VERSION;
 use crate::api::{Address, Client, ClientError};
 use crate::store::edge::inspect;
 

@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Check, Finding, Look, Patient};
-use crate::agent;
 use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use crate::process::connection::configured_link;
 
 pub(super) const CHECK: Check = Check {
     id: "mqtt",
@@ -129,7 +129,7 @@ pub(super) async fn probe(
 
 fn options(patient: &Patient, config: &Config) -> Result<LinkOptions, Problem> {
     let mut options =
-        agent::configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
+        configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
     options.username.get_or_insert_with(|| config.node.name.clone());
     options.tls = patient.tls().transpose().map_err(Problem::Options)?;
     Ok(options)

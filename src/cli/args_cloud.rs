@@ -114,11 +114,6 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show the product: broker, cloud and agent in a temporary directory, a killed agent, a cut link
-    Demo {
-        #[command(flatten)]
-        demo: DemoArgs,
-    },
 }
 
 /// What is done with a node.
@@ -261,17 +256,6 @@ pub struct ServerArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// The size of the demo, and what is left of it.
-#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DemoArgs {
-    /// How many objects are applied
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(20..=100_000))]
-    pub objects: u32,
-    /// Leave everything running at the end, and print how to look at it
-    #[arg(long)]
-    pub keep: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,11 +282,9 @@ mod tests {
         let args = CloudArgs::try_parse_from(words).unwrap();
         let CloudCommand::Apply { manifests, .. } = args.command else { panic!("{args:?}") };
         assert_eq!(manifests.files, ["a.yaml", "-"]);
-        for wrong in [
-            &["edgesync-cloud", "apply"][..],
-            &["edgesync-cloud", "demo", "--objects", "1"],
-            &["edgesync-cloud", "nodes", "--server", "example.com"],
-        ] {
+        for wrong in
+            [&["edgesync-cloud", "apply"][..], &["edgesync-cloud", "nodes", "--server", "example.com"]]
+        {
             assert!(CloudArgs::try_parse_from(wrong).is_err(), "{wrong:?}");
         }
     }

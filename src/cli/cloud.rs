@@ -1,21 +1,18 @@
 //! The program `edgesync-cloud`.
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args_cloud::{CloudArgs, CloudCommand, DemoArgs, NodeArgs, NodeCommand, ServerArgs};
+use super::args_cloud::{CloudArgs, CloudCommand, NodeArgs, NodeCommand};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
-use super::{CliError, Peer, apply, edge, get, pairing};
-use crate::api::{Address, Client, encode};
-use crate::cloud::demo::{self, DemoOptions};
+use super::server::client;
+use super::{CliError, Peer, apply, get, pairing};
+use crate::api::encode;
 use crate::config::cloud::Config;
-use crate::memory;
+use crate::process::memory;
 
 /// What the cloud side answers about its nodes: an object with `items`.
 pub const NODES_PATH: &str = "/edgesync/v1/nodes";
@@ -34,24 +31,14 @@ const NODE_COLUMNS: &[RecordColumn] = &[
     RecordColumn::value("agent", "/agentVersion"),
 ];
 
-/// Runs the program with the arguments of the process. Called as `edgesync` it is the agent: one file
-/// is then a complete installation.
+/// Runs the program with the arguments of the process.
 #[must_use]
 pub fn main() -> ExitCode {
     memory::limit_arenas();
-    let args = std::env::args_os().collect::<Vec<_>>();
-    if called(&args) == Some("edgesync") {
-        return edge::run(args);
-    }
-    match program::parse::<CloudArgs>(args) {
+    match program::parse::<CloudArgs>(std::env::args_os()) {
         Ok(args) => program::exit(dispatch(args.command), Peer::CLOUD),
         Err(code) => ExitCode::from(code),
     }
-}
-
-/// The name by which the program was called, without directories.
-fn called(args: &[OsString]) -> Option<&str> {
-    Path::new(args.first()?).file_name()?.to_str()
 }
 
 fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
@@ -107,12 +94,6 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Run { config } => {
             program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
         }
-        CloudCommand::Demo { demo } => {
-            let DemoArgs { objects, keep } = demo;
-            let mut out = io::stdout();
-            let is_terminal = out.is_terminal();
-            Ok(program::wait(demo::run(DemoOptions { objects, keep }, &mut out, is_terminal))?)
-        }
     }
 }
 
@@ -139,18 +120,4 @@ async fn change_node(command: NodeCommand) -> Result<String, CliError> {
             answer["certificates"]
         ),
     })
-}
-
-/// A client of the API that is asked.
-pub(super) fn client(server: ServerArgs) -> Result<Client, CliError> {
-    match (&server.address, &server.kubeconfig) {
-        (Address::Tls { .. }, Some(file)) => {
-            let tls = pairing::credentials(file)?;
-            Ok(Client::with_tls(server.address, tls))
-        }
-        (Address::Tls { .. }, None) => Err(CliError::Usage(
-            "an https:// address needs --kubeconfig FILE, which 'edgesync-cloud kubeconfig' makes".to_owned(),
-        )),
-        _ => Ok(Client::new(server.address)),
-    }
 }

@@ -1,6 +1,5 @@
 //! The program `edgesync`.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -12,7 +11,7 @@ use super::{Peer, check, get, join, maintenance, program, records, seal, traffic
 use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
-use crate::memory;
+use crate::process::memory;
 
 /// What the agent answers about itself.
 pub const STATUS_PATH: &str = "/edgesync/v1/status";
@@ -23,12 +22,7 @@ pub const TRAFFIC_PATH: &str = "/edgesync/v1/traffic";
 #[must_use]
 pub fn main() -> ExitCode {
     memory::limit_arenas();
-    run(std::env::args_os())
-}
-
-/// Runs the program with the given arguments, the first of which is its name.
-pub(super) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match program::parse::<EdgeArgs>(args) {
+    match program::parse::<EdgeArgs>(std::env::args_os()) {
         Ok(args) => program::exit(dispatch(args.command), Peer::AGENT),
         Err(code) => ExitCode::from(code),
     }

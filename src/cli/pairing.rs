@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +9,12 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::args_cloud::{BrokerArgs, OperatorArgs, TokenCommand};
-use super::cloud::client;
 use super::output::Output;
 use super::records::{self, RecordColumn};
+use super::server::client;
 use super::{CliError, Terminal};
 use crate::api::{Client, encode};
 use crate::config::units::show_duration;
-use crate::object::yaml;
-use crate::tls::{self, Certificate, Clock, Identity, Trust};
 
 const TOKENS_PATH: &str = "/edgesync/v1/tokens";
 const BROKER_CONFIG_PATH: &str = "/edgesync/v1/broker-config";
@@ -142,24 +139,4 @@ pub(super) async fn kubeconfig(
         )?;
     }
     Ok(0)
-}
-
-/// TLS with the certificate in a kubeconfig.
-pub(super) fn credentials(file: &Path) -> Result<tls::Client, CliError> {
-    let wrong = |problem: String| CliError::Usage(format!("{}: {problem}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let config: Value = yaml::parse(&text).map_err(|error| wrong(error.to_string()))?;
-    let pem = |pointer: &str| {
-        let data =
-            config.pointer(pointer).and_then(Value::as_str).and_then(|data| STANDARD.decode(data).ok());
-        data.and_then(|bytes| String::from_utf8(bytes).ok())
-            .ok_or_else(|| wrong(format!("{pointer} is missing")))
-    };
-    let name = file.display().to_string();
-    let tls = |error: tls::TlsError| wrong(error.to_string());
-    let ca = Certificate::all_from_pem(&name, &pem("/clusters/0/cluster/certificate-authority-data")?)
-        .map_err(tls)?;
-    let chain = pem("/users/0/user/client-certificate-data")? + &pem("/users/0/user/client-key-data")?;
-    let identity = Identity::from_pem(&name, &chain).map_err(tls)?;
-    tls::Client::new(&Trust::new(ca), Some(&identity), Clock::system([])).map_err(tls)
 }

@@ -10,9 +10,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use tokio::runtime::Builder;
 
-use super::service::{Service, StartError};
 use super::{CliError, EXIT_USAGE, Peer, Terminal, report};
 use crate::config::{self, ConfigErrors, Settings};
+use crate::process::{Service, StartError};
 
 /// An internal error (`EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
@@ -25,7 +25,7 @@ const LINGER: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The exit code, if there is nothing more to do.
-pub(super) fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
+pub(crate) fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
     A::try_parse_from(args).map_err(|error| {
         // Nobody is left to tell if the terminal is gone.
         let _ = error.print();
@@ -83,7 +83,7 @@ pub(super) fn ask(
 }
 
 /// Runs a future to its end on this thread.
-pub(super) fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
+pub(crate) fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(Builder::new_current_thread().enable_all().build()?.block_on(work))
 }
 

@@ -16,24 +16,24 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::agent::presence::{CloudPresence, Presence};
-use crate::agent::random;
 use crate::broker::{Channel, Downlink, FleetEvent};
-use crate::cli::service::Service;
 use crate::config::cloud::Config;
+use crate::link::presence::{CloudPresence, Presence};
 use crate::object::ResourceVersion;
+use crate::process::Service;
+use crate::process::random;
+use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::store::cloud::{self, CloudError, CloudStore, Feed, MAX_BODIES, NodeRecords};
 use crate::sync::cloud::{CloudConfig, CloudMachine, Issued};
 use crate::sync::frame::Up;
 use crate::sync::timing::{Now, earlier};
-use crate::systemd::{self, Request, Signals};
 
 use super::CloudObjects;
 use super::admin::AdminRequest;
 use super::node::{Node, NodeMachine, desired};
 use super::pairing::Pairing;
-use super::placement::Placement;
 use super::vitals::Vitals;
+use crate::placement::Placement;
 use numbers::Counts;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
@@ -202,10 +202,9 @@ impl Fleet {
         mut events: mpsc::Receiver<FleetEvent>,
         mut admin: mpsc::Receiver<AdminRequest>,
     ) {
-        let loops = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let watchdog = tokio::spawn(crate::agent::watch(loops.clone()));
+        let watchdog = Watchdog::start();
         loop {
-            loops.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            watchdog.turned();
             self.drain();
             self.write_due();
             let idle = Instant::now() + Duration::from_secs(1);
@@ -236,7 +235,6 @@ impl Fleet {
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
-        watchdog.abort();
     }
 
     fn reload(&mut self, service: &mut Service<Config>) {

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::agent::metrics::{WriterFamilies, write_writer};
 use crate::api::{MetricsType as Type, MetricsWriter};
 use crate::broker::BrokerTraffic;
 use crate::link::{Cause, Endings, Traffic};
+use crate::process::metrics::{WriterFamilies, write_writer};
 use crate::store::writer::WriterStats;
 use crate::sync::cloud::CloudCounters;
 
@@ -171,7 +171,7 @@ const STORE: WriterFamilies = WriterFamilies {
 /// Writes all families of the cloud side.
 pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
     out.family("edgesync_cloud_build_info", Type::Gauge, "Version; always 1.");
-    out.sample("", &[("version", crate::agent::VERSION)], 1.0);
+    out.sample("", &[("version", crate::VERSION)], 1.0);
     write_fleet(&numbers.nodes, out);
     write_sync(numbers, out);
     write_each(&numbers.each, out);

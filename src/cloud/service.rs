@@ -9,16 +9,16 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::agent::presence::CloudPresence;
-use crate::agent::{configured_link, packet_limit, read_trust};
 use crate::api::{Access, Address, Limits, Listener, Server};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
-use crate::cli::service::Service;
 use crate::config::cloud::{BrokerMode, Config};
 use crate::config::{BrokerUrl, JoinUrl, host_name};
+use crate::link::presence::CloudPresence;
 use crate::link::{Introduction, Publish, Topics};
+use crate::process::Service;
+use crate::process::connection::{configured_link, packet_limit, read_trust};
+use crate::process::systemd::{self, Signals};
 use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
-use crate::systemd::{self, Signals};
 use crate::tls::{self, Clock};
 
 use super::admin::{Admin, BrokerDefaults, Sources};

@@ -5,7 +5,7 @@ use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::slot::{Keys, Raw, Refusal, Slot, toml_string};
-use crate::cloud::placement::rules::PlacementRule;
+use crate::placement::rules::PlacementRule;
 
 /// The most rules that are read.
 const MAX_RULES: usize = 1000;

@@ -1,11 +1,12 @@
 //! The side of a link that everyone else holds: cheap to clone, never blocks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::counted::Counts;
 use super::counters::{Counters, Endings, Traffic};
 use super::queue::{Limits, Queue, Refused};
 use super::{MAX_TOPIC, Publish};
@@ -55,6 +56,18 @@ pub(crate) struct Shared {
     /// What both sides of the current connection take, in bytes.
     pub(crate) max_packet: AtomicU32,
     pub(crate) counters: Counters,
+}
+
+impl Counts for Shared {
+    const PROMPT: bool = true;
+
+    fn bytes_in(&self) -> &AtomicU64 {
+        &self.counters.bytes_in
+    }
+
+    fn bytes_out(&self) -> &AtomicU64 {
+        &self.counters.bytes_out
+    }
 }
 
 /// Publishes on a link and ends it.

@@ -1,17 +1,15 @@
 //! What a connection runs over: TCP whose bytes are counted, with TLS over it where that is asked for.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Cause;
-use super::counters::add;
+use super::counted::Counted;
 use super::handle::Shared;
 use crate::tls::{Client, HandshakeError};
 
@@ -79,7 +77,7 @@ impl Target<'_> {
 
     /// Makes TLS over a TCP connection if it is asked for.
     async fn wrap(&self, stream: TcpStream, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
-        let stream = Prompt { stream, shared: Arc::clone(shared) };
+        let stream = Counted::new(stream, shared);
         let Some(tls) = self.tls else { return Ok(Box::new(stream)) };
         // Boxed, so that the task of the link does not keep the room for a handshake all its life.
         match Box::pin(tls.connect(self.host, stream)).await {
@@ -117,51 +115,5 @@ impl Target<'_> {
                 Cause::Tls { peer, kind: error.label(), message: error.to_string() }
             }
         }
-    }
-}
-
-/// TCP that acknowledges at once what it has read, and whose bytes are counted: those of TLS, where there is TLS.
-///
-/// Brokers such as mosquitto leave Nagle's algorithm on: the message that follows a PUBACK waits there until
-/// the PUBACK is acknowledged, which a Linux receiver delays by up to 40 ms (`TCP_QUICKACK` in tcp(7); the
-/// kernel takes the setting back by itself, so it is renewed with every read).
-struct Prompt {
-    stream: TcpStream,
-    shared: Arc<Shared>,
-}
-
-impl AsyncRead for Prompt {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        add(&self.shared.counters.bytes_in, (buf.filled().len() - before) as u64);
-        #[cfg(target_os = "linux")]
-        if read.is_ready() {
-            // Without it the connection is only slower.
-            let _ = self.stream.set_quickack(true);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Prompt {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if let Poll::Ready(Ok(count)) = &wrote {
-            add(&self.shared.counters.bytes_out, *count as u64);
-        }
-        wrote
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

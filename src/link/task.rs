@@ -73,7 +73,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn new(shutdown: Shutdown) -> Self {
+    fn new(shutdown: Shutdown) -> Self {
         let deadline = Instant::now() + shutdown.within;
         Self { shutdown, deadline, farewell_queued: false }
     }
@@ -82,6 +82,14 @@ impl Ending {
     pub(super) fn farewell(&mut self) -> VecDeque<Publish> {
         self.farewell_queued = true;
         std::mem::take(&mut self.shutdown.farewell).into()
+    }
+
+    /// How a connection ends with it; `acknowledged` says whether everything asked for before was.
+    pub(super) fn end(ending: Option<Self>, acknowledged: bool) -> End {
+        match ending {
+            Some(ending) => End::Stop(Stop::Shutdown(ending.shutdown, acknowledged)),
+            None => End::Stop(Stop::Abandoned),
+        }
     }
 }
 
@@ -207,6 +215,22 @@ impl<P: Protocol> Task<P> {
                     Some(End::Failed(_)) => hurried = true,
                     None => {}
                 },
+            }
+        }
+    }
+
+    /// Follows a command while there is a connection; a shutdown begins the orderly end of it.
+    pub(super) fn command(&self, command: Option<Command>, ending: &mut Option<Ending>) -> Result<(), End> {
+        match command {
+            None => Err(End::Stop(Stop::Abandoned)),
+            Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
+            Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
+            // The first one counts; a second asker learns that by his channel.
+            Some(Command::Shutdown(_)) if ending.is_some() => Ok(()),
+            Some(Command::Shutdown(shutdown)) => {
+                self.shared.queue.close();
+                *ending = Some(Ending::new(shutdown));
+                Ok(())
             }
         }
     }

@@ -27,6 +27,7 @@ pub mod pairing;
 mod read;
 mod snapshot;
 mod steward;
+mod stored;
 mod upload;
 mod versions;
 
@@ -49,9 +50,10 @@ use steward::CloudSteward;
 
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
-pub use fleet::{LeaseRenewal, MAX_REMOVED_NODES, NodeChange, Registered};
+pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
+pub use leases::LeaseRenewal;
 pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
-pub use objects::{Preconditions, SERVER_METADATA, Stored};
+pub use objects::{Preconditions, SERVER_METADATA};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
 pub use read::{
@@ -59,6 +61,7 @@ pub use read::{
 };
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use steward::HistoryLimits;
+pub use stored::Stored;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
 
 /// The most kinds whose descriptions are shared between objects.

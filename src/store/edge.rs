@@ -9,10 +9,12 @@ mod files;
 pub mod inspect;
 mod journal;
 mod local;
+mod new_file;
 mod notes;
 mod observer;
 mod outbox;
 mod read;
+mod rotation;
 mod rows;
 mod salvage;
 mod seals;
@@ -20,6 +22,9 @@ mod serving;
 mod shared;
 mod snapshot;
 mod state;
+mod tables;
+mod types;
+mod upstream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,8 +44,8 @@ use crate::sync::replica::{Applied, Totals};
 
 pub use check::CheckReport;
 pub use local::{
-    EVENT_SECONDS, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS,
-    MAX_EVENTS_BYTES, MAX_LEASES, MAX_LOCAL_BYTES,
+    EVENT_SECONDS, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
+    MAX_LOCAL_BYTES,
 };
 pub use notes::MAX_NOTE_BYTES;
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
@@ -48,8 +53,9 @@ pub use outbox::{
     Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, event_key,
     status_key,
 };
-pub use seals::{Rotated, SealFacts};
+pub use rotation::{Rotated, SealFacts};
 pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
+pub use types::{LocalKind, LocalObject};
 
 /// The largest page cache of a reading connection, KiB.
 const READER_CACHE_KIB: u32 = 128;
@@ -362,7 +368,7 @@ impl EdgeStore {
         changes: Arc<Vec<Change>>,
         range: std::ops::Range<usize>,
     ) -> Result<Commit, StoreError> {
-        let bytes = changes.get(range.clone()).unwrap_or_default().iter().map(rows::weight).sum();
+        let bytes = changes.get(range.clone()).unwrap_or_default().iter().map(tables::weight).sum();
         self.inner
             .writer
             .run(bytes, move |conn, state| state.apply(conn, changes.get(range.clone()).unwrap_or_default()))

@@ -1,12 +1,10 @@
 //! Connections: every setting that durability, memory and wear depend on, in one place.
 
-use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use siphasher::sip::SipHasher24;
 
 use super::StoreError;
 use super::migrate::{Migration, made_with, migrate};
@@ -232,18 +230,6 @@ pub fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A 64-bit checksum over parts of bytes, as SQLite stores integers. It finds damage, it proves nothing
-/// to an adversary: the key is fixed. The length of each part goes in, so parts do not run together.
-#[must_use]
-pub fn checksum64(parts: &[&[u8]]) -> i64 {
-    let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
-    for part in parts {
-        hasher.write_usize(part.len());
-        hasher.write(part);
-    }
-    hasher.finish().cast_signed()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,10 +286,5 @@ mod tests {
         let error = open_writer(&path, KIND, &EngineOptions::default()).unwrap_err();
         assert!(matches!(error, StoreError::Foreign { found: 0, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
-    }
-
-    #[test]
-    fn parts_of_a_checksum_do_not_run_together() {
-        assert_ne!(checksum64(&[b"ab", b"c"]), checksum64(&[b"a", b"bc"]));
     }
 }

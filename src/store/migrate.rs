@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::StoreError;
-use super::engine::checksum64;
+use super::checksum::checksum64;
 
 /// One numbered SQL file. Its place in the list, from one, is its version.
 #[derive(Clone, Copy, Debug)]

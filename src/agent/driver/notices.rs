@@ -11,9 +11,9 @@ use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
 use crate::join::renewal::Validity;
 use crate::object::time::rfc3339;
+use crate::process::systemd;
 use crate::sync::change::{RejectReason, Rejected};
 use crate::sync::edge::{EdgeNotice, EdgePhase};
-use crate::systemd;
 
 /// How often the service manager is told something new, at most.
 const STATUS_EVERY: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::Driver;
-use crate::agent::VERSION;
+use crate::VERSION;
 use crate::agent::status::seconds;
 use crate::object::Resource;
 use crate::store::edge::{self, Writing};

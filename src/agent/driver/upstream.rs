@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Driver, random};
+use super::Driver;
 use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::facts;
@@ -20,6 +20,7 @@ use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::node::DISK_PRESSURE;
 use crate::object::{Condition, ConditionStatus};
+use crate::process::random;
 use crate::store::StoreError;
 use crate::store::edge::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,

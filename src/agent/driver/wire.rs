@@ -1,23 +1,27 @@
 //! What lies between the machine and the link: topics and frames of MQTT, or the bridge to a CloudCore. The loop is the
 //! same for both.
 
+mod cloud_core;
+mod mqtt;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::cloud_core::CloudCore;
 use super::{Driver, random};
 use crate::agent::events::{Regarding, Why};
-use crate::agent::presence::Presence;
 use crate::agent::traffic::Direction;
 use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::link::kubeedge::TEXT;
+use crate::link::presence::Presence;
 use crate::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 use crate::store::edge::EdgeStore;
 use crate::sync::change::Change;
 use crate::sync::frame::{Objects, Up};
 use crate::sync::kubeedge::Bridge;
+use cloud_core::{CloudCore, remember};
+pub(super) use cloud_core::{HeldRead, bridge_config};
 
 /// See the module.
 pub(in crate::agent) enum Wire {
@@ -50,8 +54,8 @@ pub(super) struct LinkState {
 impl Wire {
     /// A wire to the CloudCore of the configuration, which knows what is wanted of what the store holds.
     pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
-        let mut bridge = Bridge::new(super::cloud_core::bridge_config(config));
-        if let Err(error) = super::cloud_core::remember(&mut bridge, config, store).await {
+        let mut bridge = Bridge::new(bridge_config(config));
+        if let Err(error) = remember(&mut bridge, config, store).await {
             // The next walk over what is held finds it.
             tracing::warn!(%error, "what the Pods held here reference cannot be read");
         }

@@ -15,7 +15,7 @@ use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
 use super::{LastRun, QUEUE, Shared, run};
-use crate::agent::VERSION;
+use crate::VERSION;
 use crate::store::StoreError;
 
 /// The most Events in one transaction.

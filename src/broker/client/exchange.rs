@@ -19,13 +19,13 @@ mod sending;
 use super::Ended;
 use super::outgoing::Outgoing;
 use super::subscriptions::Subscriptions;
-use crate::broker::accept::Hub;
 use crate::broker::access::{self, Target};
-use crate::broker::counters::add;
 use crate::broker::handshake::Admitted;
+use crate::broker::hub::Hub;
 use crate::broker::registry::{Eviction, Origin, Outbound, Retained, Seat};
 use crate::broker::wire::Wire;
 use crate::broker::{Channel, Departure, FleetEvent};
+use crate::link::add;
 use crate::link::wire::{self, FrameBuffer};
 
 /// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While

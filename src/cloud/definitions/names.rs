@@ -3,41 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::read::Definition;
+use super::read::{Definition, Names};
 use crate::api::Kind;
-
-/// The names of a kind, as `spec.names` has them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Names {
-    pub(super) plural: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) singular: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) short_names: Vec<String>,
-    pub(super) kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) list_kind: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) categories: Vec<String>,
-}
-
-impl Names {
-    /// The names that stand in paths and on command lines: plural, singular, short names.
-    fn of_resource(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let short = self.short_names.iter().map(|name| ("ShortNamesConflict", name.as_str()));
-        [("PluralConflict", self.plural.as_str()), ("SingularConflict", self.singular.as_str())]
-            .into_iter()
-            .chain(short)
-    }
-
-    fn of_kind(&self) -> [(&'static str, &str); 2] {
-        [("KindConflict", &self.kind), ("ListKindConflict", &self.list_kind)]
-    }
-}
 
 /// What comes of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Fleet, Inbox};
-use crate::agent::random;
 use crate::broker::DownlinkError;
 use crate::cloud::node::Node;
 use crate::object::{ObjectRef, ResourceVersion};
+use crate::process::random;
 use crate::store::cloud::{self, NodeRecords, RecordPut};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudEffect, CloudNotice, LedgerState, Loaded, Record, RecordBatch};

@@ -2,8 +2,8 @@
 
 use super::Fleet;
 use crate::cloud::node::{Node, desired};
-use crate::cloud::placement::{Delta, Want};
 use crate::object::Summary;
+use crate::placement::{Delta, Want};
 use crate::store::cloud::{ChangeKind, FeedItem};
 
 impl Fleet {

@@ -7,12 +7,12 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 use super::JoinError;
-use crate::agent;
 use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::join::files::FilesError;
 use crate::link::kubeedge::KubeEdgeOptions;
 use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use crate::process::connection;
 use crate::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// How much longer than the link itself its owner waits.
@@ -61,7 +61,7 @@ fn link_options(
 ) -> Result<LinkOptions, JoinError> {
     let node = &config.node.name;
     let mut options =
-        agent::configured_link(&config.link).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+        connection::configured_link(&config.link).map_err(|error| JoinError::Other(format!("{error:#}")))?;
     let topics = Topics::new(&config.link.prefix).map_err(|error| JoinError::Other(error.to_string()))?;
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
@@ -78,7 +78,7 @@ fn kubeedge_options(
     clock: Clock,
 ) -> Result<KubeEdgeOptions, JoinError> {
     let mut options =
-        agent::kubeedge_options(config).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+        connection::kubeedge_options(config).map_err(|error| JoinError::Other(format!("{error:#}")))?;
     if config.peer().tls {
         options.tls = Some(client(config, ca, identity, clock)?);
     }

@@ -10,7 +10,6 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::KubeEdgeOptions;
-use super::socket::{AHEAD, FRAGMENT};
 use crate::link::Cause;
 use crate::link::handle::Shared;
 use crate::link::stream::{Stream, Target};
@@ -19,6 +18,11 @@ use crate::link::stream::{Stream, Target};
 const CHUNK: usize = 8 * 1024;
 /// What an answer says is shown up to this many characters.
 const SHOWN: usize = 200;
+
+/// A message goes out in fragments of this size: what waits for the socket is no more than one of them.
+pub(super) const FRAGMENT: usize = 16 * 1024;
+/// Small messages are written together up to this many bytes.
+pub(super) const AHEAD: usize = 4 * 1024;
 
 /// A connection after the upgrade.
 pub(super) type WebSocket = WebSocketStream<Box<dyn Stream>>;

@@ -96,10 +96,10 @@ impl<'a> Session<'a> {
         }
         self.send_queued();
         if self.is_ended() {
-            return Err(self.ended(true));
+            return Err(Ending::end(self.ending.take(), true));
         }
         match self.wait().await {
-            Wake::Command(command) => self.command(command),
+            Wake::Command(command) => self.task.command(command, &mut self.ending),
             Wake::Time => self.on_time(Instant::now()),
             Wake::Socket(Ok(Event::Message(message))) => self.handle(message).map_err(End::from),
             Wake::Socket(Ok(Event::End)) => Err(Cause::Closed.into()),
@@ -199,31 +199,9 @@ impl<'a> Session<'a> {
         self.stalled = Instant::now();
     }
 
-    fn command(&mut self, command: Option<Command>) -> Result<(), End> {
-        match command {
-            None => Err(End::Stop(Stop::Abandoned)),
-            Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
-            Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
-            // The first one counts; a second asker learns that by his channel.
-            Some(Command::Shutdown(_)) if self.ending.is_some() => Ok(()),
-            Some(Command::Shutdown(shutdown)) => {
-                self.task.shared.queue.close();
-                self.ending = Some(Ending::new(shutdown));
-                Ok(())
-            }
-        }
-    }
-
     /// Whether everything asked for before the end was sent.
     fn is_ended(&self) -> bool {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued) && self.socket.is_clear()
-    }
-
-    fn ended(&mut self, sent: bool) -> End {
-        match self.ending.take() {
-            Some(ending) => End::Stop(Stop::Shutdown(ending.shutdown, sent)),
-            None => End::Stop(Stop::Abandoned),
-        }
     }
 
     /// A peer that is silent, or takes nothing, for this long is dead.
@@ -250,7 +228,7 @@ impl<'a> Session<'a> {
     fn on_time(&mut self, now: Instant) -> Result<(), End> {
         let patience = self.patience();
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
-            return Err(self.ended(false));
+            return Err(Ending::end(self.ending.take(), false));
         }
         if self.pending.is_some() && now >= self.stalled + patience {
             return Err(Cause::ConsumerStalled { stalled: patience }.into());

@@ -16,13 +16,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::connect::WebSocket;
+use super::connect::{FRAGMENT, WebSocket};
 use crate::link::handle::Shared;
-
-/// A message goes out in fragments of this size: what waits for the socket is no more than one of them.
-pub(super) const FRAGMENT: usize = 16 * 1024;
-/// Small messages are written together up to this many bytes.
-pub(super) const AHEAD: usize = 4 * 1024;
 
 /// A message of text.
 pub(super) const TEXT_FRAME: OpCode = OpCode::Data(Data::Text);

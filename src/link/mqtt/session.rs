@@ -124,10 +124,10 @@ impl<'a> Session<'a> {
         self.handle_packets()?;
         self.send_queued()?;
         if self.is_ended() {
-            return Err(self.ended(true));
+            return Err(Ending::end(self.ending.take(), true));
         }
         match self.wait().await {
-            Wake::Command(command) => self.command(command),
+            Wake::Command(command) => self.task.command(command, &mut self.ending),
             Wake::Time => self.on_time(Instant::now()),
             Wake::Wrote(result) => self.wrote(result).map_err(End::from),
             Wake::Read(result) => self.read(result).map_err(End::from),
@@ -325,21 +325,6 @@ impl<'a> Session<'a> {
         wire::encode(packet, &mut self.out, self.max_packet).map_err(|e| reason::of_wire(&e))
     }
 
-    fn command(&mut self, command: Option<Command>) -> Result<(), End> {
-        match command {
-            None => Err(End::Stop(Stop::Abandoned)),
-            Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
-            Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
-            // The first one counts; a second asker learns that by his channel.
-            Some(Command::Shutdown(_)) if self.ending.is_some() => Ok(()),
-            Some(Command::Shutdown(shutdown)) => {
-                self.task.shared.queue.close();
-                self.ending = Some(Ending::new(shutdown));
-                Ok(())
-            }
-        }
-    }
-
     /// Whether everything asked for before the end was sent and acknowledged.
     fn is_ended(&self) -> bool {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued)
@@ -347,13 +332,6 @@ impl<'a> Session<'a> {
             && self.task.shared.queue.len() == 0
             && self.state.inflight() == 0
             && self.state.collision.is_none()
-    }
-
-    fn ended(&mut self, acknowledged: bool) -> End {
-        match self.ending.take() {
-            Some(ending) => End::Stop(Stop::Shutdown(ending.shutdown, acknowledged)),
-            None => End::Stop(Stop::Abandoned),
-        }
     }
 
     /// A write fails when the broker has closed the connection; its reason may still be there to be read.

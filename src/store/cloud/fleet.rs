@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, Preconditions, check_node, leases};
+use super::{CloudError, CloudStore, LeaseRenewal, Preconditions, check_node, leases};
 use crate::object::name::check_subdomain;
 use crate::object::time::rfc3339;
 use crate::object::{Condition, NodeReport, Resource, node};
@@ -23,21 +23,6 @@ pub const MAX_REMOVED_NODES: i64 = 100_000;
 const LEASE_BYTES: usize = 1024;
 /// About what a change of a Node takes.
 const NODE_BYTES: usize = 4096;
-
-/// A Lease that was renewed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseRenewal {
-    /// The node: the Lease is `kube-node-lease/<node>`, its holder has this name.
-    pub node: String,
-    /// How long it is good, in seconds.
-    pub seconds: u32,
-    /// When this run of the agent acquired it.
-    pub acquired: Timestamp,
-    /// When it was renewed.
-    pub renewed: Timestamp,
-    /// How often it has changed hands.
-    pub transitions: u32,
-}
 
 /// What is to change in the Node of a name. It is made if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -9,8 +9,8 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::CloudError;
 use super::objects::{ObjectRow, Tx, find, parse, resource_id};
-use super::{CloudError, LeaseRenewal};
 use crate::object::name::check_subdomain;
 use crate::object::time::rfc3339_micros;
 use crate::object::{Object, Resource, with_field, with_resource_version};
@@ -22,6 +22,21 @@ const GROUP: &str = "coordination.k8s.io";
 /// Leases have row numbers from here up to zero: rows that change every few seconds stand together, so that a batch
 /// writes few pages. Other rows have the numbers above.
 const FIRST_ROW: i64 = -(1 << 40);
+
+/// A Lease that was renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRenewal {
+    /// The node: the Lease is `kube-node-lease/<node>`, its holder has this name.
+    pub node: String,
+    /// How long it is good, in seconds.
+    pub seconds: u32,
+    /// When this run of the agent acquired it.
+    pub acquired: Timestamp,
+    /// When it was renewed.
+    pub renewed: Timestamp,
+    /// How often it has changed hands.
+    pub transitions: u32,
+}
 
 impl Tx<'_> {
     /// Renews Leases, the last renewal of each node. Those of nodes that cannot be are left out.

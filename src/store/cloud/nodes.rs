@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::objects::{ObjectRow, RowExtra, Stored, Tx, parse};
+use super::objects::{ObjectRow, RowExtra, Tx, parse};
 use super::steward::Before;
+use super::stored::Stored;
 use crate::object::objectsync::sync_name;
 use crate::object::time::rfc3339;
 use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};

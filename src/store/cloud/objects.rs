@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::CloudError;
 use super::feed::ChangeKind;
 use super::steward::{Before, CloudSteward, Event};
+use super::stored::Stored;
 use crate::object::objectsync::is_sync_record;
 use crate::object::time::rfc3339;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
@@ -24,21 +25,6 @@ pub const SERVER_METADATA: [&str; 7] = [
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 ];
-
-/// A stored object: the text and what is most asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// The UID.
-    pub uid: Arc<str>,
-    /// The version; that of the deletion for a deleted object.
-    pub version: u64,
-    /// Namespace, empty for cluster-scoped objects.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// The object as JSON text with sorted keys.
-    pub body: String,
-}
 
 /// What must be true of an object that is to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,9 @@ use rusqlite::{Connection, Row};
 
 use super::feed::ChangeKind;
 use super::nodes::record_before;
-use super::objects::{COLUMNS, ObjectRow, Stored, parse, resource_id};
+use super::objects::{COLUMNS, ObjectRow, parse, resource_id};
 use super::observer::KindName;
+use super::stored::Stored;
 use super::{CloudError, WatchChange};
 use crate::object::{Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
 use crate::store::StoreError;

@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use super::CloudError;
 use super::feed::{ChangeKind, FeedChange};
-use super::objects::Stored;
 use super::observer::{KindName, Observer, WatchChange};
+use super::stored::Stored;
 use super::versions::Counters;
 use crate::object::Summary;
 use crate::store::StoreError;

@@ -12,7 +12,7 @@ use super::{CloudError, CloudStore, NodeChange, SERVER_METADATA, Shared, check_n
 use crate::object::name::MAX_SUBDOMAIN;
 use crate::object::{NodeReport, Object, ObjectKey, Problems, Resource, Scope};
 use crate::store::StoreError;
-use crate::store::engine::checksum64;
+use crate::store::checksum::checksum64;
 use crate::store::writer::Steward;
 use crate::sync::change::Uid;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, Taken};

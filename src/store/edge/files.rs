@@ -6,6 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
 use crate::store::StoreError;
 use crate::store::engine::{wal_path, with_suffix};
 
@@ -153,6 +156,14 @@ pub(super) fn set_aside(path: &Path) -> Vec<PathBuf> {
         .unwrap_or_default();
     files.sort();
     files
+}
+
+/// Closes the connection to a file that is no longer in its place: without a checkpoint, which is of no
+/// use, and above all without removing a log, whose path may be another database's by now.
+pub(super) fn let_go(conn: Connection) {
+    // It fails on no supported version; SQLite itself notices as well that the file has moved.
+    let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    drop(conn);
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::files;
 use super::journal::{self, Recent};
+use super::new_file::KIND;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
-use super::state::KIND;
 use super::{local, outbox};
 use crate::store::StoreError;
 use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path, with_suffix};

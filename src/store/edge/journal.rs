@@ -13,7 +13,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::object::{ObjectKey, ResourceVersion};
 use crate::store::StoreError;
-use crate::store::engine::{checksum64, integer};
+use crate::store::checksum::checksum64;
+use crate::store::engine::integer;
 use crate::sync::change::Uid;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::Totals;
@@ -243,6 +244,15 @@ pub(super) fn find_unwritten(conn: &Connection, recent: &Recent) -> Result<(), S
 pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     Ok(statement.query_row([key], |row| row.get(0)).optional()?)
+}
+
+/// Writes a text of table `meta`.
+pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+    conn.execute(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+        (key, value),
+    )?;
+    Ok(())
 }
 
 /// Notes a number among the facts about the file, with a checksum.

@@ -9,9 +9,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::journal;
 use super::observer::{LocalTransition, Recorder};
+use super::types::{LocalKind, LocalObject};
 use crate::object::with_resource_version;
 use crate::store::StoreError;
-use crate::store::engine::{checksum64, integer};
+use crate::store::checksum::checksum64;
+use crate::store::engine::integer;
 
 /// The longest local object, in bytes of JSON.
 pub const MAX_LOCAL_BYTES: usize = 64 << 10;
@@ -26,43 +28,6 @@ pub const EVENT_SECONDS: i64 = 3600;
 
 /// The key in table `meta` of the last version, where no row has it.
 const VERSION_KEY: &str = "local_version";
-
-/// The kinds that can be made on the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LocalKind {
-    /// `coordination.k8s.io/v1` Lease.
-    Lease,
-    /// `events.k8s.io/v1` Event.
-    Event,
-}
-
-impl LocalKind {
-    pub(super) fn code(self) -> i64 {
-        match self {
-            Self::Lease => 1,
-            Self::Event => 2,
-        }
-    }
-
-    fn of_code(code: i64) -> Option<Self> {
-        [Self::Lease, Self::Event].into_iter().find(|kind| kind.code() == code)
-    }
-}
-
-/// An object that was made on the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalObject {
-    /// Its kind.
-    pub kind: LocalKind,
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// Its version; ignored in what is to be written.
-    pub version: u64,
-    /// The object as JSON text, with its version.
-    pub body: String,
-}
 
 /// A write that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::EdgeStore;
 use crate::store::StoreError;
-use crate::store::engine::checksum64;
+use crate::store::checksum::checksum64;
 
 /// The longest fact, in bytes; a longer one is not kept.
 pub const MAX_NOTE_BYTES: usize = 32 << 10;

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::Stored;
-use super::local::LocalObject;
+use super::types::LocalObject;
 
 /// The newest versions of both sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

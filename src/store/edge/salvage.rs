@@ -15,12 +15,12 @@ use rusqlite::{Connection, Statement};
 use super::files;
 use super::journal::{self, Recent};
 use super::local;
+use super::new_file::{self, Floor, KIND};
 use super::notes;
 use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::seals;
-use super::state::{self, Floor, KIND};
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, PAGE_BYTES, open_reader, open_writer, wal_path};
 
@@ -76,7 +76,7 @@ fn attempt(
     let source = open_leniently(path, options);
     let counts = copy(path, options, source.as_ref(), floor)?;
     if let Some(source) = source {
-        let_go(source);
+        files::let_go(source);
     }
     if counts.0 > 0 {
         return Ok(counts);
@@ -128,14 +128,6 @@ fn mend(path: &Path, options: &EngineOptions) -> Result<Option<PathBuf>, StoreEr
     }
     File::options().write(true).open(&mended)?.write_all_at(&page, 0)?;
     Ok(Some(mended))
-}
-
-/// Closes the connection to a file that is no longer in its place: without a checkpoint, which is of no
-/// use, and above all without removing a log, whose path may be another database's by now.
-pub(super) fn let_go(conn: Connection) {
-    // It fails on no supported version; SQLite itself notices as well that the file has moved.
-    let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-    drop(conn);
 }
 
 /// Builds the fresh file and closes it; says what was kept and what is known to be lost.
@@ -306,7 +298,7 @@ impl<'a> Copier<'a> {
             },
             numbering: self.numbering,
         };
-        state::start(self.fresh, &floor)?;
+        new_file::start(self.fresh, &floor)?;
         self.fresh.execute_batch("COMMIT")?;
         Ok((self.kept, self.expected.saturating_sub(self.kept).max(self.damaged)))
     }
@@ -330,6 +322,25 @@ fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+/// A loss, or none, with the objects that could not be opened added to it.
+pub(super) fn with_lost(
+    loss: Option<(String, Salvaged)>,
+    lost: u64,
+    count: u64,
+) -> Option<(String, Salvaged)> {
+    if lost == 0 {
+        return loss;
+    }
+    let cause = seals::cause_of_loss(lost);
+    Some(match loss {
+        None => (cause, Salvaged { kept: count, lost, set_aside: None }),
+        Some((first, salvaged)) => {
+            let salvaged = Salvaged { kept: count, lost: salvaged.lost + lost, ..salvaged };
+            (format!("{first}; {cause}"), salvaged)
+        }
+    })
 }
 
 #[cfg(test)]

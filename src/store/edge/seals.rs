@@ -10,46 +10,24 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
-use super::salvage::Salvaged;
-use super::state::State;
-use super::{EdgeStore, read};
 use crate::object::Resource;
 use crate::store::StoreError;
-use crate::store::seal::keyring::KeyFacts;
 use crate::store::seal::{Keyring, SealError, SealOptions, Unopened, is_sealed};
 
 pub(super) use clean::{clean, needs_cleaning, note, noted};
 
 /// Rows of one transaction that are looked at, and bytes of bodies in it: others wait no longer than for a large object.
-const BATCH_ROWS: usize = 256;
-const BATCH_BYTES: usize = 256 << 10;
-
-/// What a rotation of the keys has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rotated {
-    /// Objects sealed anew.
-    pub objects: u64,
-    /// The keys after it.
-    pub keys: KeyFacts,
-}
-
-/// What the status says about sealed bodies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealFacts {
-    /// The keys.
-    pub keys: KeyFacts,
-    /// Objects of kinds that are sealed.
-    pub objects: u64,
-}
+pub(super) const BATCH_ROWS: usize = 256;
+pub(super) const BATCH_BYTES: usize = 256 << 10;
 
 /// What is sealed, and the keys; nothing is sealed without. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seals(Option<Arc<Active>>);
+pub(super) struct Seals(pub(super) Option<Arc<Active>>);
 
 #[derive(Debug)]
-struct Active {
-    options: SealOptions,
-    keys: Keyring,
+pub(super) struct Active {
+    pub(super) options: SealOptions,
+    pub(super) keys: Keyring,
 }
 
 impl From<SealError> for StoreError {
@@ -134,28 +112,28 @@ impl Seals {
     }
 
     /// Whether an earlier rotation was not finished.
-    fn is_rotating(&self) -> bool {
+    pub(super) fn is_rotating(&self) -> bool {
         self.0.as_ref().is_some_and(|active| active.keys.facts().keys > 1)
     }
 }
 
 /// What was found in some rows.
 #[derive(Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     rows: usize,
     bytes: usize,
-    anew: u64,
+    pub(super) anew: u64,
     lost: Vec<i64>,
 }
 
 impl Seen {
-    fn is_enough(&self) -> bool {
+    pub(super) fn is_enough(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 }
 
 /// Seals a row if it needs it. One that is damaged is left to those who look for damage.
-fn look_at(
+pub(super) fn look_at(
     conn: &Connection,
     seals: &Seals,
     resources: &Resources,
@@ -232,142 +210,4 @@ pub(super) fn settle(
 pub(super) fn cause_of_loss(lost: u64) -> String {
     let were = if lost == 1 { "object was" } else { "objects were" };
     format!("{lost} {were} sealed with a lost key")
-}
-
-/// A loss, or none, with the objects that could not be opened added to it.
-pub(super) fn with_lost(
-    loss: Option<(String, Salvaged)>,
-    lost: u64,
-    count: u64,
-) -> Option<(String, Salvaged)> {
-    if lost == 0 {
-        return loss;
-    }
-    let cause = cause_of_loss(lost);
-    Some(match loss {
-        None => (cause, Salvaged { kept: count, lost, set_aside: None }),
-        Some((first, salvaged)) => {
-            let salvaged = Salvaged { kept: count, lost: salvaged.lost + lost, ..salvaged };
-            (format!("{first}; {cause}"), salvaged)
-        }
-    })
-}
-
-/// What is wrong with a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Damage {
-    /// It is not as it was written.
-    Row,
-    /// Its body cannot be opened.
-    Sealed,
-}
-
-impl State {
-    /// Looks at a row that somebody believes to be damaged.
-    pub(super) fn damage(&self, conn: &Connection, id: i64) -> Result<Option<Damage>, StoreError> {
-        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
-        let mut statement = conn.prepare(&sql)?;
-        let mut rows = statement.query([id])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(match ObjectRow::read(row)?.filter(|row| row.is_sound(self.resources())) {
-            None => Some(Damage::Row),
-            Some(row) => self.seals().is_lost(&row).then_some(Damage::Sealed),
-        })
-    }
-
-    /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
-    /// looked at, none at the end, and how many were sealed.
-    fn reseal(&self, conn: &Connection, after: i64) -> Result<(Option<i64>, u64), StoreError> {
-        let sql =
-            format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
-        let (mut seen, mut last) = (Seen::default(), None);
-        let mut statement = conn.prepare_cached(&sql)?;
-        let mut rows = statement.query([after])?;
-        while !seen.is_enough()
-            && let Some(row) = rows.next()?
-        {
-            last = Some(row.get(0)?);
-            look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
-        }
-        Ok((last, seen.anew))
-    }
-}
-
-impl EdgeStore {
-    /// What the status says about sealed bodies; none if nothing is sealed.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn seal_facts(&self) -> Result<Option<SealFacts>, StoreError> {
-        let Some(active) = self.inner.seals.0.clone() else { return Ok(None) };
-        let keys = active.keys.facts();
-        let count = move |conn: &_| read::count_of(conn, |resource| active.options.covers(resource));
-        Ok(Some(SealFacts { keys, objects: self.inner.readers.run(count).await? }))
-    }
-
-    /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
-    #[must_use]
-    pub fn is_seal_worn(&self) -> bool {
-        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
-    }
-
-    /// Makes a new key, seals all rows with it and forgets the old one, while everything goes on: no version and no
-    /// revision changes, who watches sees nothing. A rotation that was interrupted is finished instead, also by the
-    /// next opening; until it is, the old key is kept. Goes on to its end if nobody waits for it.
-    ///
-    /// # Errors
-    /// The store's; [`StoreError::Internal`] if nothing is sealed.
-    pub async fn rotate_seal(&self) -> Result<Rotated, StoreError> {
-        let store = self.clone();
-        let done = tokio::spawn(async move { store.rotate().await }).await;
-        done.unwrap_or_else(|error| Err(StoreError::internal(error.to_string())))
-    }
-
-    async fn rotate(&self) -> Result<Rotated, StoreError> {
-        let Some(active) = self.inner.seals.0.clone() else {
-            return Err(StoreError::internal("nothing is sealed in this store"));
-        };
-        let _rotating = self.inner.rotating.lock().await;
-        if !self.inner.seals.is_rotating() {
-            change_keys(&active, Keyring::add_key).await?;
-        }
-        let mut objects = 0;
-        loop {
-            // Rows may move while the file is replaced by what can be saved of it.
-            let generation = self.inner.snapshots.generation();
-            let anew = self.reseal_all().await?;
-            objects += anew;
-            if anew == 0 && generation == self.inner.snapshots.generation() {
-                break;
-            }
-        }
-        change_keys(&active, Keyring::forget_old).await?;
-        tracing::info!(objects, "the key of sealed objects has been replaced");
-        Ok(Rotated { objects, keys: active.keys.facts() })
-    }
-
-    async fn reseal_all(&self) -> Result<u64, StoreError> {
-        let (mut after, mut objects) = (i64::MIN, 0);
-        loop {
-            let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
-            let (last, anew) = self.inner.writer.run(BATCH_BYTES, job).await?;
-            objects += anew;
-            match last {
-                Some(last) => after = last,
-                None => return Ok(objects),
-            }
-        }
-    }
-}
-
-/// Changes the file with the keys on a thread that may block.
-async fn change_keys(
-    active: &Arc<Active>,
-    change: fn(&Keyring) -> Result<(), SealError>,
-) -> Result<(), StoreError> {
-    let active = Arc::clone(active);
-    match tokio::task::spawn_blocking(move || change(&active.keys)).await {
-        Ok(result) => Ok(result?),
-        Err(error) => Err(StoreError::internal(error.to_string())),
-    }
 }

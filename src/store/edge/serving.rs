@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::EdgeStore;
-use super::local::{self, LocalKind, LocalObject, LocalOutcome, LocalWrite};
+use super::local::{self, LocalOutcome, LocalWrite};
 use super::observer::{Observer, Versions};
 use super::outbox::Clocked;
+use super::types::{LocalKind, LocalObject};
 use crate::store::StoreError;
 
 impl EdgeStore {

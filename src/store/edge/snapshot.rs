@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::{Connection, Statement};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::local::{self, LocalKind, LocalObject, LocalRow};
+use super::local::{self, LocalRow};
 use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources};
 use super::seals::Seals;
+use super::types::{LocalKind, LocalObject};
 use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
 use crate::object::Resource;
 use crate::store::StoreError;

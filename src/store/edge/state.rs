@@ -2,6 +2,7 @@
 //! about the health of the file. Runs in the writer's thread.
 
 mod opening;
+mod sealing;
 mod upstream;
 
 use std::fs::File;
@@ -17,27 +18,25 @@ use tokio::sync::watch;
 use super::files::{self, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
+use super::new_file::{self, Floor, KIND, recount};
 use super::notes::{Occasion, Pending, Scribe};
 use super::observer::{Recorder, Versions};
-use super::outbox::{Numbering, Outbox, OutboxShared};
-use super::rows::{Resources, Tables};
+use super::outbox::{Outbox, OutboxShared};
+use super::rows::Resources;
 use super::salvage::{self, Salvaged};
 use super::seals::{self, Seals};
 use super::shared::Shared;
+use super::tables::Tables;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
-use crate::store::engine::{self, Checkpoint, EngineOptions, Kind, PAGE_BYTES, open_writer};
-use crate::store::migrate;
+use crate::store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
 use crate::store::reader::Generation;
 use crate::store::writer::Steward;
 use crate::sync::change::Change;
-use crate::sync::digest::{Digest, Epoch};
+use crate::sync::digest::Epoch;
 use crate::sync::replica::{self, Applied, Totals};
 use crate::sync::upload::Lanes;
 use opening::{Opened, open_settled};
-
-/// The mark of an edge database: "esyE".
-pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
 
 /// Pages beyond the limit of the database that deletes may use: a tombstone needs a place before the
 /// object's own is free.
@@ -132,7 +131,7 @@ impl State {
             Err(error) => return Err(error),
         };
         let Opened { mut conn, mut stored, settled, lost, sealed } = opened;
-        let reset = seals::with_lost(reset, lost, stored.totals.count);
+        let reset = salvage::with_lost(reset, lost, stored.totals.count);
         let mut reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
         if sealed {
             conn = opening::clean(conn, path, &options.engine, &seals, &mut stored, &recent)?;
@@ -244,7 +243,7 @@ impl State {
             return Ok(());
         }
         match incarnation {
-            Some(text) => set_meta(conn, "incarnation", text)?,
+            Some(text) => journal::set_meta(conn, "incarnation", text)?,
             None => {
                 conn.execute("DELETE FROM meta WHERE key = 'incarnation'", [])?;
             }
@@ -262,7 +261,7 @@ impl State {
             let Some(damage) = self.damage(conn, *id)? else { continue };
             conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
             lost += 1;
-            sealed += u64::from(damage == seals::Damage::Sealed);
+            sealed += u64::from(damage == sealing::Damage::Sealed);
         }
         let totals = self.stored.totals;
         let (count, digest) = recount(conn, totals.epoch)?;
@@ -276,7 +275,7 @@ impl State {
             _ => "damaged rows".to_owned(),
         };
         let versions = self.stored.versions();
-        (self.stored.totals, self.stored.written) = renew(conn, totals.revision)?;
+        (self.stored.totals, self.stored.written) = new_file::renew(conn, totals.revision)?;
         self.stored.base = journal::choose_base(conn, versions.objects)?;
         self.recorder.forget();
         self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
@@ -375,8 +374,8 @@ impl State {
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
         let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
         let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
-        let with_lost = seals::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
-        salvage::let_go(std::mem::replace(conn, fresh));
+        let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
+        files::let_go(std::mem::replace(conn, fresh));
         stored.outbox.succeed(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
         self.stored = stored;
@@ -547,25 +546,6 @@ impl Steward for State {
     }
 }
 
-/// What a salvage must not fall below, known from memory.
-#[derive(Debug, Default)]
-pub(super) struct Floor {
-    /// The last revision.
-    pub(super) revision: u64,
-    /// The number of objects that were held.
-    pub(super) count: u64,
-    /// The incarnation of the cloud.
-    pub(super) incarnation: Option<String>,
-    /// Of which kinds no plain text is in the file.
-    pub(super) sealed: Option<String>,
-    /// The kinds, in case their table is damaged.
-    pub(super) resources: Resources,
-    /// The last versions.
-    pub(super) versions: Versions,
-    /// Of the outbox, if it is known for sure.
-    pub(super) numbering: Option<Numbering>,
-}
-
 impl Stored {
     /// Reads everything but the outbox, which takes as long as it has rows.
     fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
@@ -596,7 +576,7 @@ fn open_sound(
     let conn = open_file(path, options)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
-        start(&tx, &Floor::default())?;
+        new_file::start(&tx, &Floor::default())?;
         tx.commit()?;
     }
     if crashed {
@@ -624,54 +604,6 @@ fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
     let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
                     + EXISTS (SELECT 1 FROM objects)";
     Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0)
-}
-
-/// Makes the facts of a new file; the rows, if there are any, are in it already.
-pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> {
-    set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
-    if let Some(incarnation) = &floor.incarnation {
-        set_meta(conn, "incarnation", incarnation)?;
-    }
-    if let Some(sealed) = &floor.sealed {
-        seals::note(conn, sealed)?;
-    }
-    renew(conn, floor.revision)?;
-    journal::choose_base(conn, floor.versions.objects)?;
-    Outbox::start(conn, floor.numbering.as_ref())?;
-    Local::start(conn, floor.versions.local)
-}
-
-/// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.
-fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written), StoreError> {
-    let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
-    set_meta(conn, "epoch", &epoch.to_string())?;
-    let (count, digest) = recount(conn, epoch)?;
-    // A file that never held anything starts at zero.
-    let revision = if revision == 0 && count == 0 { 0 } else { revision + 1 };
-    let totals = Totals { epoch, revision, count, digest };
-    let written = journal::restart(conn, &totals)?;
-    Ok((totals, written))
-}
-
-/// Count and digest of the rows.
-pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), StoreError> {
-    let (mut count, mut digest) = (0, Digest::default());
-    let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        count += 1;
-        let version: String = row.get(1)?;
-        digest.add(epoch, row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, &version.as_str().into());
-    }
-    Ok((count, digest))
-}
-
-pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
-    conn.execute(
-        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
-        (key, value),
-    )?;
-    Ok(())
 }
 
 fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> Reset {

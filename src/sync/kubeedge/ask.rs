@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::delivery::Delivery;
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
+use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::names::{AskedKind, Name, WatchRule, references};
 use super::types::BridgeConfig;

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
+use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::object::Kinds;
 use crate::sync::change::{Change, RejectReason, Rejected};

@@ -2,12 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::message::Draft;
+use super::message::{Draft, MessageId};
 use super::types::{BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
 use crate::sync::frame::{HelloRequest, Received};
-
-/// The identity of a message: a UUID (RFC 9562, version 4).
-pub(super) type MessageId = u128;
 
 /// See the module.
 #[derive(Debug, Default)]

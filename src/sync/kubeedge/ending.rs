@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
+use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::types::BridgeConfig;
 use crate::object::member;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::desk::{Desk, MessageId};
+use super::desk::Desk;
+use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::types::{BridgeConfig, BridgeEffect};
 use crate::object::time::rfc3339_micros;

@@ -7,13 +7,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::desk::MessageId;
 use super::names::Name;
 use crate::object::member;
 use crate::sync::message::clip;
 
 #[cfg(test)]
 mod tests;
+
+/// The identity of a message: a UUID (RFC 9562, version 4).
+pub(super) type MessageId = u128;
 
 /// The source of what a watch pushes.
 pub(super) const DYNAMIC_CONTROLLER: &str = "dynamiccontroller";

@@ -3,10 +3,7 @@
 //! answer where there is one, by the pong to a ping sent after them where there is none (Events). So nothing is lost at a
 //! disconnect; what was under way is sent again, and changes nothing the second time.
 
-mod event;
 mod item;
-mod node;
-mod status;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +14,8 @@ use crate::sync::change::Put;
 use crate::sync::frame::{Received, Upload, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
 use crate::sync::upload::{Lanes, Refused};
+use item::node::{self, Seen};
 use item::{Item, Next, State};
-use node::Seen;
 
 /// With so many messages waiting the link has no room: nothing is sent again.
 const BACKLOG: usize = 16;

@@ -13,8 +13,8 @@ use super::{Ended, Exchange};
 use crate::broker::Departure;
 use crate::broker::access;
 use crate::broker::client::subscriptions::Answer;
-use crate::broker::counters::add;
 use crate::broker::registry::{Origin, Outbound};
+use crate::link::add;
 use crate::link::wire::{self, WireError};
 
 impl Exchange<'_> {

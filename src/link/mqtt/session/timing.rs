@@ -7,7 +7,7 @@ use rumqttc::v5::Request;
 use super::Session;
 use crate::link::Cause;
 use crate::link::mqtt::reason;
-use crate::link::task::End;
+use crate::link::task::{End, Ending};
 
 impl Session<'_> {
     /// Whether we have stopped reading of our own accord; then silence proves nothing.
@@ -45,7 +45,7 @@ impl Session<'_> {
     pub(super) fn on_time(&mut self, now: Instant) -> Result<(), End> {
         let keepalive = self.task.protocol.options.keepalive;
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
-            return Err(self.ended(false));
+            return Err(Ending::end(self.ending.take(), false));
         }
         if self.pending.is_some() && now >= self.stalled + keepalive {
             return Err(Cause::ConsumerStalled { stalled: keepalive }.into());

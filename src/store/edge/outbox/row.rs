@@ -5,7 +5,8 @@ use serde_json::value::RawValue;
 
 use super::{Clocked, OutboxPut};
 use crate::store::StoreError;
-use crate::store::engine::{checksum64, integer};
+use crate::store::checksum::checksum64;
+use crate::store::engine::integer;
 use crate::sync::upload::{Lane, Lanes, UploadItem};
 
 /// The largest number of a lane: what is above it in a row's id is the lane.
@@ -119,7 +120,7 @@ fn each(
 }
 
 /// A page of a lane, and the damaged rows in it. See [`super::super::EdgeStore::outbox_page`].
-pub(super) fn page(
+pub(in crate::store::edge) fn page(
     conn: &Connection,
     lane: Lane,
     after: u64,
@@ -147,7 +148,11 @@ pub(super) fn page(
 type Item = Result<(u64, String), i64>;
 
 /// The row of a key.
-pub(super) fn item(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Item>, StoreError> {
+pub(in crate::store::edge) fn item(
+    conn: &Connection,
+    lane: Lane,
+    key: &str,
+) -> Result<Option<Item>, StoreError> {
     let Some(found) = find(conn, lane, key)? else { return Ok(None) };
     let mut read = None;
     each(conn, lane, (found.number.saturating_sub(1), found.number), |row| {

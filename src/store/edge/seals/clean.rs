@@ -12,7 +12,7 @@ use rusqlite::Connection;
 
 use super::Seals;
 use crate::store::StoreError;
-use crate::store::edge::{files, journal, salvage, state};
+use crate::store::edge::{files, journal};
 use crate::store::engine::{self, Checkpoint, wal_path, with_suffix};
 
 /// The key in table `meta` of the kinds of which no plain text is in the file.
@@ -25,7 +25,7 @@ pub(in crate::store::edge) fn noted(conn: &Connection) -> Result<Option<String>,
 
 /// Notes that no plain text of these kinds is in the file.
 pub(in crate::store::edge) fn note(conn: &Connection, kinds: &str) -> Result<(), StoreError> {
-    state::set_meta(conn, SEALED_KEY, kinds)
+    journal::set_meta(conn, SEALED_KEY, kinds)
 }
 
 /// What is to be noted for a store with these options.
@@ -77,7 +77,7 @@ pub(in crate::store::edge) fn clean(
         return Ok(conn);
     }
     files::prune(path, 0, None);
-    salvage::let_go(conn);
+    files::let_go(conn);
     take_place(path)?;
     let conn = open()?;
     if let Some(wanted) = wanted(seals) {

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{Stored, open_file, open_sound, renew};
+use super::{Stored, open_file, open_sound};
 use crate::store::StoreError;
 use crate::store::edge::journal::{self, Recent};
+use crate::store::edge::new_file::renew;
 use crate::store::edge::seals::{self, Seals};
 use crate::store::engine::EngineOptions;
 use crate::sync::upload::Lanes;

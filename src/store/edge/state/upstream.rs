@@ -6,7 +6,8 @@ use rusqlite::Connection;
 
 use super::State;
 use crate::store::StoreError;
-use crate::store::edge::local::{self, LocalKind, LocalOutcome, LocalWrite};
+use crate::store::edge::LocalKind;
+use crate::store::edge::local::{self, LocalOutcome, LocalWrite};
 use crate::store::edge::notes::{Occasion, Scribe};
 use crate::store::edge::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use crate::sync::upload::Lane;

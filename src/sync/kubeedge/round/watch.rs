@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use super::ATTEMPTS;
 use crate::sync::kubeedge::application::{self, Request, Response, Scope};
-use crate::sync::kubeedge::desk::{Desk, MessageId};
+use crate::sync::kubeedge::desk::Desk;
+use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Incoming};
 use crate::sync::kubeedge::types::{BridgeConfig, BridgeNotice};
 use crate::sync::timing::Now;

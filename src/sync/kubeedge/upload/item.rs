@@ -1,16 +1,21 @@
 //! One item of a frame: what is sent for it, and what its answer means.
 
+mod event;
+pub(super) mod node;
+mod status;
+
 use serde_json::value::RawValue;
 
-use super::event::EventTask;
-use super::node::{NodeTask, Seen, Way};
-use super::status::{self, StatusTask};
 use crate::object::Head;
 use crate::sync::kubeedge::application::{self, Response};
-use crate::sync::kubeedge::desk::{Desk, MessageId};
+use crate::sync::kubeedge::desk::Desk;
+use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Draft, Failure, Incoming};
 use crate::sync::kubeedge::types::BridgeConfig;
 use crate::sync::upload::{Content, Refused, RefusedReason};
+use event::EventTask;
+use node::{NodeTask, Seen, Way};
+use status::StatusTask;
 
 /// So often the dynamic controller is asked before its silence is taken for an answer.
 const MAX_ASKED: u32 = 3;

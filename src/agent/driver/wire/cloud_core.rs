@@ -1,0 +1,313 @@
+//! The KubeEdge link: the bridge stands between the machine and the WebSocket, and wants some work done for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+
+use super::{Waiting, Wire, trace_frame};
+use crate::agent::driver::Driver;
+use crate::agent::driver::reading::object_ref;
+use crate::agent::events::{Regarding, Why};
+use crate::agent::traffic::Direction;
+use crate::config::edge::Config;
+use crate::link::kubeedge::{PING, PONG, TEXT};
+use crate::object::Resource;
+use crate::object::kinds::guess;
+use crate::process::random;
+use crate::store::StoreError;
+use crate::store::edge::{EdgeStore, InventoryCursor};
+use crate::sync::digest::BucketSet;
+use crate::sync::frame::Received;
+use crate::sync::kubeedge::{
+    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, RoundReason,
+    Sent, references,
+};
+
+/// Refusals of the dynamic controller that the status remembers.
+const MAX_DENIED: usize = 16;
+/// Pods that are read at a time.
+const PODS: usize = 64;
+/// How far into a message its operation is looked for, in bytes: header and route come before the content.
+const MAX_ROUTE: usize = 2048;
+
+pub(in crate::agent::driver) type HeldRead = Result<HeldPage, StoreError>;
+
+/// See the module.
+pub(in crate::agent) struct CloudCore {
+    pub(in crate::agent::driver) bridge: Bridge,
+    /// The page of what is held that is being read.
+    pub(in crate::agent::driver) reading: Option<JoinHandle<HeldRead>>,
+    /// What the dynamic controller refuses, with its words.
+    pub(in crate::agent::driver) denied: BTreeMap<String, String>,
+}
+
+impl CloudCore {
+    pub(in crate::agent::driver) fn new(bridge: Bridge) -> Self {
+        Self { bridge, reading: None, denied: BTreeMap::new() }
+    }
+
+    pub(in crate::agent::driver) fn disconnected(&mut self) {
+        self.bridge.disconnected();
+        // A page for a session that is over would be taken for one of the next.
+        if let Some(reading) = self.reading.take() {
+            reading.abort();
+        }
+        self.denied.clear();
+    }
+}
+
+/// The bridge as the configuration describes it.
+pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
+    let kubeedge = &config.kubeedge;
+    BridgeConfig {
+        node: config.node.name.clone(),
+        keepalive: kubeedge.keepalive,
+        answer_timeout: config.sync.report_timeout,
+        retry_max: config.link.backoff_max.max(config.sync.report_timeout),
+        max_object: config.sync.max_object,
+        managed_fields: kubeedge.managed_fields,
+        fetch: kubeedge.fetch.clone(),
+        watch: kubeedge.watch.clone(),
+        verify_interval: kubeedge.verify_interval,
+    }
+}
+
+/// Tells the bridge what is wanted: what the Pods that are held reference, and the rules for single names.
+///
+/// # Errors
+/// The store's.
+pub(in crate::agent::driver) async fn remember(
+    bridge: &mut Bridge,
+    config: &Config,
+    store: &EdgeStore,
+) -> Result<(), StoreError> {
+    let resource = |kind: &str| Arc::new(guess("v1", kind, true));
+    let (pods, mut after) = (resource("Pod"), None);
+    let mut wanted: BTreeSet<_> = config.kubeedge.fetch.iter().filter_map(FetchRule::exact).collect();
+    loop {
+        let page = store.list(Arc::clone(&pods), None, after, PODS).await?;
+        for pod in &page.items {
+            wanted.extend(references(&pod.body));
+            bridge.remember_pod(&pod.uid, &pod.object.namespace, &pod.object.name, &pod.body);
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    for name in wanted {
+        let held = store.get(resource(name.kind.kind()), name.namespace.to_string(), name.name.to_string());
+        bridge.remember(&name, held.await?.map(|held| held.uid).as_ref());
+    }
+    Ok(())
+}
+
+impl Driver {
+    /// Now, by both clocks.
+    pub(in crate::agent::driver) fn moment(&self) -> Moment {
+        Moment { now: self.now(), wall: Timestamp::now().as_millisecond() }
+    }
+
+    /// A message or a pong.
+    pub(in crate::agent::driver) fn heard_cloud_core(&mut self, topic: &str, payload: &[u8]) {
+        let at = self.moment();
+        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
+        match topic {
+            TEXT => {
+                self.upstream.meter.frame(Direction::Down, operation(payload), payload.len());
+                cloud_core.bridge.heard(at, payload);
+                self.hand_to_machine();
+            }
+            PONG => {
+                // The link's own pings are answered, too.
+                if let Ok(number) = payload.try_into() {
+                    cloud_core.bridge.pong(at, u64::from_be_bytes(number));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// One step between machine, bridge and link, nearest to the store first: what was received before what is sent.
+    pub(in crate::agent::driver) fn move_cloud_core(&mut self) -> bool {
+        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
+        if let Some(effect) = cloud_core.bridge.poll_effect() {
+            self.perform_for_bridge(effect);
+            return true;
+        }
+        if self.hand_to_machine() {
+            return true;
+        }
+        let at = self.moment();
+        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
+        if let Some(message) = cloud_core.bridge.poll_message() {
+            return self.publish(match message {
+                Sent::Text { name, text } => {
+                    tracing::debug!(name, bytes = text.len(), "sends");
+                    Waiting { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
+                }
+                Sent::Ping(number) => {
+                    let bytes = number.to_be_bytes().to_vec();
+                    Waiting { name: "ping", topic: PING.to_owned(), bytes }
+                }
+            });
+        }
+        // Only when everything before has left: so the bridge never holds more than one frame leads to.
+        if !self.machine.has_frame() {
+            return false;
+        }
+        let Some(frame) = self.machine.poll_frame() else { return false };
+        trace_frame(&frame, 0);
+        cloud_core.bridge.up(at, frame, self.machine.totals());
+        true
+    }
+
+    /// Hands the machine what the bridge has for it.
+    fn hand_to_machine(&mut self) -> bool {
+        let mut moved = false;
+        while self.machine.wants_frame() {
+            let Wire::KubeEdge(cloud_core) = &mut self.wire else { break };
+            let Some(frame) = cloud_core.bridge.poll_frame() else { break };
+            if let Received::Objects(objects) = &frame {
+                self.note_objects(objects);
+            }
+            self.machine.received(self.now(), frame, random());
+            moved = true;
+        }
+        moved
+    }
+
+    fn perform_for_bridge(&mut self, effect: BridgeEffect) {
+        match effect {
+            BridgeEffect::ReadHeld { cursor, limit } => {
+                let reading = tokio::spawn(read_held(self.store.clone(), cursor, limit));
+                if let Wire::KubeEdge(cloud_core) = &mut self.wire {
+                    cloud_core.reading = Some(reading);
+                }
+            }
+            BridgeEffect::Reconnect => {
+                tracing::warn!("CloudCore takes what is sent and answers nothing: connecting again");
+                self.link.give_up();
+            }
+            BridgeEffect::Notice(notice) => self.bridge_notice(notice),
+        }
+    }
+
+    pub(in crate::agent::driver) fn held_read(&mut self, page: Result<HeldRead, tokio::task::JoinError>) {
+        let at = self.moment();
+        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
+        cloud_core.reading = None;
+        let error = match page {
+            Ok(Ok(page)) => return cloud_core.bridge.held_read(at, page),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(error, "what is held cannot be read");
+        cloud_core.bridge.read_failed(at);
+    }
+
+    fn bridge_notice(&mut self, notice: BridgeNotice) {
+        match notice {
+            BridgeNotice::BadMessage { problem } => {
+                *self.bad_frames.entry("message").or_default() += 1;
+                tracing::warn!(problem, "a message that cannot be read");
+            }
+            BridgeNotice::Refilling(reason) => {
+                tracing::info!(reason = reason.name(), "everything is asked for again");
+                if reason == RoundReason::Lost {
+                    self.records_differed();
+                    let note =
+                        "the database is not the one that CloudCore knows: everything is asked for again";
+                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note.to_owned());
+                }
+            }
+            BridgeNotice::Verified { reason, compared, differed } => {
+                tracing::info!(reason = reason.name(), compared, differed, "what is held was compared");
+                if differed == 0 {
+                    return;
+                }
+                self.records_differed();
+                // Otherwise it is known that, or why, something may be different.
+                if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
+                    let note = format!(
+                        "{differed} of {compared} objects differed from the cloud's; they are corrected"
+                    );
+                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
+                }
+            }
+            BridgeNotice::DynamicControllerSilent => {
+                tracing::warn!(
+                    "the dynamic controller of CloudCore does not answer: kubeedge.watch, and kubeedge.fetch with '*', \
+                     have no effect"
+                );
+            }
+            BridgeNotice::Denied { what, message } => {
+                tracing::warn!(what, message, "the dynamic controller refuses");
+                let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
+                if cloud_core.denied.len() < MAX_DENIED || cloud_core.denied.contains_key(&what) {
+                    cloud_core.denied.insert(what, message);
+                }
+            }
+        }
+    }
+}
+
+/// Reads a page of what is held, with what its Pods reference.
+async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
+    let mut all = BucketSet::default();
+    (0..=u8::MAX).for_each(|bucket| all.insert(bucket));
+    let page = store.inventory(all, InventoryCursor::from_number(cursor), limit).await?;
+    let mut entries = Vec::with_capacity(page.entries.len());
+    for entry in page.entries {
+        // Only what is held has a version.
+        let Some(version) = entry.version else { continue };
+        let references = match is_pod(&entry.object.resource) {
+            true => {
+                store.by_uid(entry.uid.clone()).await?.map(|pod| references(&pod.body)).unwrap_or_default()
+            }
+            false => Vec::new(),
+        };
+        entries.push(HeldEntry { uid: entry.uid, version, object: object_ref(entry.object), references });
+    }
+    Ok(HeldPage { entries, next: page.next.map(InventoryCursor::number) })
+}
+
+fn is_pod(resource: &Resource) -> bool {
+    resource.kind == "Pod" && resource.group.is_empty()
+}
+
+/// The operation of a message, for the meter: it is read in full by the bridge only.
+fn operation(text: &[u8]) -> &'static str {
+    const FIELD: &[u8] = br#""operation":""#;
+    const WORDS: [(&str, &str); 6] = [
+        ("insert", "insert"),
+        ("update", "update"),
+        ("patch", "patch"),
+        ("delete", "delete"),
+        ("response", "response"),
+        ("applicationResponse", "application"),
+    ];
+    let head = text.get(..MAX_ROUTE).unwrap_or(text);
+    let Some(at) = head.windows(FIELD.len()).position(|window| window == FIELD) else { return "other" };
+    let word = head.get(at + FIELD.len()..).unwrap_or_default().split(|byte| *byte == b'"').next();
+    WORDS.iter().find(|(known, _)| word == Some(known.as_bytes())).map_or("other", |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operation_is_found_before_the_content() {
+        let text = br#"{"header":{"msg_id":"x"},"route":{"source":"edgecontroller","operation":"update"},"content":{"operation":"delete"}}"#;
+        assert_eq!(operation(text), "update");
+        assert_eq!(operation(br#"{"route":{"operation":"applicationResponse"}}"#), "application");
+        for odd in [&b""[..], b"{}", br#"{"route":{"operation":"#, br#"{"operation":"ping"}"#] {
+            assert_eq!(operation(odd), "other");
+        }
+        let late = [vec![b' '; MAX_ROUTE], br#""operation":"insert""#.to_vec()].concat();
+        assert_eq!(operation(&late), "other");
+    }
+}

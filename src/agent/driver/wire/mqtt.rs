@@ -1,0 +1,96 @@
+//! The MQTT link: frames of the sync protocol on the node's topics, and the presence of the cloud.
+
+use super::{Waiting, Wire, trace_frame};
+use crate::agent::driver::Driver;
+use crate::agent::traffic::Direction;
+use crate::link::Topic;
+use crate::link::presence::CloudPresence;
+use crate::process::random;
+use crate::sync::frame::Received;
+
+impl Driver {
+    /// A message on a topic.
+    pub(in crate::agent::driver) fn heard_on(&mut self, topic: &str, payload: &[u8]) {
+        let Wire::Mqtt(topics) = &self.wire else { return };
+        match topics.parse(topic) {
+            Some(Topic::Cloud) => {
+                tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
+                self.upstream.meter.frame(Direction::Down, "Presence", payload.len());
+                self.cloud_seen(payload);
+            }
+            Some(Topic::Down(node)) if node == self.node => {
+                tracing::debug!(topic = "down", bytes = payload.len(), "receives");
+                self.frame(payload);
+            }
+            _ => tracing::debug!(topic, "a message on a topic of nobody"),
+        }
+    }
+
+    fn cloud_seen(&mut self, payload: &[u8]) {
+        let presence = match serde_json::from_slice::<CloudPresence>(payload) {
+            Ok(presence) => presence,
+            Err(error) => {
+                tracing::warn!(%error, "the cloud's presence cannot be read");
+                return;
+            }
+        };
+        let known = self.cloud_boot.replace(presence.boot.clone());
+        let was_online = self.cloud_online.replace(presence.online);
+        if !presence.online {
+            tracing::warn!("the cloud says that it is gone");
+            self.machine.cloud_gone(self.now());
+        } else if was_online == Some(false) || known.is_some_and(|known| known != presence.boot) {
+            tracing::info!("the cloud is back");
+            self.machine.cloud_returned(self.now(), random());
+        }
+    }
+
+    fn frame(&mut self, payload: &[u8]) {
+        match Received::decode(payload, self.max_frame, self.max_object) {
+            Ok(frame) => {
+                self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
+                if let Received::Objects(objects) = &frame {
+                    self.note_objects(objects);
+                }
+                self.machine.received(self.now(), frame, random());
+            }
+            Err(error) => {
+                *self.bad_frames.entry(error.label()).or_default() += 1;
+                tracing::warn!(bytes = payload.len(), %error, "a frame that cannot be read");
+            }
+        }
+    }
+
+    /// Sends one frame if there is one and the link has room.
+    pub(in crate::agent::driver) fn send_frame(&mut self) -> bool {
+        let Wire::Mqtt(topics) = &self.wire else { return false };
+        if !self.machine.has_frame() {
+            return false;
+        }
+        let topic = topics.up(&self.node);
+        let Some(frame) = self.machine.poll_frame() else { return false };
+        match frame.encode(self.compress_above) {
+            Ok(bytes) => {
+                trace_frame(&frame, bytes.len());
+                self.publish(Waiting { name: frame.name(), topic, bytes })
+            }
+            Err(error) => {
+                tracing::error!(frame = frame.name(), %error, "a frame could not be written");
+                true
+            }
+        }
+    }
+
+    /// The broker has taken more of what was sent.
+    pub(in crate::agent::driver) fn look_at_progress(&mut self) {
+        if !matches!(self.wire, Wire::Mqtt(_)) {
+            return;
+        }
+        let traffic = self.link.traffic();
+        let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
+        if acked != self.acked {
+            self.acked = acked;
+            self.machine.link_progress(self.now());
+        }
+    }
+}

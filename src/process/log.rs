@@ -1,0 +1,129 @@
+//! The log: where it goes, in which form, and how a reload changes its level.
+
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::{Layer, fmt};
+
+use crate::config;
+use crate::config::Format;
+
+/// Why the log could not be opened or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// journald was asked for and is not there.
+    #[error("cannot log to journald")]
+    Journald(#[source] io::Error),
+    /// Another part of the process has set a subscriber before.
+    #[error("the log is open already")]
+    AlreadyOpen(#[source] tracing::subscriber::SetGlobalDefaultError),
+    /// The level could not be changed.
+    #[error("cannot change the log level")]
+    Reload(#[source] reload::Error),
+}
+
+/// The open log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    level: reload::Handle<Targets, Registry>,
+}
+
+impl Log {
+    /// Opens the log of the process; to be called once.
+    ///
+    /// # Errors
+    /// journald was asked for and is not there, or the log is open already.
+    pub fn open(log: &config::Log) -> Result<Self, LogError> {
+        let (filter, level) = reload::Layer::new(log.level.clone());
+        let output = output(resolve(log.format, journal_is_stderr()))?;
+        let subscriber = Registry::default().with(output.with_filter(filter));
+        tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadyOpen)?;
+        Ok(Self { level })
+    }
+
+    /// Changes the levels.
+    ///
+    /// # Errors
+    /// The log was closed, which happens only while the process ends.
+    pub fn set_level(&self, level: &Targets) -> Result<(), LogError> {
+        self.level.reload(level.clone()).map_err(LogError::Reload)
+    }
+}
+
+type Output = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// The layer for one format.
+fn output(format: Format) -> Result<Output, LogError> {
+    Ok(match format {
+        Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        Format::Journald => tracing_journald::layer()
+            .map_err(LogError::Journald)?
+            // The project's own fields under their own names: `journalctl NODE=…`.
+            .with_field_prefix(None)
+            .boxed(),
+        Format::Auto | Format::Text => {
+            let colour =
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+            fmt::layer().with_ansi(colour).with_writer(io::stderr).boxed()
+        }
+    })
+}
+
+/// What `auto` means here.
+fn resolve(format: Format, journal: bool) -> Format {
+    match format {
+        Format::Auto if journal => Format::Journald,
+        Format::Auto => Format::Text,
+        chosen => chosen,
+    }
+}
+
+/// Whether standard error goes to journald: systemd names the device and inode of the stream it made.
+fn journal_is_stderr() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    identity(&io::stderr()).is_some_and(|identity| stream == identity)
+}
+
+/// Device and inode of a file descriptor, as `JOURNAL_STREAM` writes them.
+fn identity(file: &impl AsFd) -> Option<String> {
+    let file = std::fs::File::from(file.as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok()?;
+    Some(format!("{}:{}", metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_journald_only_where_standard_error_is_the_journal() {
+        assert_eq!(resolve(Format::Auto, true), Format::Journald);
+        assert_eq!(resolve(Format::Auto, false), Format::Text);
+        assert_eq!(resolve(Format::Json, true), Format::Json);
+    }
+
+    #[test]
+    fn two_descriptors_of_one_file_have_one_identity() {
+        let one = tempfile::tempfile().unwrap();
+        let other = tempfile::tempfile().unwrap();
+        assert_eq!(identity(&one), identity(&one.try_clone().unwrap()));
+        assert_ne!(identity(&one), identity(&other));
+    }
+
+    #[test]
+    fn a_reload_changes_what_passes() {
+        let (filter, handle) = reload::Layer::new("info".parse::<Targets>().unwrap());
+        let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(!tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
+            Log { level: handle }.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
+            assert!(tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
+            assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::DEBUG));
+        });
+    }
+}

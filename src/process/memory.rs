@@ -1,0 +1,62 @@
+//! glibc's allocator, told to give memory back: the only module with `unsafe` code.
+//!
+//! By default each thread gets an arena of its own, and an arena keeps what a burst made it take:
+//! 20,000 objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
+//! `MALLOC_ARENA_MAX=1` for the same reason; this counts where no unit file does. On other C libraries
+//! both functions do nothing.
+
+// Plain C functions without safe bindings.
+#![allow(unsafe_code)]
+
+/// Limits the allocator to one arena that returns free memory early. To be called first in `main`:
+/// what was allocated by other threads before stays where it is.
+pub fn limit_arenas() {
+    #[cfg(target_env = "gnu")]
+    {
+        /// Free memory at the top of the heap above this is given back, in bytes.
+        const TRIM_THRESHOLD: libc::c_int = 512 << 10;
+        // SAFETY: mallopt takes two integers, touches only the allocator's own state under its lock,
+        // and refuses unknown values by its result, which may be ignored: a limit is only missing then.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, 1);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD);
+        }
+    }
+}
+
+/// Gives free memory back to the system, also from the middle of the heap: for the moment after a
+/// burst. Takes milliseconds per hundred megabytes of heap.
+pub fn release() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes one integer and locks each arena while it looks at it.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn resident_pages() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn released_memory_leaves_the_process() {
+        limit_arenas();
+        // Small blocks come from the heap; the last one keeps the top of the heap in use, so that
+        // only a trim in the middle can give the others back.
+        let mut blocks = (0..64_000).map(|_| vec![1u8; 1024]).collect::<Vec<_>>();
+        let last = blocks.pop();
+        let full = resident_pages();
+        drop(blocks);
+        release();
+        let after = resident_pages();
+        assert!(full - after.min(full) > 32 << 20 >> 12, "{full} pages before, {after} after");
+        drop(last);
+    }
+}

@@ -1,0 +1,38 @@
+//! What is made on the node, as it goes in and out.
+
+/// The kinds that can be made on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LocalKind {
+    /// `coordination.k8s.io/v1` Lease.
+    Lease,
+    /// `events.k8s.io/v1` Event.
+    Event,
+}
+
+impl LocalKind {
+    pub(super) fn code(self) -> i64 {
+        match self {
+            Self::Lease => 1,
+            Self::Event => 2,
+        }
+    }
+
+    pub(super) fn of_code(code: i64) -> Option<Self> {
+        [Self::Lease, Self::Event].into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+/// An object that was made on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalObject {
+    /// Its kind.
+    pub kind: LocalKind,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its version; ignored in what is to be written.
+    pub version: u64,
+    /// The object as JSON text, with its version.
+    pub body: String,
+}

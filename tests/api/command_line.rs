@@ -1,0 +1,327 @@
+//! The command line's commands against a real server over the cloud's store.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::serving;
+use std::path::Path;
+use std::sync::Arc;
+
+use edgesync::api::{Address, Client, Kind, Limits, Writable};
+use edgesync::cli::apply::{self, Summary};
+use edgesync::cli::get::{self, Query};
+use edgesync::cli::output::{Output, key_values};
+use edgesync::cli::records::{self, RecordColumn};
+use edgesync::cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
+use edgesync::object::{ObjectRef, kinds, yaml};
+use edgesync::store::cloud::{RecordBatch, RecordPut};
+use edgesync::sync::digest::Epoch;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use serving::{Running, config_map};
+
+/// What a command printed.
+#[derive(Debug, Default)]
+struct Printed {
+    out: Vec<u8>,
+    err: Vec<u8>,
+}
+
+impl Printed {
+    fn out(&self) -> String {
+        String::from_utf8(self.out.clone()).unwrap()
+    }
+
+    fn err(&self) -> String {
+        String::from_utf8(self.err.clone()).unwrap()
+    }
+}
+
+async fn applied(
+    client: &Client,
+    sources: &[&str],
+    namespace: Option<&str>,
+    input: &str,
+) -> (Summary, Printed) {
+    let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
+    let mut printed = Printed::default();
+    let mut input = input.as_bytes();
+    let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
+    let summary = apply::run(client, &sources, namespace, &mut terminal).await.unwrap();
+    (summary, printed)
+}
+
+async fn deleted(client: &Client, source: &str, ignore_not_found: bool) -> (Summary, Printed) {
+    let mut printed = Printed::default();
+    let mut input = std::io::empty();
+    let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
+    let sources = [source.to_owned()];
+    let summary = apply::delete(client, &sources, None, ignore_not_found, &mut terminal).await.unwrap();
+    (summary, printed)
+}
+
+async fn got(client: &Client, query: &Query) -> Result<Printed, CliError> {
+    let mut printed = Printed::default();
+    let mut input = std::io::empty();
+    let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
+    get::run(client, query, Timestamp::now(), &mut terminal).await.map(|()| printed)
+}
+
+fn query(kind: &str, output: Output) -> Query {
+    Query { kind: kind.into(), output, ..Query::default() }
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn apply_creates_then_leaves_alone_then_configures() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "2.json", &config_map("b", "1"));
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: lab}\nstringData: {k: text}\n";
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  replicas: 2\n  \
+        selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    \
+        spec: {containers: [{name: c, image: i}]}\n";
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: edge-1}\n";
+    write(dir.path(), "1.yaml", &format!("# all\n---\n{secret}---\n{deployment}---\n{node}"));
+    let source = dir.path().to_str().unwrap();
+
+    let (summary, printed) = applied(&client, &[source], None, "").await;
+    let expected = "secret/s created\ndeployment.apps/d created\nnode/edge-1 created\nconfigmap/b created\n";
+    assert_eq!((printed.out().as_str(), printed.err().as_str()), (expected, ""));
+    assert_eq!(summary, Summary { created: 4, ..Summary::default() });
+    let (summary, printed) = applied(&client, &[source], None, "").await;
+    assert_eq!(printed.out(), expected.replace("created", "unchanged"));
+    assert_eq!(summary, Summary { unchanged: 4, ..Summary::default() });
+
+    let (summary, printed) = applied(&client, &["-"], None, &config_map("b", "2")).await;
+    assert_eq!((printed.out().as_str(), summary.configured), ("configmap/b configured\n", 1));
+    let data: Value = client.get("/api/v1/namespaces/default/configmaps/b").await.unwrap();
+    assert_eq!((&data["data"]["k"], &data["metadata"]["generation"]), (&json!("2"), &json!(2)));
+    let secret: Value = client.get("/api/v1/namespaces/lab/secrets/s").await.unwrap();
+    assert_eq!((&secret["data"]["k"], secret.get("stringData")), (&json!("dGV4dA=="), None));
+
+    let (summary, printed) = deleted(&client, source, false).await;
+    assert_eq!(summary.deleted, 4);
+    assert!(printed.out().contains("deployment.apps \"d\" deleted\n"), "{}", printed.out());
+    let (summary, printed) = deleted(&client, source, false).await;
+    assert_eq!((summary.failed, summary.exit_code()), (4, 1));
+    assert!(printed.err().contains("not found (NotFound)"), "{}", printed.err());
+    assert_eq!(deleted(&client, source, true).await.0, Summary::default());
+}
+
+#[tokio::test]
+async fn apply_keeps_the_status_that_others_report() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let pod = |image: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n"
+        )
+    };
+    assert_eq!(applied(&client, &["-"], None, &pod("a")).await.0.created, 1);
+    let path = "/api/v1/namespaces/default/pods/p";
+    let mut reported: Value = client.get(path).await.unwrap();
+    reported["status"]["phase"] = json!("Running");
+    client.put::<Value>(&format!("{path}/status"), &reported).await.unwrap();
+    assert_eq!(applied(&client, &["-"], None, &pod("a")).await.0.unchanged, 1);
+    assert_eq!(applied(&client, &["-"], None, &pod("b")).await.0.configured, 1);
+    let pod: Value = client.get(path).await.unwrap();
+    let shown = (&pod["status"]["phase"], &pod["spec"]["containers"][0]["image"]);
+    assert_eq!(shown, (&json!("Running"), &json!("b")));
+}
+
+#[tokio::test]
+async fn what_fails_is_named_and_the_rest_is_applied() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let dir = tempfile::tempdir().unwrap();
+    let good = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n");
+    let text = format!("{}---\nkind: [\n---\n{}---\n{}", good("a"), good("'B!'"), good("c"));
+    let file = write(dir.path(), "f.yaml", &text);
+    let (summary, printed) = applied(&client, &["/does/not/exist", &file], Some("lab"), "").await;
+    assert_eq!((summary.created, summary.failed, summary.exit_code()), (2, 3, 1));
+    assert_eq!(printed.out(), "configmap/a created\nconfigmap/c created\n");
+    let err = printed.err();
+    let lines: Vec<&str> = err.lines().collect();
+    assert!(lines[0].starts_with("error: cannot read /does/not/exist: No such file"), "{err}");
+    assert!(lines[1].starts_with(&format!("error: {file}, document 2: line ")), "{err}");
+    assert!(lines[2].starts_with(&format!("error: {file}, document 3: ConfigMap \"B!\": ")), "{err}");
+    assert!(lines[2].contains("metadata.name: ") && lines[2].ends_with("(Invalid)"), "{err}");
+    let other = format!("{}---\n{}", good("x"), good("y").replace("name: y", "name: y, namespace: other"));
+    let (summary, printed) = applied(&client, &["-"], Some("lab"), &other).await;
+    assert_eq!((summary.created, summary.failed), (1, 1));
+    assert!(printed.err().contains("the manifest says 'other' but -n says 'lab'"), "{}", printed.err());
+}
+
+#[tokio::test]
+async fn a_custom_kind_is_applied_and_shown_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = serving::open(&dir.path().join("cloud.db")).await;
+    let resource = Arc::new(kinds::guess("example.com/v1", "Widget", true));
+    keeper.set_custom(&[Arc::new(Kind {
+        custom: true,
+        writable: Writable::Everything,
+        ..Kind::bare(resource)
+    })]);
+    let running = Running::start(Arc::new(keeper), Limits::cloud()).await;
+    let client = running.client();
+    let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
+    assert_eq!(applied(&client, &["-"], None, widget).await.0.created, 1);
+    for word in ["widgets", "Widget", "widgets.example.com", "widget/w"] {
+        let printed = got(&client, &query(word, Output::Name)).await.unwrap();
+        assert_eq!(printed.out(), "widget.example.com/w\n", "{word}");
+    }
+    let unknown = got(&client, &query("gizmos", Output::Table)).await.unwrap_err();
+    assert_eq!(unknown.to_string(), "the server doesn't have a resource type \"gizmos\"");
+}
+
+#[tokio::test]
+async fn get_shows_objects_in_every_format() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let object = |name: &str, namespace: &str, label: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"on": "true", "run": "a\n\n b\n"},
+            "metadata": {"name": name, "namespace": namespace, "labels": {"l": label}}})
+        .to_string()
+    };
+    let all = [object("a", "default", "1"), object("bcd", "default", "2"), object("c", "lab", "1")].concat();
+    applied(&client, &["-"], None, &all).await;
+
+    let lines = |printed: Printed| -> Vec<Vec<String>> {
+        printed.out().lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let table = lines(got(&client, &query("cm", Output::Table)).await.unwrap());
+    assert_eq!(table[0], ["NAME", "DATA", "AGE"]);
+    assert_eq!(
+        (&table[1][..2], &table[2][..2]),
+        (&["a".into(), "2".into()][..], &["bcd".into(), "2".into()][..])
+    );
+    let everywhere = Query { all_namespaces: true, selector: "l=1".into(), ..query("cm", Output::Wide) };
+    let table = lines(got(&client, &everywhere).await.unwrap());
+    assert_eq!(table[0], ["NAMESPACE", "NAME", "DATA", "AGE", "VERSION", "UID", "LABELS"]);
+    assert_eq!((table.len(), &*table[2][0], &*table[2][6]), (3, "lab", "l=1"));
+
+    let one = Query { names: vec!["a".into()], ..query("configmap", Output::Yaml) };
+    let printed = got(&client, &one).await.unwrap().out();
+    assert!(printed.contains("  \"on\": \"true\"\n") || printed.contains("  'on': "), "{printed}");
+    let stored: Value = client.get("/api/v1/namespaces/default/configmaps/a").await.unwrap();
+    assert_eq!(yaml::parse(&printed).unwrap(), stored);
+    for output in [Output::Yaml, Output::Json] {
+        let printed =
+            got(&client, &Query { all_namespaces: true, ..query("cm", output) }).await.unwrap().out();
+        let list = yaml::parse(&printed).unwrap();
+        assert_eq!(
+            (&list["kind"], list["items"].as_array().unwrap().len()),
+            (&json!("List"), 3),
+            "{printed}"
+        );
+        let (summary, _) = applied(&client, &["-"], None, &printed).await;
+        assert_eq!(summary.unchanged, 3, "what get prints can be applied: {output:?}");
+    }
+}
+
+#[tokio::test]
+async fn get_says_when_there_is_nothing() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let printed = got(&client, &query("cm", Output::Table)).await.unwrap();
+    assert_eq!((printed.out().as_str(), &*printed.err()), ("", "No resources found in default namespace.\n"));
+    let printed = got(&client, &query("nodes", Output::Table)).await.unwrap();
+    assert_eq!(printed.err(), "No resources found\n");
+    let printed = got(&client, &query("cm", Output::Json)).await.unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&printed.out()).unwrap()["items"], json!([]));
+    let missing = Query { names: vec!["none".into()], ..query("cm", Output::Table) };
+    let error = got(&client, &missing).await.unwrap_err();
+    assert_eq!(error.to_string(), "configmaps \"none\" not found");
+    let odd = Query { names: vec!["a".into()], all_namespaces: true, ..query("cm", Output::Table) };
+    assert_eq!(got(&client, &odd).await.unwrap_err().exit_code(), EXIT_USAGE);
+}
+
+#[tokio::test]
+async fn a_list_of_many_pages_is_shown_whole() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let all: String = (0..1_100).map(|number| config_map(&format!("m{number:04}"), "v")).collect();
+    assert_eq!(applied(&client, &["-"], None, &all).await.0.created, 1_100);
+    let printed = got(&client, &query("cm", Output::Name)).await.unwrap().out();
+    assert_eq!((printed.lines().count(), printed.lines().last()), (1_100, Some("configmap/m1099")));
+}
+
+#[tokio::test]
+async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = Arc::new(serving::open(&dir.path().join("cloud.db")).await);
+    for (node, namespaces) in [("edge-1", &["lab", ""][..]), ("edge-2", &["lab"])] {
+        let put = namespaces.iter().map(|namespace| RecordPut {
+            object: ObjectRef {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into(),
+                namespace: (*namespace).into(),
+                name: "web".into(),
+            },
+            uid: format!("u-{}", namespace.len()).as_str().into(),
+            version: 77.into(),
+        });
+        let batch = RecordBatch {
+            epoch: Epoch(1),
+            confirmed: 1,
+            incarnation: "i".into(),
+            agent_version: None,
+            put: put.collect(),
+            remove: Vec::new(),
+            reset: false,
+        };
+        keeper.store().record(node, batch).await.unwrap();
+    }
+    let running = Running::start(keeper, Limits::cloud()).await;
+    let client = running.client();
+
+    let mut printed = Printed::default();
+    let mut input = std::io::empty();
+    let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
+    let now = Timestamp::now();
+    records::syncs(&client, Some("edge-1"), Output::Table, now, &mut terminal).await.unwrap();
+    let columns = [RecordColumn::value("method", "/method"), RecordColumn::value("path", "/path")];
+    records::table(&client, "/edgesync/v1/x", &columns, Output::Table, now, &mut terminal).await.unwrap();
+    let path = "/edgesync/v1/status";
+    records::answer(&client, path, Output::Table, key_values, &mut terminal).await.unwrap();
+    let out = printed.out();
+    let lines: Vec<String> =
+        out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines[0], "NODE KIND NAMESPACE OBJECT VERSION AGE");
+    assert!(lines[1].starts_with("edge-1 ConfigMap lab web 77 "), "{out}");
+    assert!(lines[2].starts_with("edge-1 ConfigMap <none> web 77 "), "{out}");
+    assert_eq!(lines[3..], ["In sync: yes", "Node: edge-1"]);
+    assert_eq!(printed.err(), "No resources found\n", "an answer without records is an empty table");
+}
+
+#[tokio::test]
+async fn nobody_at_the_socket_ends_the_command_with_its_own_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = Client::new(Address::Unix(dir.path().join("none.sock")));
+    let error = got(&client, &query("cm", Output::Table)).await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNAVAILABLE);
+    let error = got(&client, &query("gizmos", Output::Table)).await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNAVAILABLE, "a kind that would have to be asked for");
+    let mut printed = Printed::default();
+    let manifest = config_map("a", "1");
+    let mut input = manifest.as_bytes();
+    let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
+    let error = apply::run(&client, &["-".into()], None, &mut terminal).await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNAVAILABLE);
+    let error = apply::run(&client, &[], None, &mut terminal).await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_USAGE);
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_served_is_said_to_need_its_definition() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
+    let (summary, printed) = applied(&running.client(), &["-"], None, widget).await;
+    assert_eq!((summary.created, summary.failed), (0, 1));
+    assert!(printed.err().contains("apply its CustomResourceDefinition first"), "{}", printed.err());
+}

@@ -1,0 +1,435 @@
+//! The API as any HTTP client sees it: a real server over the cloud's store, on real sockets.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::serving;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use edgesync::api::{
+    Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, SYSTEM_NAMESPACES, Snapshot, Stored,
+};
+use edgesync::object::status::Result;
+use edgesync::object::{Object, Resource, Status, kinds};
+use serde_json::{Value, json};
+use serving::{Running, config_map, connect, parse, raw, send, soon};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const JSON: &str = "Content-Type: application/json\r\n";
+const YAML: &str = "Content-Type: application/yaml\r\n";
+
+fn map_path(name: &str) -> String {
+    format!("{MAPS}/{name}")
+}
+
+#[tokio::test]
+async fn an_object_is_created_read_replaced_and_deleted_over_both_kinds_of_socket() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for (address, name) in [(&running.tcp, "a"), (&running.unix, "b")] {
+        let created = send(address, "POST", MAPS, JSON, &config_map(name, "1")).await;
+        assert_eq!(created.code, 201, "{created:?}");
+        assert_eq!(created.header("content-type"), Some("application/json"));
+        let metadata = &created.json()["metadata"];
+        assert_eq!((&metadata["namespace"], &metadata["generation"]), (&json!("default"), &json!(1)));
+        assert!(metadata["uid"].is_string() && metadata["creationTimestamp"].is_string(), "{metadata}");
+
+        let got = send(address, "GET", &map_path(name), "", "").await;
+        assert_eq!((got.code, got.json()), (200, created.json()));
+
+        let mut changed = got.json();
+        changed["data"]["k"] = json!("2");
+        let replaced = send(address, "PUT", &map_path(name), JSON, &changed.to_string()).await;
+        assert_eq!((replaced.code, &replaced.json()["data"]["k"]), (200, &json!("2")), "{replaced:?}");
+        let stale = send(address, "PUT", &map_path(name), JSON, &got.json().to_string()).await;
+        assert_eq!((stale.code, stale.reason().as_str()), (409, "Conflict"));
+
+        let deleted = send(address, "DELETE", &map_path(name), "", "").await;
+        assert_eq!((deleted.code, &deleted.json()["status"]), (200, &json!("Success")));
+        assert_eq!(deleted.json()["details"]["uid"], metadata["uid"]);
+        let gone = send(address, "GET", &map_path(name), "", "").await;
+        assert_eq!((gone.code, gone.reason().as_str()), (404, "NotFound"));
+        assert_eq!(gone.json()["message"], format!("configmaps \"{name}\" not found"));
+    }
+}
+
+#[tokio::test]
+async fn namespaces_that_every_cluster_has_stay() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for name in SYSTEM_NAMESPACES {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}).to_string();
+        // They may be there already.
+        send(&running.unix, "POST", "/api/v1/namespaces", JSON, &namespace).await;
+        let path = format!("/api/v1/namespaces/{name}");
+        let refused = send(&running.unix, "DELETE", &path, "", "").await;
+        assert_eq!((refused.code, refused.reason().as_str()), (403, "Forbidden"), "{name}");
+        assert_eq!(send(&running.unix, "GET", &path, "", "").await.code, 200);
+    }
+}
+
+#[tokio::test]
+async fn every_refusal_is_a_status_with_its_code() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let at = &running.unix;
+    assert_eq!(send(at, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
+    for (method, path, headers, body, code, reason) in [
+        ("POST", MAPS, JSON, config_map("a", "1"), 409, "AlreadyExists"),
+        ("POST", MAPS, JSON, config_map("No Name", "1"), 422, "Invalid"),
+        ("POST", MAPS, JSON, "{".into(), 400, "BadRequest"),
+        ("POST", MAPS, JSON, String::new(), 400, "BadRequest"),
+        ("POST", MAPS, JSON, r#"{"kind":"Pod","apiVersion":"v1"}"#.into(), 400, "BadRequest"),
+        ("POST", MAPS, "Content-Type: text/plain\r\n", "x".into(), 415, "UnsupportedMediaType"),
+        ("PUT", &*map_path("none"), JSON, config_map("none", "1"), 404, "NotFound"),
+        ("PUT", &*map_path("a"), JSON, config_map("b", "1"), 400, "BadRequest"),
+        ("DELETE", &*map_path("a"), JSON, r#"{"preconditions":{"uid":"x"}}"#.into(), 409, "Conflict"),
+        ("GET", &*map_path("a"), "Accept: text/html\r\n", String::new(), 406, "NotAcceptable"),
+        ("GET", "/api/v1/widgets", "", String::new(), 404, "NotFound"),
+        ("GET", "/api/v1/configmaps/a", "", String::new(), 404, "NotFound"),
+        ("GET", "/api/v1/namespaces/x/nodes", "", String::new(), 404, "NotFound"),
+        ("GET", "/nothing", "", String::new(), 404, "NotFound"),
+        ("GET", "/api/v1/pods?limit=x", "", String::new(), 400, "BadRequest"),
+        ("GET", "/api/v1/pods?continue=x", "", String::new(), 400, "BadRequest"),
+        ("GET", "/api/v1/pods?labelSelector=(", "", String::new(), 400, "BadRequest"),
+    ] {
+        let answer = send(at, method, path, headers, &body).await;
+        assert_eq!(
+            (answer.code, answer.reason().as_str()),
+            (code, reason),
+            "{method} {path} {body}: {answer:?}"
+        );
+    }
+    let invalid = send(at, "POST", MAPS, JSON, &config_map("No Name", "1")).await.json();
+    assert_eq!(invalid["details"]["causes"][0]["field"], "metadata.name", "{invalid}");
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_served_is_answered_with_those_that_are() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for (method, path, allow) in [
+        ("POST", &*map_path("a"), "GET, HEAD, PUT, PATCH, DELETE, OPTIONS"),
+        ("PUT", MAPS, "GET, HEAD, POST, DELETE, OPTIONS"),
+        ("POST", "/api/v1/configmaps", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/api/v1/namespaces/a/pods/p/status", "GET, HEAD, PUT, PATCH, OPTIONS"),
+        ("PUT", "/healthz", "GET, HEAD, OPTIONS"),
+    ] {
+        let answer = send(&running.unix, method, path, "", "").await;
+        assert_eq!((answer.code, answer.header("allow")), (405, Some(allow)), "{method} {path}");
+        assert_eq!(answer.reason(), "MethodNotAllowed");
+        let asked = send(&running.unix, "OPTIONS", path, "", "").await;
+        assert_eq!((asked.code, &*asked.body), (204, ""), "{path}");
+    }
+    let head = send(&running.unix, "HEAD", "/api/v1/configmaps", "", "").await;
+    assert_eq!((head.code, &*head.body), (200, ""));
+}
+
+#[tokio::test]
+async fn yaml_goes_in_and_comes_out() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata:\n  on: \"true\"\n  run: |\n    a\n    b\n";
+    let created = send(&running.unix, "POST", MAPS, YAML, manifest).await;
+    assert_eq!((created.code, &created.json()["data"]), (201, &json!({"on": "true", "run": "a\nb\n"})));
+    let accept = "Accept: application/yaml\r\n";
+    let got = send(&running.unix, "GET", &map_path("y"), accept, "").await;
+    assert_eq!(got.header("content-type"), Some("application/yaml"));
+    assert_eq!(edgesync::object::yaml::parse(&got.body).unwrap(), created.json());
+    let list = send(&running.unix, "GET", MAPS, accept, "").await;
+    assert_eq!(edgesync::object::yaml::parse(&list.body).unwrap()["items"], json!([created.json()]));
+    let pretty = send(&running.unix, "GET", &format!("{}?pretty=true", map_path("y")), "", "").await;
+    assert!(pretty.body.starts_with("{\n  \"apiVersion\""), "{}", pretty.body);
+    let refused = send(&running.unix, "GET", &map_path("none"), accept, "").await;
+    assert!(refused.body.contains("reason: NotFound\n"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let total = 1_203;
+    for number in 0..total {
+        let mut object: Value = serde_json::from_str(&config_map(&format!("m{number:05}"), "v")).unwrap();
+        object["metadata"]["labels"] = json!({"third": (number % 3 == 0).to_string()});
+        client.post::<Value>(MAPS, &object).await.unwrap();
+    }
+    let whole = send(&running.tcp, "GET", "/api/v1/configmaps", "", "").await;
+    assert_eq!(whole.header("transfer-encoding"), Some("chunked"), "{}", whole.head);
+    let list = whole.json();
+    assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("ConfigMapList"), total));
+    assert!(list["metadata"]["resourceVersion"].is_string() && list["metadata"].get("continue").is_none());
+
+    let mut names = Vec::new();
+    let mut path = format!("{MAPS}?limit=700&labelSelector=third%3Dfalse");
+    loop {
+        let page: Value = client.get(&path).await.unwrap();
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 700);
+        names.extend(items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()));
+        match page["metadata"]["continue"].as_str() {
+            Some(token) => path = format!("{MAPS}?limit=700&labelSelector=third%3Dfalse&continue={token}"),
+            None => break,
+        }
+    }
+    let expected: Vec<String> = (0..total).filter(|n| n % 3 != 0).map(|n| format!("m{n:05}")).collect();
+    assert_eq!(names, expected);
+    let one: Value = client.get("/api/v1/configmaps?fieldSelector=metadata.name%3Dm00007").await.unwrap();
+    assert_eq!(one["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_limit_are_refused_whether_announced_or_not() {
+    let limits = Limits { body_bytes: 1_000, ..Limits::cloud() };
+    let running = Running::cloud(limits).await;
+    let large = config_map("a", &"x".repeat(2_000));
+    let announced = send(&running.unix, "POST", MAPS, JSON, &large).await;
+    assert_eq!((announced.code, announced.reason().as_str()), (413, "RequestEntityTooLarge"));
+    let chunked = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n{JSON}\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
+        large.len()
+    );
+    assert_eq!(parse(&raw(&running.unix, &chunked).await).reason(), "RequestEntityTooLarge");
+    // Nothing is waited for that would be refused anyway.
+    let head =
+        format!("POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n{JSON}\r\n");
+    assert_eq!(parse(&raw(&running.unix, &head).await).code, 413);
+    let long = send(&running.unix, "GET", &format!("/api/v1/{}", "a".repeat(9_000)), "", "").await;
+    assert_eq!((long.code, long.reason().as_str()), (414, "BadRequest"));
+    let header = format!("X: {}\r\n", "y".repeat(40_000));
+    assert_eq!(send(&running.unix, "GET", "/healthz", &header, "").await.code, 431);
+}
+
+#[tokio::test]
+async fn objects_of_several_megabytes_are_stored() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let object: Value = serde_json::from_str(&config_map("large", &"x".repeat(3 << 20))).unwrap();
+    client.post::<Value>(MAPS, &object).await.unwrap();
+    let got: Value = client.get(&map_path("large")).await.unwrap();
+    assert_eq!(got["data"], object["data"]);
+}
+
+#[tokio::test]
+async fn clients_that_dawdle_are_cut_off() {
+    let short = Duration::from_millis(300);
+    let limits = Limits { head_timeout: short, body_timeout: short, connections: 1, ..Limits::cloud() };
+    let running = Running::cloud(limits).await;
+    let unfinished_head = raw(&running.unix, "GET /healthz HTTP/1.1\r\nHost:").await;
+    assert!(unfinished_head.is_empty() || parse(&unfinished_head).code == 408, "{unfinished_head:?}");
+    let idle = raw(&running.unix, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert_eq!(parse(&idle).body, "ok", "then the idle connection is closed");
+    let head = format!("POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n{JSON}\r\n{{");
+    let answer = parse(&raw(&running.unix, &head).await);
+    assert_eq!((answer.code, answer.reason().as_str()), (429, "TooManyRequests"));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    // Only one connection is served at a time: none of those above holds its place any longer.
+    assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_waits_for_its_turn() {
+    let running = Running::cloud(Limits { connections: 1, ..Limits::cloud() }).await;
+    let mut first = connect(&running.unix).await;
+    first.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = [0; 15];
+    soon("the first answer", first.read_exact(&mut answer)).await.unwrap();
+    let address = running.unix.clone();
+    let second = tokio::spawn(async move { send(&address, "GET", "/healthz", "", "").await.code });
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished());
+    drop(first);
+    assert_eq!(soon("the second answer", second).await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn requests_from_web_pages_of_elsewhere_are_refused_on_tcp() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let foreign = "GET /healthz HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
+    let answer = parse(&raw(&running.tcp, foreign).await);
+    assert_eq!((answer.code, answer.reason().as_str()), (403, "Forbidden"));
+    assert_eq!(parse(&raw(&running.unix, foreign).await).code, 200, "no browser reaches a Unix socket");
+    let page =
+        send(&running.tcp, "POST", MAPS, "Origin: https://example.com\r\n", &config_map("a", "1")).await;
+    assert_eq!(page.code, 403);
+}
+
+#[tokio::test]
+async fn health_version_and_own_paths_are_answered() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = send(&running.tcp, "GET", path, "", "").await;
+        assert_eq!((answer.code, answer.body.as_str()), (200, "ok"), "{path}");
+    }
+    let version = send(&running.tcp, "GET", "/version", "", "").await.json();
+    assert_eq!(version["major"], "1");
+    let echoed = send(&running.tcp, "POST", "/edgesync/v1/a/b%20c?x=1", JSON, r#"{"all":true}"#).await;
+    let expected = json!({"method": "POST", "path": "a/b c", "query": [["x", "1"]], "body": {"all": true}});
+    assert_eq!((echoed.code, echoed.json()), (200, expected));
+    assert_eq!(send(&running.tcp, "GET", "/edgesync/v1/missing", "", "").await.reason(), "NotFound");
+}
+
+#[tokio::test]
+async fn what_is_not_http_does_no_harm() {
+    let running =
+        Running::cloud(Limits { head_timeout: Duration::from_millis(200), ..Limits::cloud() }).await;
+    for garbage in
+        ["\0\0\0\0", "\u{16}\u{3}\u{1}", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\n"]
+    {
+        let _ = raw(&running.tcp, garbage).await;
+    }
+    assert_eq!(send(&running.tcp, "GET", "/healthz", "", "").await.code, 200);
+}
+
+/// A keeper that only reads, whose second page fails, and whose objects wait for a permit.
+struct ReadOnly {
+    pages: Arc<AtomicUsize>,
+    item: String,
+    pages_that_work: usize,
+    permits: Semaphore,
+}
+
+impl ReadOnly {
+    fn new(item_bytes: usize, pages_that_work: usize) -> Arc<Self> {
+        let item = json!({"apiVersion": "v1", "metadata": {"name": "a"}, "data": "x".repeat(item_bytes)})
+            .to_string();
+        Arc::new(Self { pages: Arc::default(), item, pages_that_work, permits: Semaphore::new(0) })
+    }
+}
+
+impl Keeper for ReadOnly {
+    type Snapshot = Pages;
+
+    fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        let known = kinds::by_plural(group, version, plural)?;
+        Some(Arc::new(Kind::bare(Arc::new(known.resource()))))
+    }
+
+    fn kinds(&self) -> Vec<Arc<Kind>> {
+        Vec::new()
+    }
+
+    fn kinds_version(&self) -> u64 {
+        0
+    }
+
+    fn checks(&self) -> Vec<(&'static str, Result<()>)> {
+        vec![("store", Err(Status::unavailable("the database is being checked", 3)))]
+    }
+
+    fn version(&self, _: &Resource) -> u64 {
+        7
+    }
+
+    async fn get(&self, _: &Resource, _: &str, _: &str) -> Result<Option<Stored>> {
+        self.permits.acquire().await.map_err(Status::internal)?.forget();
+        Ok(Some(Stored { json: self.item.clone(), ..Stored::default() }))
+    }
+
+    async fn snapshot(&self, _: &Arc<Resource>) -> Result<Pages> {
+        let (read, item) = (Arc::clone(&self.pages), self.item.clone());
+        Ok(Pages { read, item, work: self.pages_that_work })
+    }
+
+    async fn changes(&self, _: &Arc<Resource>, _: u64) -> Result<Batch> {
+        std::future::pending().await
+    }
+
+    async fn create(&self, _: &Arc<Resource>, _: Object) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+
+    async fn update(&self, _: &Arc<Resource>, _: Object, _: u64) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+
+    async fn remove(&self, _: &Arc<Resource>, _: &str, _: &str, _: u64) -> Result<Stored> {
+        Err(Status::internal("nothing is written here"))
+    }
+}
+
+/// Pages without an end, of which some work.
+struct Pages {
+    read: Arc<AtomicUsize>,
+    item: String,
+    work: usize,
+}
+
+impl Snapshot for Pages {
+    fn version(&self) -> u64 {
+        7
+    }
+
+    async fn page(&mut self, _: PageQuery) -> Result<Page> {
+        if self.read.fetch_add(1, Ordering::SeqCst) >= self.work {
+            return Err(Status::internal("the disk is gone"));
+        }
+        let item = Stored { json: self.item.clone(), ..Stored::default() };
+        Ok(Page { items: vec![item], next: Some(Cursor("more".into())) })
+    }
+
+    async fn count(&mut self, _: Option<&str>) -> Result<u64> {
+        Ok(1)
+    }
+}
+
+#[tokio::test]
+async fn a_keeper_that_only_reads_refuses_every_write() {
+    let running = Running::start(ReadOnly::new(1, 1), Limits::edge()).await;
+    for (method, path) in [("POST", MAPS), ("PUT", &*map_path("a")), ("DELETE", &*map_path("a"))] {
+        let answer = send(&running.unix, method, path, JSON, &config_map("a", "1")).await;
+        assert_eq!((answer.code, answer.header("allow")), (405, Some("GET, HEAD, OPTIONS")), "{method}");
+    }
+    let unknown =
+        send(&running.unix, "POST", "/apis/example.com/v1/widgets", JSON, r#"{"kind":"Widget"}"#).await;
+    assert_eq!(unknown.code, 404);
+    let ready = send(&running.unix, "GET", "/readyz", "", "").await;
+    assert_eq!(ready.code, 500);
+    assert!(ready.body.contains("[-]store failed"), "{}", ready.body);
+}
+
+#[tokio::test]
+async fn a_list_that_fails_half_way_is_not_taken_for_a_whole_one() {
+    let running = Running::start(ReadOnly::new(10, 2), Limits::edge()).await;
+    let error = running.client().get::<Value>("/api/v1/pods").await.unwrap_err();
+    assert!(matches!(error, ClientError::Exchange { .. }), "{error}");
+    let first = send(&running.unix, "GET", "/api/v1/pods", "", "").await;
+    assert_eq!(
+        (first.code, first.reason().as_str()),
+        (500, "InternalError"),
+        "the first page fails as a status"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_place() {
+    let limits = Limits { connections: 1, write_timeout: Duration::from_millis(100), ..Limits::edge() };
+    let keeper = ReadOnly::new(1 << 20, usize::MAX);
+    let running = Running::start(Arc::clone(&keeper), limits).await;
+    let mut stalled = connect(&running.unix).await;
+    stalled.write_all(b"GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut start = [0; 1];
+    soon("the start of an endless list", stalled.read_exact(&mut start)).await.unwrap();
+    assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
+    assert!(keeper.pages.load(Ordering::SeqCst) < 64, "pages are not read ahead of the client");
+}
+
+#[tokio::test]
+async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
+    let keeper = ReadOnly::new(1, 1);
+    let running = Running::start(Arc::clone(&keeper), Limits::edge()).await;
+    let socket = running.socket();
+    let mut waiting = connect(&running.unix).await;
+    waiting.write_all(b"GET /api/v1/nodes/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut idle = connect(&running.unix).await;
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut byte = [0; 1];
+    soon("the idle connection", idle.read_exact(&mut byte)).await.unwrap();
+    let ended = tokio::spawn(running.stopped());
+    let mut rest = Vec::new();
+    soon("the end of the idle connection", idle.read_to_end(&mut rest)).await.unwrap();
+    assert!(!ended.is_finished() && !socket.exists());
+    keeper.permits.add_permits(1);
+    let mut answer = Vec::new();
+    soon("the answer", waiting.read_to_end(&mut answer)).await.unwrap();
+    assert_eq!(parse(&answer).code, 200);
+    soon("the server", ended).await.unwrap();
+}

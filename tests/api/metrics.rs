@@ -1,0 +1,324 @@
+//! The metrics against their documentation, the conventions of Prometheus, and the dashboard.
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::serving;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use edgesync::agent::metrics::{self as agent, AgentNumbers, Transferred};
+use edgesync::api::{Limits, MetricsWriter};
+use edgesync::broker::BrokerTraffic;
+use edgesync::cloud::metrics::{self as cloud, CloudNumbers, NodeNumbers};
+use edgesync::link::{Endings, Traffic};
+use edgesync::store::edge::EdgeStats;
+use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus};
+use serde_json::Value;
+use serving::{Running, config_map, send};
+
+/// A family as it is written or documented.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Family {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+type Families = BTreeMap<String, Family>;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The families of a text in Prometheus' format; each must be described before its samples and only once.
+fn families(text: &str) -> Families {
+    let mut found = Families::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(described) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = described.split_once(' ').unwrap();
+            let family = Family { kind: kind.to_owned(), labels: BTreeSet::new() };
+            assert!(found.insert(name.to_owned(), family).is_none(), "{name} is written twice");
+            current = name.to_owned();
+        } else if !line.starts_with('#') {
+            let end = line.find(['{', ' ']).unwrap();
+            let suffix =
+                line[..end].strip_prefix(&*current).unwrap_or_else(|| panic!("{line} is not of {current}"));
+            assert!(["", "_bucket", "_sum", "_count"].contains(&suffix), "{line}");
+            let labels = &mut found.get_mut(&current).unwrap().labels;
+            labels.extend(labels_of(&line[end..]).into_iter().filter(|label| label != "le"));
+        }
+    }
+    found
+}
+
+/// The names of the labels of a sample, after its name.
+fn labels_of(rest: &str) -> Vec<String> {
+    let Some((labels, _)) = rest.strip_prefix('{').and_then(|rest| rest.rsplit_once('}')) else {
+        return Vec::new();
+    };
+    labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Numbers in which everything that may be missing is there.
+fn agent_text() -> String {
+    let transferred =
+        |label: &str| vec![Transferred { direction: "up", label: label.into(), count: 1, bytes: 2 }];
+    let numbers = AgentNumbers {
+        node: "edge-1".into(),
+        link: Traffic { round_trip: Some(Duration::from_millis(40)), ..Traffic::default() },
+        welcome_round_trip: Some(Duration::from_millis(90)),
+        bad_frames: BTreeMap::from([("json", 1)]),
+        frames: transferred("Hello"),
+        kinds: transferred("ConfigMap"),
+        traffic_budget: Some(1),
+        store: Some(EdgeStats::default()),
+        kubeedge: Some((BridgeCounters::default(), BridgeStatus::default())),
+        ..AgentNumbers::default()
+    };
+    let mut text = String::new();
+    agent::write(&numbers, &mut MetricsWriter::new(&mut text));
+    text
+}
+
+/// Numbers in which everything that may be missing is there, and both kinds of broker.
+fn cloud_text() -> String {
+    let node = NodeNumbers {
+        name: "edge-1".into(),
+        state: "live",
+        ready: Some(true),
+        round_trip: Some(Duration::from_millis(40)),
+        lease_age: Some(Duration::from_secs(3)),
+        report_age: Some(Duration::from_secs(5)),
+        ..NodeNumbers::default()
+    };
+    let link = Traffic { round_trip: Some(Duration::from_millis(1)), ..Traffic::default() };
+    let numbers = CloudNumbers {
+        each: vec![node],
+        bad_frames: BTreeMap::from([("json", 1)]),
+        endpoint: Some(BrokerTraffic::default()),
+        link: Some((link, Endings::default())),
+        ..CloudNumbers::default()
+    };
+    let mut text = String::new();
+    cloud::write(&numbers, &mut MetricsWriter::new(&mut text));
+    text
+}
+
+/// What a server that was used says of its API and of the process.
+async fn api_text() -> String {
+    let running = Running::cloud(Limits::cloud()).await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let created = send(&running.tcp, "POST", path, "", &config_map("a", "1")).await;
+    assert_eq!(created.code, 201, "{}", created.body);
+    let answer = send(&running.tcp, "GET", "/metrics", "", "").await;
+    assert_eq!(answer.code, 200, "{}", answer.body);
+    running.stopped().await;
+    answer.body
+}
+
+async fn written() -> Families {
+    let texts = [agent_text(), cloud_text(), api_text().await];
+    let mut all = Families::new();
+    for text in texts {
+        for (name, family) in families(&text) {
+            assert!(all.insert(name.clone(), family).is_none(), "{name} is written by two");
+        }
+    }
+    all
+}
+
+/// The rows of the tables: name, type, labels, unit, meaning.
+fn rows(document: &str) -> Vec<Vec<&str>> {
+    let rows = document
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
+    rows.filter(|cells| cells.len() == 5).collect()
+}
+
+fn documented(document: &str) -> Families {
+    let mut found = Families::new();
+    for cells in rows(document) {
+        let words = |cell: &str| -> BTreeSet<String> {
+            cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        let name = words(cells[0]).pop_first().unwrap();
+        let family = Family { kind: cells[1].to_owned(), labels: words(cells[2]) };
+        assert!(found.insert(name.clone(), family).is_none(), "{name} is documented twice");
+    }
+    found
+}
+
+/// The metrics that an expression of PromQL, or any text, names; parts of histograms as their family.
+fn named(text: &str, families: &Families) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let metrics = words.filter(|word| word.starts_with("edgesync_") || word.starts_with("process_"));
+    let family = |word: &str| {
+        let parts = ["_bucket", "_sum", "_count"].iter().filter_map(|part| word.strip_suffix(part));
+        let mut histograms =
+            parts.filter(|name| families.get(*name).is_some_and(|it| it.kind == "histogram"));
+        histograms.next().unwrap_or(word).to_owned()
+    };
+    metrics.map(family).collect()
+}
+
+#[tokio::test]
+async fn the_documented_metrics_are_those_that_are_written() {
+    let (written, documented) = (written().await, documented(&read("docs/metrics.md")));
+    for (name, family) in &written {
+        let entry = documented.get(name).unwrap_or_else(|| panic!("{name} is written and not documented"));
+        assert_eq!(entry, family, "{name}: documented, written");
+    }
+    let unwritten: Vec<&String> = documented.keys().filter(|name| !written.contains_key(*name)).collect();
+    assert!(unwritten.is_empty(), "documented and not written: {unwritten:?}");
+}
+
+#[tokio::test]
+async fn the_names_follow_the_conventions_of_prometheus() {
+    let abbreviations =
+        ["ms", "millis", "milliseconds", "kb", "kib", "mb", "mib", "percent", "minutes", "msgs", "conns"];
+    for (name, family) in written().await {
+        assert!(
+            name.starts_with("edgesync_agent_")
+                || name.starts_with("edgesync_cloud_")
+                || name.starts_with("edgesync_api_")
+                || name.starts_with("process_"),
+            "{name} has no prefix of this program"
+        );
+        let words: Vec<&str> = name.split('_').collect();
+        assert!(
+            words.iter().all(|word| !word.is_empty() && !abbreviations.contains(word)),
+            "{name}: base units, no abbreviations"
+        );
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+        assert_eq!(family.kind == "counter", name.ends_with("_total"), "{name} is a {}", family.kind);
+        for part in ["_bucket", "_sum", "_count"] {
+            assert!(!name.ends_with(part), "{name} looks like a part of a histogram");
+        }
+        if let Some(at) = words.iter().position(|word| ["seconds", "bytes", "ratio"].contains(word)) {
+            let rest: Vec<&str> = words[at + 1..].to_vec();
+            assert!(rest.is_empty() || rest == ["total"], "{name}: the unit comes last");
+        }
+        for label in &family.labels {
+            let last = words.iter().rev().find(|word| **word != "total").unwrap();
+            assert!(label != last && *label != name, "{name} repeats its label {label}");
+            assert!(
+                !["le", "quantile", "job", "instance"].contains(&label.as_str()),
+                "{name}: {label} is taken"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn names_that_occur_in_other_documents_and_in_alerts_exist() {
+    let written = written().await;
+    let mut expressions = 0;
+    for document in
+        ["docs/metrics.md", "docs/operations.md", "docs/api.md", "docs/architecture.md", "README.md"]
+    {
+        let text = read(document);
+        expressions += text.lines().filter(|line| line.trim_start().starts_with("expr: ")).count();
+        // A prefix of names, as in "names begin with", ends in an underscore.
+        for name in named(&text, &written).iter().filter(|name| !name.ends_with('_')) {
+            let is_metric = name.starts_with("process_") || name.matches('_').count() >= 2;
+            assert!(!is_metric || written.contains_key(name), "{document}: {name} does not exist");
+        }
+    }
+    assert!(expressions >= 10, "the alerts were not found");
+}
+
+/// All objects below a value that have a field.
+fn with_field<'v>(value: &'v Value, field: &str, found: &mut Vec<&'v Value>) {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key(field) {
+                found.push(value);
+            }
+            fields.values().for_each(|value| with_field(value, field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| with_field(value, field, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_dashboard_uses_only_metrics_that_exist_and_shows_most_of_them() {
+    let written = written().await;
+    let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(39));
+    let variables: Vec<&str> = dashboard["templating"]["list"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(variables, ["datasource", "cloud", "node", "agent"]);
+
+    let (mut targets, mut queries) = (Vec::new(), Vec::new());
+    with_field(&dashboard["panels"], "expr", &mut targets);
+    with_field(&dashboard["templating"], "definition", &mut queries);
+    let expressions = targets.iter().map(|it| it["expr"].as_str().unwrap());
+    let expressions: Vec<&str> =
+        expressions.chain(queries.iter().map(|it| it["definition"].as_str().unwrap())).collect();
+    let mut shown = BTreeSet::new();
+    for expression in expressions {
+        let names = named(expression, &written);
+        assert!(!names.is_empty(), "{expression} asks for nothing");
+        for name in &names {
+            let family = written.get(name).unwrap_or_else(|| panic!("{expression}: {name} does not exist"));
+            if family.kind == "counter" {
+                let sped = expression.contains("rate(") || expression.contains("increase(");
+                assert!(sped, "{expression}: a counter is of use only by its growth");
+            }
+        }
+        for open in ["(", "[", "{"] {
+            let close = match open {
+                "(" => ")",
+                "[" => "]",
+                _ => "}",
+            };
+            assert_eq!(expression.matches(open).count(), expression.matches(close).count(), "{expression}");
+        }
+        shown.extend(names);
+    }
+    assert!(shown.len() * 10 >= written.len() * 7, "only {} of {} are shown", shown.len(), written.len());
+}
+
+#[test]
+fn the_dashboard_has_its_rows_and_no_panel_lies_on_another() {
+    let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let rows: Vec<&str> =
+        panels.iter().filter(|it| it["type"] == "row").map(|it| it["title"].as_str().unwrap()).collect();
+    assert_eq!(
+        rows,
+        ["Fleet", "Node $node", "Link of $node", "Store", "Outbox of $node", "API and processes"]
+    );
+    let mut taken = BTreeMap::new();
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}: an id twice");
+        let at = |side: &str| panel["gridPos"][side].as_u64().unwrap();
+        assert!(at("x") + at("w") <= 24, "{}: too wide", panel["title"]);
+        for (x, y) in
+            (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y)))
+        {
+            let below = taken.insert((x, y), panel["title"].clone());
+            assert_eq!(below, None, "{} lies on another panel", panel["title"]);
+        }
+        if panel["type"] != "row" {
+            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
+            assert!(!panel["targets"].as_array().unwrap().is_empty(), "{}", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn what_the_agent_says_stays_small() {
+    let text = agent_text();
+    println!("{} bytes, {} lines", text.len(), text.lines().count());
+    assert!(text.len() < 20 << 10, "{} bytes", text.len());
+}

@@ -1,0 +1,171 @@
+//! `edgesync check`, `backup`, `verify`, `repair` and `support-bundle` on a node that has joined: in health, and with one
+//! thing broken after the other.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use site::fleet::{Fleet, ended, identity_of, in_sync, said};
+use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
+
+/// What `edgesync` says with these words about the node of an agent.
+async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    command.args(words).env("EDGESYNC_CONFIG", agent.config()).env("EDGESYNC_SOCKET", &agent.socket);
+    ended(command).await
+}
+
+/// The findings by their ids, and the exit code.
+async fn check(agent: &Agent) -> (Value, Option<i32>) {
+    let output = edgesync(agent, &["check", "-o", "json"]).await;
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+    let checks = report["checks"].as_array().unwrap();
+    let found = checks.iter().map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone()));
+    (found.collect::<serde_json::Map<_, _>>().into(), output.status.code())
+}
+
+/// Asks that a check has failed, says so, and says what to do.
+fn failed(found: &(Value, Option<i32>), id: &str, seen: &str, next: &str) {
+    let (checks, code) = found;
+    let check = &checks[id];
+    assert_eq!((check["status"].as_str(), *code), (Some("failed"), Some(1)), "{checks:#}");
+    let text = |field: &str| check[field].as_str().unwrap_or_default();
+    assert!(text("message").contains(seen) && text("next").contains(next), "{check:#}");
+}
+
+async fn joined(site: &Site) -> (Fleet, Agent) {
+    let fleet = Fleet::embedded(site, |_| {}).await;
+    let mut agent = fleet.device(site, "edge-1").await;
+    agent.run_as_configured().await;
+    fleet.cloud.apply(objects(0..50).chain([secret(1_000)])).await;
+    in_sync(&agent).await;
+    same_on_both_sides(&fleet.cloud, &agent).await;
+    (fleet, agent)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn a_node_in_health_has_nothing_that_failed() {
+    let site = Site::new();
+    let (_fleet, mut agent) = joined(&site).await;
+    let before = edge_rows(&agent.database);
+    let (checks, code) = check(&agent).await;
+    assert_eq!(code, Some(0), "{checks:#}");
+    for id in [
+        "configuration",
+        "clock",
+        "database-integrity",
+        "seal-key",
+        "certificate",
+        "tcp",
+        "tls",
+        "cloud",
+        "local-api",
+    ] {
+        assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
+    }
+    assert_eq!(checks.as_object().unwrap().len(), 17);
+
+    // Without the agent the connection and the access rules are tried, too.
+    agent.stop().await;
+    let (checks, code) = check(&agent).await;
+    assert_eq!(code, Some(0), "{checks:#}");
+    for id in ["mqtt", "acl", "tls", "database-integrity"] {
+        assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
+    }
+    assert_eq!(edge_rows(&agent.database), before, "a check changes nothing");
+}
+
+#[tokio::test]
+async fn what_is_broken_is_found_with_the_next_step() {
+    let site = Site::new();
+    let (mut fleet, mut agent) = joined(&site).await;
+    agent.stop().await;
+
+    let identity = identity_of(agent.config()).join("node.pem");
+    set_mode(&identity, 0o644);
+    failed(&check(&agent).await, "permissions", "node.pem", "chmod");
+    set_mode(&identity, 0o600);
+
+    let config = std::fs::read_to_string(agent.config()).unwrap();
+    std::fs::write(agent.config(), format!("{config}\n[nonsense]\nx = 1\n")).unwrap();
+    failed(&check(&agent).await, "configuration", "nonsense", "");
+    let elsewhere = config.lines().map(|line| match line.starts_with("broker = ") {
+        true => "broker = \"mqtts://nowhere.invalid\"\n".to_owned(),
+        false => format!("{line}\n"),
+    });
+    std::fs::write(agent.config(), elsewhere.collect::<String>()).unwrap();
+    failed(&check(&agent).await, "name-resolution", "nowhere.invalid", "");
+    std::fs::write(agent.config(), &config).unwrap();
+
+    let key = agent.database.with_file_name("seal.key");
+    let away = agent.database.with_file_name("seal.key.away");
+    std::fs::rename(&key, &away).unwrap();
+    failed(&check(&agent).await, "seal-key", "is lost", "start the agent");
+    std::fs::rename(&away, &key).unwrap();
+
+    let status = fleet.cloud.process.terminate(site::PATIENCE).await;
+    assert!(status.success());
+    failed(&check(&agent).await, "tcp", "", "");
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_found_by_verify_and_mended_by_repair() {
+    let site = Site::new();
+    let (fleet, mut agent) = joined(&site).await;
+    let whole = edgesync(&agent, &["verify", "--online"]).await;
+    assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
+    let running = edgesync(&agent, &["repair"]).await;
+    assert_eq!(running.status.code(), Some(1), "{}", said(&running));
+    assert!(said(&running).contains("systemctl stop edgesync"), "{}", said(&running));
+    agent.stop().await;
+
+    let mut bytes = std::fs::read(&agent.database).unwrap();
+    let needle = b"\"line\":\"line-";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at + 2] ^= 1;
+    std::fs::write(&agent.database, bytes).unwrap();
+    let damaged = edgesync(&agent, &["verify"]).await;
+    assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
+    failed(&check(&agent).await, "database-integrity", "", "repair");
+
+    let repaired = edgesync(&agent, &["repair"]).await;
+    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    let whole = edgesync(&agent, &["verify"]).await;
+    assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
+    same_on_both_sides(&fleet.cloud, &agent).await;
+}
+
+#[tokio::test]
+async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
+    let site = Site::new();
+    let (fleet, agent) = joined(&site).await;
+    let copy = site.path("copy.db");
+    let backup = edgesync(&agent, &["backup", copy.to_str().unwrap()]).await;
+    assert_eq!(backup.status.code(), Some(0), "{}", said(&backup));
+    assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(edge_rows(&copy), edge_rows(&agent.database));
+    let again = edgesync(&agent, &["backup", copy.to_str().unwrap()]).await;
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+
+    let secret = fleet.cloud.get(&secret(1_000)).await;
+    let word = secret["data"]["password"].as_str().unwrap().to_owned();
+    let bundle = site.path("bundle.tar.zst");
+    let output = edgesync(&agent, &["support-bundle", bundle.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("README.txt") && text.contains("edge-1"), "{} bytes", bytes.len());
+    for hidden in [word.as_str(), "PRIVATE KEY", "credentials-1000"] {
+        assert!(!text.contains(hidden), "{hidden}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The cloud's store put back to an older copy, or lost: no node loses anything before a person has
+//! confirmed it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::process::Command;
+
+use site::*;
+
+const NODE: &str = "edge-1";
+
+/// Waits until so many removals are held back, and sees that what they would remove is still there.
+async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>) {
+    let count = numbers.len();
+    eventually(&format!("{count} removals are held back"), PATIENCE, async || {
+        let node = cloud.node(NODE).await;
+        (node["heldBack"] == count && node["pending"] == 0).then_some(())
+    })
+    .await;
+    let node = cloud.node(NODE).await;
+    assert_eq!(node["state"], "held back", "{node:#}");
+    assert_eq!(node["heldBackObjects"].as_array().unwrap().len(), count);
+    assert_eq!(node["counters"]["removalsSent"], 0, "{node:#}");
+    agent.until("the node knows it", |status| status["sync"]["heldBack"] == count).await;
+    for object in objects(numbers) {
+        assert!(agent.get(&object).await.is_some(), "{} is gone", object["metadata"]["name"]);
+    }
+}
+
+fn confirm_deletions(cloud: &Cloud) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let output =
+        command.args(["confirm-deletions", NODE, "--server", &cloud.api.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test]
+async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let agent = Agent::start(&site, NODE, cloud.mqtt).await;
+    cloud.apply(objects(0..100)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
+    assert!(cloud.process.terminate(PATIENCE).await.success());
+    let copy = Snapshot::of(&cloud.database);
+    cloud.run().await;
+
+    cloud.apply(objects(100..150)).await;
+    cloud.apply((0..10).map(|number| changed(object(number), "later"))).await;
+    for number in 10..15 {
+        cloud.delete(&object(number)).await;
+    }
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 145);
+    cloud.process.kill();
+    copy.restore(&cloud.database);
+    cloud.run().await;
+
+    held_back(&cloud, &agent, 100..150).await;
+    // The rest goes on: what was deleted later is there again, what was changed later is as it was.
+    let counters = cloud.counters(NODE).await;
+    assert_eq!((counters.sent, counters.resent), (15, 0), "{counters:?}");
+    assert!(is_same(agent.get(&object(3)).await.unwrap(), cloud.get(&object(3)).await));
+    assert!(agent.get(&object(12)).await.is_some());
+    cloud.apply(objects(200..205)).await;
+    eventually("new objects arrive all the same", PATIENCE, async || agent.get(&object(204)).await).await;
+
+    // Neither side forgets it.
+    cloud.crash().await;
+    held_back(&cloud, &agent, 100..150).await;
+
+    confirm_deletions(&cloud);
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 105);
+}
+
+#[tokio::test]
+async fn a_lost_cloud_store_removes_nothing_until_it_is_confirmed() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let agent = Agent::start(&site, NODE, cloud.mqtt).await;
+    cloud.apply(objects(0..100)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
+    cloud.process.kill();
+    Snapshot::remove(&cloud.database);
+    cloud.run().await;
+    held_back(&cloud, &agent, 0..100).await;
+
+    // Objects that are made again under their names take the places of the old ones.
+    cloud.apply(objects(0..60)).await;
+    held_back(&cloud, &agent, 60..100).await;
+    confirm_deletions(&cloud);
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 60);
+}

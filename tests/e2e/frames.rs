@@ -1,0 +1,392 @@
+//! Frames that nobody should send, to the cloud and to an agent: each is refused, counted and logged, memory
+//! stays bounded, and the sync of everybody else goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use crate::support;
+use std::collections::BTreeMap;
+
+use edgesync::sync::frame::{Hello, Report, Up};
+use serde_json::{Value, json};
+use site::{
+    Agent, Cloud, Forger, PATIENCE, Settings, Site, changed, eventually, objects, same_on_both_sides,
+};
+use support::mosquitto::Mosquitto;
+
+const NODE: &str = "edge-1";
+const ROGUE: &str = "edge-rogue";
+/// The limit for frames on both sides.
+const MAX_FRAME: usize = 256 << 10;
+/// What a process may grow by while it refuses things, in KiB: some frames of the largest size, decoded.
+const GROWTH: u64 = 48 << 10;
+
+fn up(node: &str) -> String {
+    format!("edgesync/v1/nodes/{node}/up")
+}
+
+fn down(node: &str) -> String {
+    format!("edgesync/v1/nodes/{node}/down")
+}
+
+/// An agent whose objects are small, so that little memory is much.
+async fn agent(site: &Site, cloud: &Cloud) -> Agent {
+    Agent::start_with(site, NODE, cloud.mqtt, |settings| {
+        settings.text("sync.max_object", "1MiB");
+    })
+    .await
+}
+
+fn unchanged(_: &mut Settings) {}
+
+fn frame(r#type: &str, body: Value) -> Vec<u8> {
+    let mut frame = json!({ "type": r#type, "protocol": 1 });
+    let Value::Object(fields) = body else { panic!("no fields: {body}") };
+    frame.as_object_mut().unwrap().extend(fields);
+    frame.to_string().into_bytes()
+}
+
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, 1).unwrap()
+}
+
+/// Compressed as a stream, whose header does not tell the size.
+fn streamed(bytes: &[u8]) -> Vec<u8> {
+    zstd::stream::encode_all(bytes, 1).unwrap()
+}
+
+fn nested(levels: usize) -> String {
+    format!("{}{}", "[".repeat(levels), "]".repeat(levels))
+}
+
+/// What is wrong for either side, with the reason that is counted. `like` is a type that the side knows.
+fn malformed(like: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let bomb = vec![b' '; 64 << 20];
+    let cut = compressed(&bomb)[..100].to_vec();
+    let deep = format!("{{\"type\":{},\"protocol\":1}}", nested(100_000));
+    vec![
+        ("json", b"".to_vec()),
+        ("json", b"{".to_vec()),
+        ("json", b"null".to_vec()),
+        ("json", b"[1,2,3]".to_vec()),
+        ("json", b"no frame".to_vec()),
+        ("json", b"{\"type\":\"Hello\"}".to_vec()),
+        ("json", frame(like, json!({}))),
+        ("json", frame(like, json!({ "session": 7, "objects": "x", "from": -1, "to": 1e300 }))),
+        ("json", format!("{{\"type\":\"{like}\",\"protocol\":\"1\"}}").into_bytes()),
+        ("json", format!("{{\"type\":\"{like}\",\"protocol\":18446744073709551616}}").into_bytes()),
+        ("json", deep.into_bytes()),
+        ("protocol", format!("{{\"type\":\"{like}\",\"protocol\":2}}").into_bytes()),
+        ("protocol", format!("{{\"type\":\"{like}\",\"protocol\":4294967295}}").into_bytes()),
+        ("type", frame("Nonsense", json!({}))),
+        ("type", frame(&"x".repeat(100_000), json!({}))),
+        ("encoding", vec![0xff, 0xfe, 0xfd]),
+        ("encoding", b"{\"type\":\"\xc3\x28\",\"protocol\":1}".to_vec()),
+        ("too_large", vec![b' '; MAX_FRAME + 1]),
+        ("too_large", compressed(&bomb)),
+        ("too_large", cut),
+        ("compression", streamed(&bomb)),
+        ("compression", vec![0x28, 0xb5, 0x2f, 0xfd]),
+        // A header alone, which claims an exbibyte.
+        ("too_large", vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0]),
+    ]
+}
+
+fn tally(frames: &[(&'static str, Vec<u8>)]) -> BTreeMap<&'static str, u64> {
+    let mut counted = BTreeMap::new();
+    for (reason, _) in frames {
+        *counted.entry(*reason).or_default() += 1;
+    }
+    counted
+}
+
+#[tokio::test]
+async fn the_cloud_refuses_bad_frames_through_mosquitto() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
+    the_cloud_refuses_bad_frames(&site, cloud).await;
+}
+
+#[tokio::test]
+async fn the_cloud_refuses_bad_frames_at_its_own_endpoint() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    the_cloud_refuses_bad_frames(&site, cloud).await;
+}
+
+async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
+    let agent = agent(site, &cloud).await;
+    let mut forger = Forger::start(ROGUE, cloud.mqtt, &down(ROGUE)).await;
+    cloud.apply(objects(0..300)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    let before = cloud.process.resident();
+
+    let mut bad = malformed("Report");
+    bad.push(("node", Up::Hello(hello(NODE, "5e551000", 0)).encode(1024).unwrap()));
+    bad.push(("json", frame("Report", json!({ "session": "s", "from": 0, "to": 0, "objects": 1 }))));
+    for (_, payload) in &bad {
+        forger.say(&up(ROGUE), payload).await;
+    }
+    let expected = json!(tally(&bad));
+    eventually("every bad frame is counted", PATIENCE, async || {
+        (cloud.bad_frames().await == expected).then_some(())
+    })
+    .await;
+    cloud.process.logged("a frame that cannot be read", 0).await;
+
+    strange_but_readable(&cloud, &mut forger).await;
+    let grown = cloud.process.resident().saturating_sub(before);
+    assert!(grown < GROWTH, "the cloud has grown by {grown} KiB");
+    assert_eq!(cloud.bad_frames().await, expected, "what was readable was read");
+    cloud.apply(objects(0..50).map(|object| changed(object, "second"))).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    assert!(cloud.process.runs());
+    assert_eq!(cloud.counters(NODE).await.hellos, 1, "the good node noticed nothing");
+}
+
+fn hello(node: &str, session: &str, count: u64) -> Hello {
+    let text = json!({
+        "node": node,
+        "agent": "x".repeat(1000),
+        "session": session,
+        "epoch": "0123456789abcdef0123456789abcdef",
+        "revision": count,
+        "count": count,
+        "digest": "00000000000000000000000000000001",
+    });
+    serde_json::from_value(text).unwrap()
+}
+
+/// Frames of the right form that make no sense.
+async fn strange_but_readable(cloud: &Cloud, forger: &mut Forger) {
+    let topic = up(ROGUE);
+    // Of no session, with absurd numbers.
+    let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["../..", ""] });
+    forger.say(&topic, &frame("Report", absurd)).await;
+    assert_eq!(heard_type(forger).await, "HelloRequest");
+    // A limit that nothing fits into.
+    let tiny = Hello { max_frame: 1, ..hello(ROGUE, "5e551001", 0) };
+    forger.say(&topic, &Up::Hello(tiny).encode(1024).unwrap()).await;
+    assert_eq!(heard_type(forger).await, "HelloRequest");
+    // An inventory that nobody asked for, with 100,000 objects.
+    for page in 0..40 {
+        forger.say(&topic, &inventory("5e551002", page, page * 2500)).await;
+    }
+    assert_eq!(heard_type(forger).await, "HelloRequest");
+    // One that was asked for, larger than what the node said it holds, and never finished.
+    forger.say(&topic, &Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap()).await;
+    loop {
+        match heard_type(forger).await.as_str() {
+            "InventoryRequest" => break,
+            "HelloRequest" => {}
+            other => panic!("{other} instead of InventoryRequest"),
+        }
+    }
+    for page in 0..40 {
+        forger.say(&topic, &inventory("5e551003", page, page * 2500)).await;
+    }
+    eventually("the cloud has taken them", PATIENCE, async || {
+        let refused = cloud.node(ROGUE).await["counters"]["foreignSession"].as_u64();
+        (refused >= Some(20)).then_some(())
+    })
+    .await;
+    assert_eq!(cloud.state(ROGUE).await, "repairing");
+}
+
+fn inventory(session: &str, page: u64, first: u64) -> Vec<u8> {
+    use base64::Engine as _;
+    let items = first..first + 2500;
+    let items = items.map(|n| json!({ "uid": format!("uid-{n}"), "resourceVersion": "1" }));
+    let buckets = base64::engine::general_purpose::STANDARD_NO_PAD.encode([0xff; 32]);
+    let body = json!({
+        "session": session,
+        "page": page,
+        "buckets": buckets,
+        "more": true,
+        "objects": items.collect::<Vec<_>>(),
+    });
+    compressed(&frame("Inventory", body))
+}
+
+async fn heard_type(forger: &mut Forger) -> String {
+    let payload = forger.hears().await;
+    let payload = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        zstd::bulk::decompress(&payload, MAX_FRAME).unwrap()
+    } else {
+        payload
+    };
+    let frame: Value = serde_json::from_slice(&payload).unwrap();
+    frame["type"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn an_agent_refuses_bad_frames_and_stays_in_sync() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
+    let mut agent = agent(&site, &cloud).await;
+    let forger = Forger::start("forger", broker.address(), "nobody/talks/here").await;
+    cloud.apply(objects(0..300)).await;
+    same_on_both_sides(&cloud, &agent).await;
+    let before = agent.process.resident();
+
+    let mut bad = malformed("Objects");
+    let session = agent.says("/cloud/session").await;
+    let buckets = json!({ "session": &session, "buckets": "AAAA" });
+    bad.push(("json", frame("InventoryRequest", buckets)));
+    bad.push(("json", frame("Objects", json!({ "session": &session, "objects": [{ "route": 1 }] }))));
+    bad.push(("type", frame("Hello", json!({ "session": &session }))));
+    for (_, payload) in &bad {
+        forger.say(&down(NODE), payload).await;
+    }
+    // mosquitto keeps what is larger than the agent takes.
+    forger.say(&down(NODE), &[b' '; 600_000]).await;
+    let expected = json!(tally(&bad));
+    agent.until("every bad frame is counted", |status| status["counters"]["badFrames"] == expected).await;
+    agent.process.logged("a frame that cannot be read", 0).await;
+    assert!(agent.is_in_sync().await);
+
+    for payload in misleading(&session) {
+        forger.say(&down(NODE), &payload).await;
+    }
+    let rejected = |status: &Value| status["counters"]["rejected"].as_u64() >= Some(2005);
+    agent.until("what was readable is rejected", rejected).await;
+    let grown = agent.process.resident().saturating_sub(before);
+    assert!(grown < GROWTH, "the agent has grown by {grown} KiB");
+    cloud.apply(objects(0..50).map(|object| changed(object, "second"))).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
+    assert!(agent.process.runs());
+    assert_eq!(agent.status().await["counters"]["badFrames"], expected, "what was readable was read");
+}
+
+/// Frames of the right form and session that ask for what cannot be.
+fn misleading(session: &str) -> Vec<Vec<u8>> {
+    let part = |uid: &str, offset: u64, total: u64, data: &str| {
+        let body = json!({
+            "session": session, "uid": uid, "resourceVersion": "1",
+            "offset": offset, "total": total, "data": data,
+        });
+        frame("Part", body)
+    };
+    let mut frames = vec![
+        frame("Confirm", json!({ "session": session, "revision": u64::MAX })),
+        frame("Confirm", json!({ "session": "00000000", "revision": 0, "pending": u64::MAX })),
+        frame("Confirm", json!({ "session": session, "revision": 0, "pending": u64::MAX, "held": u64::MAX })),
+        frame("Welcome", json!({ "session": "00000000", "incarnation": "other", "confirmed": u64::MAX })),
+        part("huge", 0, u64::MAX, "x"),
+        part("announced", 0, 20 << 20, ""),
+        part("late", 1 << 40, 1 << 41, "x"),
+        part("middle", 100, 1000, "x"),
+        part("no-json", 0, 4, "null"),
+    ];
+    // Begun and never finished.
+    let piece = "x".repeat(200_000);
+    for n in 0..50 {
+        frames.push(compressed(&part(&format!("begun-{n}"), 0, 1 << 20, &piece)));
+    }
+    let nameless = json!({ "header": {}, "route": { "operation": "update", "resource": "" } });
+    let all = vec![nameless; 2000];
+    frames.push(frame("Objects", json!({ "session": session, "objects": all })));
+    let mut deep = message("deep", "deep").to_string();
+    deep = deep.replacen("\"value\"", &nested(20_000), 1);
+    frames.push(
+        format!("{{\"type\":\"Objects\",\"protocol\":1,\"session\":\"{session}\",\"objects\":[{deep}]}}")
+            .into(),
+    );
+    frames.push(frame("Objects", json!({ "session": session, "objects": [message("..", "dots")] })));
+    frames
+}
+
+/// An object as the cloud sends it.
+fn message(name: &str, uid: &str) -> Value {
+    json!({
+        "header": { "resourceversion": "7" },
+        "route": {
+            "operation": "update", "resource": format!("default/configmap/{name}"),
+            "plural": "configmaps", "scope": "Namespaced",
+        },
+        "content": {
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": name, "namespace": "default", "uid": uid, "resourceVersion": "7" },
+            "data": { "key": "value" },
+        },
+    })
+}
+
+#[tokio::test]
+async fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
+    let agent = agent(&site, &cloud).await;
+    let forger = Forger::start("forger", broker.address(), "nobody/talks/here").await;
+    cloud.apply(objects(0..10)).await;
+    same_on_both_sides(&cloud, &agent).await;
+    let status = agent.status().await;
+    let uid = cloud.get(&objects(0..1).next().unwrap()).await["metadata"]["uid"].clone();
+    let (session, revision) = (&status["cloud"]["session"], &status["store"]["revision"]);
+    let rejected = json!({
+        "uid": uid, "resourceVersion": "9".repeat(10_000), "reason": "Invalid", "message": "ü".repeat(50_000),
+    });
+    let report = json!({ "session": session, "from": revision, "to": revision, "rejected": [rejected] });
+    forger.say(&up(NODE), &frame("Report", report)).await;
+    let refused = eventually("the rejection is taken", PATIENCE, async || {
+        let refused = cloud.node(NODE).await["refusedObjects"][0].clone();
+        refused.is_object().then_some(refused)
+    })
+    .await;
+    assert!(refused["message"].as_str().unwrap().len() <= 256);
+    assert!(refused["resourceVersion"].as_str().unwrap().len() <= 256);
+}
+
+#[tokio::test]
+async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
+    let agent = Agent::start(&site, NODE, broker.address()).await;
+    let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
+    let session = hello.session;
+    let welcome = json!({ "session": &session, "incarnation": "scripted", "confirmed": 0, "pending": 4 });
+    cloud.say(&down(NODE), &frame("Welcome", welcome)).await;
+    let objects = [
+        message("one", "uid-1"),
+        message("..", "uid-2"),
+        message("a/../b", "uid-3"),
+        message("two", "uid-4"),
+    ];
+    cloud.say(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects }))).await;
+    let mut rejected = BTreeMap::new();
+    let Report { objects, rejected: refused, .. } = next_report(&mut cloud).await;
+    let held: Vec<String> = objects.iter().map(|item| item.uid.to_string()).collect();
+    assert_eq!(held, ["uid-1", "uid-4"]);
+    rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
+    // 20 MB do not fit a frame: they come in parts, and are refused at the first of them.
+    let big = json!({
+        "session": &session, "uid": "uid-5", "resourceVersion": "8", "offset": 0, "total": 20 << 20,
+        "data": "x".repeat(100_000),
+    });
+    cloud.say(&down(NODE), &compressed(&frame("Part", big))).await;
+    let Report { rejected: refused, .. } = next_report(&mut cloud).await;
+    rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
+    assert_eq!(json!(rejected), json!({ "uid-2": "Invalid", "uid-3": "Invalid", "uid-5": "TooLarge" }));
+    let status = agent.status().await;
+    assert_eq!((&status["objects"]["total"], status["rejected"].as_array().unwrap().len()), (&json!(2), 3));
+    let why = status["rejected"][0]["message"].as_str().unwrap();
+    assert!(why.contains("metadata.name"), "{why}");
+}
+
+async fn reported(cloud: &mut Forger) -> Up {
+    Up::decode(&cloud.hears().await, MAX_FRAME).unwrap()
+}
+
+/// The next report that brings something: unconfirmed ones are repeated.
+async fn next_report(cloud: &mut Forger) -> Report {
+    loop {
+        match reported(cloud).await {
+            Up::Report(report) if report.to > report.from || !report.rejected.is_empty() => return report,
+            Up::Report(_) | Up::Lease(_) | Up::Upload(_) => {}
+            other => panic!("{} instead of Report", other.name()),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Joining end to end: tokens, names, files, renewal, devices that were off, operators of the API.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use site::fleet::{Fleet, ended, identity_of, in_sync, said, stored};
+use site::{PATIENCE, Site, config_map, eventually, same_on_both_sides};
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut agent = fleet.device(&site, "edge-1").await;
+    let identity = identity_of(agent.config());
+    assert_eq!((mode(&identity), mode(&identity.join("node.pem"))), (0o700, 0o600));
+    for secret in ["ca.key", "token.key", "server.pem"] {
+        assert_eq!(mode(&site.path("pki").join(secret)), 0o600, "{secret}");
+    }
+    agent.run_as_configured().await;
+    fleet.cloud.apply([config_map(1), site::secret(2)]).await;
+    in_sync(&agent).await;
+    same_on_both_sides(&fleet.cloud, &agent).await;
+    let status = agent.status().await;
+    assert_eq!(
+        (&status["identity"]["subject"], &status["identity"]["validity"]),
+        (&"edge-1".into(), &"good".into())
+    );
+    let node: Value = fleet.cloud.client().get("/api/v1/nodes/edge-1").await.unwrap();
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    let valid =
+        conditions.iter().find(|condition| condition["type"] == "edgesync.io/CertificateValid").unwrap();
+    assert_eq!(valid["status"], "True", "{valid}");
+
+    // Again: nothing changes, and the token was not used twice.
+    let before = std::fs::read(identity.join("node.pem")).unwrap();
+    let output = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::read(identity_of(agent.config()).join("node.pem")).unwrap(), before);
+}
+
+#[tokio::test]
+async fn every_refusal_says_what_to_do() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let first = fleet.new_device(&site, "edge-1");
+    let refused = async |agent: &site::Agent, token: &str, expected: &str| {
+        let output = fleet.join(agent, token, &[]).await;
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(expected), "{expected}: {}", said(&output));
+        assert!(!said(&output).contains(token.split('.').next_back().unwrap()), "the token is not shown");
+    };
+
+    let token = fleet.token(&[]).await;
+    assert!(fleet.join(&first, &token, &[]).await.status.success());
+    // Used up.
+    let second = fleet.new_device(&site, "edge-2");
+    refused(&second, &token, "token create").await;
+    // The name is taken, unless the token is for it.
+    let thief = Site::new();
+    refused(&fleet.new_device(&thief, "edge-1"), &fleet.token(&[]).await, "taken").await;
+    // Of another node.
+    refused(&second, &fleet.token(&["--node", "edge-3"]).await, "edge-3").await;
+    // Revoked.
+    let token = fleet.token(&[]).await;
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(2).unwrap()).unwrap();
+    let id = serde_json::from_slice::<Value>(&claims).unwrap()["jti"].as_str().unwrap().to_owned();
+    let listed = said(&fleet.command(&["token", "list"]).await);
+    assert!(listed.contains(&id) && !listed.contains(&token[70..]), "{listed}");
+    assert!(fleet.command(&["token", "revoke", &id]).await.status.success());
+    refused(&second, &token, "revoked").await;
+    // Of another cloud.
+    let elsewhere = Site::new();
+    let other = Fleet::embedded(&elsewhere, |_| {}).await;
+    refused(&second, &other.token(&[]).await, "another cloud").await;
+    // Forged.
+    let token = fleet.token(&[]).await;
+    let mut forged = token.clone();
+    forged.replace_range(token.len() - 4.., if token.ends_with("AAAA") { "BBBB" } else { "AAAA" });
+    refused(&second, &forged, "token").await;
+    let left = std::fs::read_dir(second.database.with_file_name("identity")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "nothing was written");
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.text("pairing.certificate_lifetime", "1m");
+    })
+    .await;
+    let mut agent = fleet.device(&site, "edge-1").await;
+    let joined = stored(&agent).identity;
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
+    eventually("the certificate is renewed", Duration::from_secs(90), async || {
+        (agent.counts("/identity/renewals").await > 0).then_some(())
+    })
+    .await;
+    assert_eq!(agent.counts("/link/connections").await, 1, "the connection was not interrupted");
+    let renewed = stored(&agent);
+    assert_ne!(renewed.identity.certificate().serial(), joined.certificate().serial());
+    assert_eq!(
+        renewed.previous.unwrap().certificate(),
+        joined.certificate(),
+        "kept until the new one has worked"
+    );
+    // The next connection is made with the new one, and then the old one goes.
+    fleet.cloud.apply([config_map(1)]).await;
+    agent.crash_as_configured().await;
+    in_sync(&agent).await;
+    eventually("the old one is removed", PATIENCE, async || stored(&agent).previous.is_none().then_some(()))
+        .await;
+    same_on_both_sides(&fleet.cloud, &agent).await;
+}
+
+#[tokio::test]
+async fn a_device_that_was_off_for_too_long_comes_back_by_itself_within_the_grace() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.text("pairing.certificate_lifetime", "1m");
+    })
+    .await;
+    let mut agent = fleet.device(&site, "edge-1").await;
+    let ends = stored(&agent).identity.certificate().not_after();
+    eventually("the certificate has ended", Duration::from_secs(90), async || {
+        (jiff::Timestamp::now() > ends).then_some(())
+    })
+    .await;
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
+    assert!(stored(&agent).identity.certificate().not_after() > ends);
+}
+
+#[tokio::test]
+async fn operators_come_with_certificates_and_nodes_are_none() {
+    let site = Site::new();
+    let api = Site::address();
+    let joining = Site::address();
+    let mut cloud = site::Cloud::new(&site);
+    cloud.settings.text("pairing.listen", joining);
+    cloud.run().await;
+    let ask = async |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        command.args(words);
+        ended(command).await
+    };
+    let plain = format!("http://{}", cloud.api);
+    let address = format!("https://{api}");
+    let output = ask(&["kubeconfig", "--user", "ada", "--api", &address, "--server", &plain]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    let kubeconfig = site.path("ada.kubeconfig");
+    std::fs::write(&kubeconfig, &output.stdout).unwrap();
+    let status = cloud.process.terminate(PATIENCE).await;
+    assert!(status.success());
+
+    cloud.settings.text("api.tls", "on").text("api.listen", api);
+    cloud.write_config();
+    cloud.process.start();
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    eventually("an operator is let in", PATIENCE, async || {
+        let output = ask(&["nodes", "--server", &address, "--kubeconfig", kubeconfig]).await;
+        output.status.success().then_some(())
+    })
+    .await;
+    // kubectl takes the same file.
+    let mut kubectl =
+        Command::new(std::env::var_os("EDGESYNC_TEST_KUBECTL").unwrap_or_else(|| "kubectl".into()));
+    kubectl.args(["--kubeconfig", kubeconfig, "create", "configmap", "by-ada", "--from-literal=a=b"]);
+    kubectl.env("HOME", site.path("home"));
+    let made = ended(kubectl).await;
+    assert!(said(&made).contains("configmap/by-ada created"), "{}", said(&made));
+    let nobody = ask(&["nodes", "--server", &plain.replace(&cloud.api.to_string(), &api.to_string())]).await;
+    assert!(!nobody.status.success(), "{}", said(&nobody));
+    let without = ask(&["nodes", "--server", &address]).await;
+    assert_eq!(without.status.code(), Some(64), "{}", said(&without));
+}

@@ -1,0 +1,174 @@
+//! The real kubectl against a server of a test: with a home directory and a kubeconfig of its own, so that
+//! nothing of the machine gets in and nothing is left on it.
+//!
+//! A test program that uses this has `mod site;` beside it.
+//!
+//! ```text
+//! let cluster = Cluster::start().await;
+//! cluster.kubectl(&["create", "configmap", "settings", "--from-literal=mode=fast"]).ok();
+//! let watch = cluster.follow(&["get", "configmaps", "--watch"]);
+//! watch.line("settings").await;
+//! ```
+
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod background;
+mod edge;
+mod run;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::site::{Cloud, Site};
+pub(crate) use background::Background;
+pub(crate) use edge::Edge;
+pub(crate) use run::Run;
+
+/// A cloud side and a kubectl for it.
+pub(crate) struct Cluster {
+    // The processes that use the directory end before it goes.
+    pub(crate) cloud: Cloud,
+    pub(crate) client: Kubectl,
+    pub(crate) site: Site,
+}
+
+impl Cluster {
+    /// Starts the cloud side in a directory of its own.
+    pub(crate) async fn start() -> Self {
+        let site = Site::new();
+        let cloud = Cloud::start(&site).await;
+        let client = Kubectl::to_server(&site, "kubectl", &format!("http://{}", cloud.api));
+        Self { cloud, client, site }
+    }
+
+    /// Runs kubectl and waits for its end.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Run {
+        self.client.run(arguments)
+    }
+
+    /// Starts kubectl.
+    pub(crate) fn follow(&self, arguments: &[&str]) -> Background {
+        self.client.start(arguments, "")
+    }
+
+    /// Applies manifests from the standard input, all of them with success.
+    #[track_caller]
+    pub(crate) fn apply(&self, manifests: &str) -> String {
+        self.client.feed(&["apply", "-f", "-"], manifests).ok()
+    }
+
+    /// Writes a file into the directory, and gives its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.site.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// An object, by kind and name.
+    #[track_caller]
+    pub(crate) fn get(&self, object: &str) -> Value {
+        self.kubectl(&["get", object, "-o", "json"]).json()
+    }
+
+    /// Whether there is such an object.
+    #[track_caller]
+    pub(crate) fn has(&self, object: &str) -> bool {
+        !self.kubectl(&["get", object, "--ignore-not-found", "-o", "name"]).ok().is_empty()
+    }
+}
+
+/// A kubectl with its own home directory.
+pub(crate) struct Kubectl {
+    home: PathBuf,
+    kubeconfig: PathBuf,
+    environment: Vec<(String, String)>,
+}
+
+impl Kubectl {
+    /// One that asks this server. `name` is that of its home in the directory of the test.
+    pub(crate) fn to_server(site: &Site, name: &str, url: &str) -> Self {
+        let client = Self::with_kubeconfig(site, name, &site.path(name).join("kubeconfig"));
+        let kubeconfig = format!(
+            "apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{{name: test, cluster: {{server: '{url}'}}}}]
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+users: [{{name: test, user: {{}}}}]
+"
+        );
+        std::fs::write(&client.kubeconfig, kubeconfig).unwrap();
+        client
+    }
+
+    /// One with a kubeconfig that somebody else writes.
+    pub(crate) fn with_kubeconfig(site: &Site, name: &str, kubeconfig: &Path) -> Self {
+        let home = site.path(name);
+        std::fs::create_dir_all(&home).unwrap();
+        Self { home, kubeconfig: kubeconfig.to_owned(), environment: Vec::new() }
+    }
+
+    /// Sets a variable for the runs from now on.
+    pub(crate) fn env(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// The editor of `kubectl edit` from now on: a shell script that gets the file as `$1`.
+    pub(crate) fn editor(&mut self, script: &str) {
+        let path = self.home.join("editor.sh");
+        std::fs::write(&path, script).unwrap();
+        self.env("KUBE_EDITOR", &format!("sh {}", path.to_str().unwrap()));
+    }
+
+    /// Runs it and waits for its end.
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
+        self.feed(arguments, "")
+    }
+
+    /// Runs it with a text on its standard input.
+    #[track_caller]
+    pub(crate) fn feed(&self, arguments: &[&str], input: &str) -> Run {
+        self.start(arguments, input).finish()
+    }
+
+    /// Starts it with a text on its standard input.
+    pub(crate) fn start(&self, arguments: &[&str], input: &str) -> Background {
+        let mut command = Command::new(kubectl());
+        command.args(arguments).current_dir(&self.home);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", &self.home).env("KUBECONFIG", &self.kubeconfig).env("LANG", "C.UTF-8");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        Background::spawn(command, arguments, input)
+    }
+}
+
+/// The program.
+pub(crate) fn kubectl() -> PathBuf {
+    tool("EDGESYNC_TEST_KUBECTL", "kubectl")
+}
+
+/// The Python interpreter that has the `kubernetes` package.
+pub(crate) fn python() -> PathBuf {
+    tool("EDGESYNC_TEST_PYTHON", "python")
+}
+
+/// A program that `tests/run` has put into its cache folder: from the variable, or from where it is.
+fn tool(variable: &str, name: &str) -> PathBuf {
+    let told = std::env::var_os(variable).map(PathBuf::from);
+    let path = told.unwrap_or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let cache =
+            cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache"))).unwrap_or_default();
+        cache.join("edgesync-tests/venv/bin").join(name)
+    });
+    let install = "run tests/run once, which puts it there";
+    assert!(path.is_file(), "this test needs {name} at {}: {install}", path.display());
+    path
+}

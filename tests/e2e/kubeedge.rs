@@ -1,0 +1,368 @@
+//! The agent as a process of its own, as an edge node of a scripted CloudCore: joining, objects, what is never pushed, lost
+//! databases, kill -9, cut frames, takeover, Node, Lease, Events, the local API.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::cloudcore;
+use crate::site;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use cloudcore::server::{Fault, Options, Scripted};
+use serde_json::{Value, json};
+use site::fleet::{ended, identity_of, said};
+use site::{Agent, PATIENCE, Random, Site, Snapshot, edge_rows, eventually};
+
+const NODE: &str = "edge-1";
+
+/// A cloud as most are: with the dynamic controller that it is worth switching on.
+fn cloud() -> Scripted {
+    with(|_| {})
+}
+
+fn with(change: impl FnOnce(&mut Options)) -> Scripted {
+    let mut options = Options::default();
+    options.settings.dynamic_controller = true;
+    change(&mut options);
+    let cloud = Scripted::start(options);
+    cloud.define("lab.io/v1", "Widget", "widgets");
+    cloud
+}
+
+async fn join(cloud: &Scripted, agent: &Agent, token: &str) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    command.args(["join", "--cloud", &cloud.join_url(), "--cloudcore", &cloud.url(), "--node", &agent.node]);
+    command.arg("--config").arg(agent.config()).env("EDGESYNC_JOIN_TOKEN", token);
+    ended(command).await
+}
+
+/// A device with these rules that has not joined.
+fn new_device(site: &Site, rules: &str) -> Agent {
+    let mut agent = Agent::new(site, NODE, Site::address());
+    agent.settings.remove("link.broker").text("lease.interval", "1s").tables(rules);
+    agent.write_config();
+    agent
+}
+
+/// One that has joined and runs.
+async fn device(site: &Site, cloud: &Scripted, rules: &str) -> Agent {
+    let mut agent = new_device(site, rules);
+    let output = join(cloud, &agent, &cloud.token()).await;
+    assert!(output.status.success(), "{}", said(&output));
+    agent.run_as_configured().await;
+    agent
+}
+
+async fn in_sync(agent: &Agent) {
+    eventually("the node is in sync", PATIENCE, async || agent.is_in_sync().await.then_some(())).await;
+}
+
+fn pod(name: &str, config_map: &str, secret: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "lab"},
+        "spec": {
+            "nodeName": NODE, "containers": [{"name": "c", "image": "registry.invalid/web:1"}],
+            "volumes": [
+                {"name": "v", "configMap": {"name": config_map}},
+                {"name": "s", "secret": {"secretName": secret}},
+            ],
+        },
+    })
+}
+
+fn config_map(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "lab"}, "data": {"k": value}})
+}
+
+fn secret(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "lab"}, "data": {"p": "czNjcmV0"}})
+}
+
+fn widget(name: &str) -> Value {
+    json!({"apiVersion": "lab.io/v1", "kind": "Widget", "metadata": {"name": name, "namespace": "lab"}, "spec": {"color": "red"}})
+}
+
+async fn read(agent: &Agent, path: &str) -> Option<Value> {
+    agent.client().get(path).await.ok()
+}
+
+/// Waits until the node serves an object that fits.
+async fn holds(agent: &Agent, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let what = format!("the node holds {path}");
+    eventually(&what, PATIENCE, async || read(agent, path).await.filter(&fits)).await
+}
+
+async fn is_gone(agent: &Agent, path: &str) {
+    let what = format!("the node holds {path} no more");
+    eventually(&what, PATIENCE, async || read(agent, path).await.is_none().then_some(())).await;
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/lab/configmaps";
+
+#[tokio::test]
+async fn a_device_joins_a_cloudcore_and_keeps_what_its_pods_reference() {
+    let (site, cloud) = (Site::new(), cloud());
+    cloud.apply(config_map("web-conf", "1"));
+    cloud.apply(secret("web-cred"));
+    cloud.apply(pod("web", "web-conf", "web-cred"));
+    let agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;
+    in_sync(&agent).await;
+    holds(&agent, "/api/v1/namespaces/lab/pods/web", |_| true).await;
+    holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |held| held["data"]["k"] == "1").await;
+    holds(&agent, "/api/v1/namespaces/lab/secrets/web-cred", |_| true).await;
+    cloud.apply(config_map("web-conf", "2"));
+    cloud.apply(widget("w1"));
+    holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |held| held["data"]["k"] == "2").await;
+    holds(&agent, "/apis/lab.io/v1/namespaces/lab/widgets/w1", |_| true).await;
+    cloud.delete("widget", "lab", "w1");
+    is_gone(&agent, "/apis/lab.io/v1/namespaces/lab/widgets/w1").await;
+
+    // The cluster knows the node, that it lives, and what happened there.
+    cloud
+        .until("the Lease is renewed with the marker", |core| {
+            let lease = core.object("lease", "kube-node-lease", NODE);
+            lease.is_some_and(|lease| lease["metadata"]["annotations"]["edgesync.io/store"].is_string())
+        })
+        .await;
+    cloud
+        .until("the agent's Events have arrived", |core| {
+            core.event_writes()
+                .iter()
+                .any(|event| event["reason"] == "AgentStarted" && event["involvedObject"]["name"] == NODE)
+        })
+        .await;
+    let node = cloud.node(NODE).unwrap();
+    assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/edge"], "", "{node}");
+    assert_eq!(node["status"]["allocatable"]["pods"], "0", "{node}");
+
+    let answered = |status: &Value| status["kubeedge"]["lease"]["resourceVersion"].is_string();
+    let status = agent.until("CloudCore has answered the Lease", answered).await;
+    assert_eq!(
+        (&status["link"]["type"], &status["cloud"]["state"]),
+        (&json!("kubeedge"), &json!("connected"))
+    );
+    let shown = &status["kubeedge"];
+    assert!(shown["acknowledged"].as_u64() >= Some(5), "{shown}");
+    assert_eq!(shown["dynamicController"], "on", "{shown}");
+    assert!(shown["lease"]["resourceVersion"].is_string() && shown["node"]["uid"].is_string(), "{shown}");
+    let metrics: String = agent.client().text("/metrics").await.unwrap();
+    assert!(metrics.contains("edgesync_agent_kubeedge_"), "{metrics}");
+    assert_eq!(cloud.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_lost_and_an_older_database_are_filled_again() {
+    let (site, cloud) = (Site::new(), cloud());
+    for n in 0..300 {
+        cloud.apply(config_map(&format!("app-{n}"), "1"));
+    }
+    cloud.apply(config_map("other", "1"));
+    cloud.apply(secret("web-cred"));
+    cloud.apply(pod("web", "app-1", "web-cred"));
+    cloud.apply(widget("w1"));
+    let rules = "[kubeedge]\nfetch = [\"lab/configmap/app-*\"]\nwatch = [\"lab.io/v1/widgets\"]\n";
+    let mut agent = device(&site, &cloud, rules).await;
+    let all = |status: &Value| status["sync"]["inSync"] == true && status["objects"]["total"] == 304;
+    agent.until("everything has come", all).await;
+    proven(&cloud).await;
+    agent.stop().await;
+    let older = Snapshot::of(&agent.database);
+
+    agent.run_as_configured().await;
+    for n in 0..300 {
+        cloud.apply(config_map(&format!("app-{n}"), "2"));
+    }
+    let newest = format!("{CONFIG_MAPS}/app-299");
+    holds(&agent, &newest, |held| held["data"]["k"] == "2").await;
+    in_sync(&agent).await;
+    proven(&cloud).await;
+    for copy in [None, Some(older)] {
+        agent.process.kill();
+        match &copy {
+            None => Snapshot::remove(&agent.database),
+            Some(copy) => copy.restore(&agent.database),
+        }
+        agent.run_as_configured().await;
+        agent.until("everything has come back", all).await;
+        let held = read(&agent, &format!("{CONFIG_MAPS}?limit=500")).await.unwrap();
+        let is_new = |held: &&Value| held["data"]["k"] == "2";
+        assert_eq!(
+            held["items"].as_array().unwrap().iter().filter(is_new).count(),
+            300,
+            "{}",
+            copy.is_some()
+        );
+        let status = agent.status().await;
+        assert_eq!(status["kubeedge"]["verified"]["reason"], "lost", "{}", status["kubeedge"]);
+        proven(&cloud).await;
+    }
+    assert_eq!(cloud.violations(), Vec::<String>::new());
+}
+
+/// Waits until the marker of the database that is there now is in the Lease: two renewals after this moment.
+async fn proven(cloud: &Scripted) {
+    for _ in 0..2 {
+        let before = cloud.lease(NODE).map(|lease| lease["metadata"]["resourceVersion"].clone());
+        cloud
+            .until("the Lease is renewed", |core| {
+                let lease = core.object("lease", "kube-node-lease", NODE);
+                lease.map(|lease| lease["metadata"]["resourceVersion"].clone()) != before
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_made_anew_while_the_device_was_away_ends_up_right() {
+    let (site, cloud) = (Site::new(), with(|options| options.settings.dynamic_controller = false));
+    cloud.apply(config_map("web-conf", "1"));
+    cloud.apply(secret("web-cred"));
+    cloud.apply(config_map("named", "1"));
+    let mut agent = device(&site, &cloud, "[kubeedge]\nfetch = [\"lab/configmap/named\"]\n").await;
+    // Without the dynamic controller only Pods that come after the Node are known here.
+    cloud.until("the Node is registered", |core| core.object("node", "", NODE).is_some()).await;
+    cloud.apply(pod("web", "web-conf", "web-cred"));
+    holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |_| true).await;
+    holds(&agent, &format!("{CONFIG_MAPS}/named"), |_| true).await;
+    in_sync(&agent).await;
+    proven(&cloud).await;
+    agent.stop().await;
+    // No push tells of these: CloudCore sends the deletes of the old ones at most.
+    let conf = cloud.recreate(config_map("web-conf", "anew"));
+    cloud.recreate(config_map("named", "anew"));
+    let web = cloud.recreate(pod("web", "web-conf", "web-cred"));
+    agent.run_as_configured().await;
+    let held = holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |held| held["data"]["k"] == "anew").await;
+    assert_eq!(held["metadata"]["uid"], conf);
+    holds(&agent, &format!("{CONFIG_MAPS}/named"), |held| held["data"]["k"] == "anew").await;
+    holds(&agent, "/api/v1/namespaces/lab/pods/web", |held| held["metadata"]["uid"] == web).await;
+    cloud.until("the deletes of the old ones are acknowledged", |core| core.waiting(NODE) == 0).await;
+    holds(&agent, "/api/v1/namespaces/lab/pods/web", |held| held["metadata"]["uid"] == web).await;
+    holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |held| held["metadata"]["uid"] == conf).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_has_acknowledged_nothing_that_it_does_not_hold() {
+    let (site, cloud) = (Site::new(), cloud());
+    let mut agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;
+    in_sync(&agent).await;
+    let mut random = Random::new(6);
+    for round in 0..12_u64 {
+        for n in 0..40 {
+            let mut widget = widget(&format!("w{n}"));
+            widget["spec"]["round"] = round.into();
+            cloud.apply(widget);
+        }
+        let some = 1 + random.below(30);
+        let before = cloud.objectsyncs(NODE);
+        cloud
+            .until("some are acknowledged", |core| {
+                let now = core.objectsyncs(NODE);
+                now.iter().filter(|(uid, version)| before.get(*uid) != Some(version)).count() >= some
+            })
+            .await;
+        agent.process.kill();
+        let rows: BTreeMap<String, String> = edge_rows(&agent.database);
+        for (uid, version) in cloud.objectsyncs(NODE) {
+            let held = rows.get(&uid).map_or(0, |held| held.parse::<u64>().unwrap());
+            assert!(
+                held >= version.parse().unwrap(),
+                "round {round}: {uid} is held in {held}, told was {version}"
+            );
+        }
+        agent.run_as_configured().await;
+    }
+    cloud.until("everything is acknowledged", |core| core.waiting(NODE) == 0).await;
+    holds(&agent, "/apis/lab.io/v1/namespaces/lab/widgets/w39", |held| held["spec"]["round"] == 11).await;
+    assert_eq!(cloud.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn bad_links_are_lived_with() {
+    let (site, cloud) = (Site::new(), cloud());
+    let agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;
+    in_sync(&agent).await;
+    let path = |name: &str| format!("/apis/lab.io/v1/namespaces/lab/widgets/{name}");
+    // In the middle of a frame of a message that has several.
+    let mut large = widget("large");
+    large["spec"]["text"] = "x".repeat(200_000).into();
+    cloud.suffer(Fault::CutMidFrame);
+    cloud.apply(large.clone());
+    agent.until("the link was lost", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
+    cloud.suffer(Fault::None);
+    holds(&agent, &path("large"), |held| held["spec"] == large["spec"]).await;
+    // So slowly that a message takes longer than it waits for its acknowledgement.
+    cloud.suffer(Fault::Slow { bytes: 64, pause: Duration::from_millis(20) });
+    cloud.apply(widget("slow"));
+    holds(&agent, &path("slow"), |_| true).await;
+    cloud.suffer(Fault::None);
+    // CloudCore is started again, and knows of no watch.
+    cloud.restart();
+    cloud.apply(widget("after"));
+    holds(&agent, &path("after"), |_| true).await;
+    // What cannot be stored holds up nobody.
+    let mut huge = widget("huge");
+    huge["spec"]["text"] = "x".repeat(9 << 20).into();
+    cloud.apply(huge);
+    cloud.apply(widget("last"));
+    holds(&agent, &path("last"), |_| true).await;
+    let status = agent
+        .until("it is shown", |status| status["rejected"].as_array().is_some_and(|all| !all.is_empty()))
+        .await;
+    assert_eq!(status["rejected"][0]["reason"], "TooLarge", "{status}");
+    assert_eq!(cloud.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_the_node_says_offline_arrives_when_it_is_back() {
+    let (site, cloud) = (Site::new(), cloud());
+    cloud.apply(pod("web", "none", "none"));
+    let agent = device(&site, &cloud, "").await;
+    holds(&agent, "/api/v1/namespaces/lab/pods/web", |_| true).await;
+    cloud.refuse(true);
+    cloud.cut(NODE);
+    agent.until("the link is lost", |status| status["link"]["state"] == "disconnected").await;
+    for n in 0..20 {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": format!("pump.{n}"), "namespace": "lab"},
+            "eventTime": "2026-11-21T10:00:00.000000Z", "reportingController": "example.com/pump",
+            "reportingInstance": "pump-1", "action": "Pumping", "reason": "Pumped", "type": "Normal", "note": "full",
+            "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "lab", "name": "web"},
+        });
+        let _: Value =
+            agent.client().post("/apis/events.k8s.io/v1/namespaces/lab/events", &event).await.unwrap();
+    }
+    cloud.refuse(false);
+    cloud
+        .until("every Event has arrived", |core| {
+            let is_it = |n: usize| {
+                core.event_writes().iter().any(|event| {
+                    event["metadata"]["name"] == format!("pump.{n}")
+                        && event["apiVersion"] == "v1"
+                        && event["message"] == "full"
+                })
+            };
+            (0..20).all(is_it)
+        })
+        .await;
+    agent.until("nothing waits", |status| status["outbox"]["bulk"]["waiting"] == 0).await;
+}
+
+#[tokio::test]
+async fn refusals_of_the_join_service_say_what_to_do() {
+    let (site, cloud) = (Site::new(), cloud());
+    let agent = new_device(&site, "");
+    let output = join(&cloud, &agent, &cloud.expired_token()).await;
+    assert!(!output.status.success());
+    assert!(said(&output).contains("expired"), "{}", said(&output));
+    assert!(!std::fs::read_to_string(agent.config()).unwrap().contains("kubeedge\""), "nothing has changed");
+
+    let output = join(&cloud, &agent, &cloud.token()).await;
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(text.contains("CloudCore"), "{text}");
+    let pem = std::fs::read_to_string(identity_of(agent.config()).join("node.pem")).unwrap();
+    let identity = edgesync::tls::Identity::from_pem("node.pem", &pem).unwrap();
+    assert_eq!(identity.certificate().subject().common_name, format!("system:node:{NODE}"));
+}

@@ -1,0 +1,317 @@
+//! Nodes as objects of the cloud side: a node that speaks the protocol word by word is registered, renews its Lease,
+//! sends what its outbox has, is lost, removed and admitted again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::time::Duration;
+
+use edgesync::object::status::Reason;
+use edgesync::sync::digest::{Digest, Epoch};
+use edgesync::sync::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
+use edgesync::sync::upload::{Lane, RefusedReason, UploadItem};
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use site::{Cloud, Forger, PATIENCE, Site, config_map, eventually, path_of};
+
+const NODE: &str = "edge-1";
+const MAX_FRAME: usize = 256 << 10;
+const NODE_PATH: &str = "/api/v1/nodes/edge-1";
+const LEASE_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1";
+
+/// A node whose every frame is written by the test.
+struct Scripted {
+    forger: Forger,
+    sessions: u32,
+    /// The last number of each lane.
+    sent: [u64; 3],
+}
+
+impl Scripted {
+    async fn connect(cloud: &Cloud) -> Self {
+        let down = format!("edgesync/v1/nodes/{NODE}/down");
+        Self { forger: Forger::start(NODE, cloud.mqtt, &down).await, sessions: 0, sent: [0; 3] }
+    }
+
+    fn session(&self) -> String {
+        format!("session-{}", self.sessions)
+    }
+
+    async fn say(&self, frame: Up) {
+        let topic = format!("edgesync/v1/nodes/{NODE}/up");
+        self.forger.say(&topic, &frame.encode(usize::MAX).unwrap()).await;
+    }
+
+    async fn hello(&mut self) {
+        self.sessions += 1;
+        self.say(Up::Hello(Hello {
+            node: NODE.into(),
+            agent: "scripted".into(),
+            session: self.session(),
+            epoch: Epoch(7),
+            revision: 0,
+            confirmed: None,
+            count: 0,
+            digest: Digest::default(),
+            incarnation: None,
+            max_frame: u32::try_from(MAX_FRAME).unwrap(),
+            max_object: 1 << 20,
+        }))
+        .await;
+    }
+
+    async fn welcome(&mut self) -> Welcome {
+        self.hello().await;
+        loop {
+            match self.hears().await {
+                Received::Welcome(welcome) if welcome.session == self.session() => return welcome,
+                Received::HelloRequest(request) if request.removed => panic!("{request:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    async fn hears(&mut self) -> Received {
+        Received::decode(&self.forger.hears().await, MAX_FRAME, MAX_FRAME).unwrap()
+    }
+
+    async fn requested(&mut self) -> HelloRequest {
+        loop {
+            if let Received::HelloRequest(request) = self.hears().await {
+                return request;
+            }
+        }
+    }
+
+    async fn renew(&self, seconds: u32) {
+        let now = Timestamp::now().as_microsecond();
+        self.say(Up::Lease(Lease { session: self.session(), seconds, acquired: 5, renewed: now })).await;
+    }
+
+    async fn upload(&mut self, lane: Lane, contents: &[Value]) -> UploadConfirm {
+        let confirmed = self.sent[lane.index()];
+        let raw = |content: &Value| RawValue::from_string(content.to_string()).unwrap();
+        let items = contents.iter().zip(confirmed + 1..);
+        let items: Vec<_> = items.map(|(content, seq)| UploadItem { seq, content: raw(content) }).collect();
+        self.sent[lane.index()] += items.len() as u64;
+        let (session, outbox) = (self.session(), "outbox".into());
+        self.say(Up::Upload(Upload { session, outbox, lane, confirmed, items })).await;
+        loop {
+            if let Received::UploadConfirm(confirm) = self.hears().await {
+                return confirm;
+            }
+        }
+    }
+
+    async fn report(&mut self) {
+        let disk = json!({"type": "edgesync.io/DiskPressure", "status": "False", "reason": "EnoughRoom"});
+        let report = json!({
+            "labels": {"node-role.kubernetes.io/edge": "", "site": "plant-7"},
+            "status": {"nodeInfo": {"kubeletVersion": "edgesync/1"}, "conditions": []},
+            "conditions": [disk],
+        });
+        let confirm = self.upload(Lane::Status, &[json!({ "node": report })]).await;
+        assert_eq!((confirm.last.status, confirm.refused), (self.sent[0], vec![]));
+    }
+}
+
+async fn get(cloud: &Cloud, path: &str) -> Option<Value> {
+    match cloud.client().get(path).await {
+        Ok(found) => Some(found),
+        Err(error) if error.status().is_some_and(|status| status.is(&Reason::NotFound)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Waits until a condition of the Node has a status and a reason.
+async fn condition(cloud: &Cloud, name: &str, status: &str, reason: &str) {
+    let mut last = Value::Null;
+    eventually(&format!("{name} is {status} because of {reason}"), PATIENCE, async || {
+        last = get(cloud, NODE_PATH).await?["status"]["conditions"].take();
+        let found = last.as_array()?.iter().find(|found| found["type"] == name)?;
+        (found["status"] == status && found["reason"] == reason).then_some(())
+    })
+    .await;
+}
+
+async fn started(site: &Site) -> Cloud {
+    Cloud::start_with(site, |settings| {
+        settings.text("nodes.lease_flush", "100ms");
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_node_registers_renews_is_lost_and_comes_back() {
+    let site = Site::new();
+    let mut cloud = started(&site).await;
+    let mut node = Scripted::connect(&cloud).await;
+    assert!(node.welcome().await.register, "nothing is known of it");
+    node.renew(40).await;
+    node.report().await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    condition(&cloud, "edgesync.io/CloudReachable", "True", "Connected").await;
+    condition(&cloud, "edgesync.io/InSync", "True", "InSync").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+    let object = get(&cloud, NODE_PATH).await.unwrap();
+    assert_eq!(object["metadata"]["labels"]["site"], "plant-7");
+    assert!(!node.welcome().await.register, "it is known");
+
+    node.renew(40).await;
+    let lease = eventually("the Lease is written", PATIENCE, async || get(&cloud, LEASE_PATH).await).await;
+    assert_eq!(lease["spec"]["holderIdentity"], NODE);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
+    assert_eq!(lease["spec"]["acquireTime"], "1970-01-01T00:00:00.000005Z");
+    let nodes: Value = cloud.client().get("/edgesync/v1/nodes").await.unwrap();
+    assert_eq!(nodes["items"][0]["ready"], true);
+    assert!(nodes["items"][0]["lastRenewal"].is_string(), "{nodes}");
+
+    node.renew(1).await;
+    condition(&cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "Unknown", "NodeStatusUnknown").await;
+    node.renew(40).await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+
+    node.renew(1).await;
+    condition(&cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
+    // It must not come back beside the next one.
+    let sent = node.sent;
+    drop(node);
+    cloud.crash().await;
+    let mut node = Scripted { sent, ..Scripted::connect(&cloud).await };
+    assert!(node.welcome().await.register, "what it reported is not known any more");
+    node.renew(40).await;
+    node.report().await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+}
+
+#[tokio::test]
+async fn what_an_outbox_sends_takes_effect_once_or_is_refused_with_a_reason() {
+    let site = Site::new();
+    let cloud = started(&site).await;
+    let mut node = Scripted::connect(&cloud).await;
+    node.welcome().await;
+    let event = |name: &str, namespace: &str, reason: &str| {
+        json!({"event": {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": "2024-01-02T00:00:00.000000Z", "type": "Normal", "reason": reason, "action": "Test",
+            "reportingController": "edgesync.io/agent", "reportingInstance": NODE, "note": "a test",
+            "regarding": {"kind": "Pod", "namespace": namespace, "name": "p"},
+        }})
+    };
+    let items = [event("one", "shop", "First"), event("two", "shop", ""), json!({"event": 7})];
+    let confirm = node.upload(Lane::Events, &items).await;
+    assert_eq!(confirm.last.events, 3);
+    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    assert_eq!(refused, [(2, RefusedReason::Invalid), (3, RefusedReason::Invalid)]);
+    assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
+    let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
+    let shown: Vec<_> = events["items"].as_array().unwrap().iter().map(|event| &event["reason"]).collect();
+    assert_eq!(shown, ["First"]);
+    assert!(get(&cloud, "/api/v1/namespaces/shop").await.is_some(), "the namespace came with it");
+
+    let pod = |name: &str, placed: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "shop", "labels": placed},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        })
+    };
+    let here = pod("here", json!({"edgesync.io/node": NODE}));
+    cloud.apply([here.clone(), config_map(1)]).await;
+    let uid = cloud.get(&here).await["metadata"]["uid"].clone();
+    let status = |uid: &Value, status: Value| {
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "here"});
+        json!({"status": {"uid": uid, "object": object, "status": status}})
+    };
+    let items = [
+        status(&uid, json!({"phase": "Running"})),
+        status(&json!("another-uid"), json!({"phase": "Failed"})),
+        status(&uid, json!({"phase": 7})),
+    ];
+    let confirm = node.upload(Lane::Status, &items).await;
+    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    assert_eq!(refused, [(2, RefusedReason::Recreated), (3, RefusedReason::Invalid)]);
+    assert_eq!(cloud.get(&here).await["status"]["phase"], "Running");
+    cloud.delete(&here).await;
+    let confirm = node.upload(Lane::Status, &[status(&uid, json!({"phase": "Failed"}))]).await;
+    assert_eq!(confirm.refused[0].reason, RefusedReason::Gone);
+}
+
+#[tokio::test]
+async fn a_removed_node_is_told_so_until_it_is_admitted() {
+    let site = Site::new();
+    let mut cloud = started(&site).await;
+    let mut node = Scripted::connect(&cloud).await;
+    node.welcome().await;
+    node.renew(40).await;
+    node.report().await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
+    assert_eq!(answer, json!({"node": NODE, "removed": true}));
+    let told = node.requested().await;
+    assert_eq!((told.removed, told.retry_after_seconds, &told.session), (true, 3600, &node.session()));
+    assert!(told.reason.contains("node admit edge-1"), "{}", told.reason);
+    assert_eq!((get(&cloud, NODE_PATH).await, get(&cloud, LEASE_PATH).await), (None, None));
+    let again: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
+    assert_eq!(again["removed"], false);
+
+    node.renew(40).await;
+    eventually("its frames are dropped", PATIENCE, async || {
+        let nodes: Value = cloud.client().get("/edgesync/v1/nodes").await.unwrap();
+        (nodes["framesOfRemovedNodes"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(cloud.state(NODE).await, "removed");
+    assert_eq!(get(&cloud, NODE_PATH).await, None, "nothing of it comes back");
+
+    drop(node);
+    cloud.crash().await;
+    let mut node = Scripted::connect(&cloud).await;
+    node.hello().await;
+    assert!(node.requested().await.removed, "a start does not forget it");
+    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/admit", &Value::Null).await.unwrap();
+    assert_eq!(answer["admitted"], true);
+    let asked = node.requested().await;
+    assert_eq!((asked.removed, asked.retry_after_seconds, asked.session), (false, 0, node.session()));
+    assert!(node.welcome().await.register);
+    node.renew(40).await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/admit", &Value::Null).await.unwrap();
+    assert_eq!(answer["admitted"], false);
+    let unknown = cloud.client().post::<Value>("/edgesync/v1/nodes/nobody/remove", &Value::Null).await;
+    assert!(unknown.unwrap_err().status().unwrap().is(&Reason::NotFound));
+}
+
+#[tokio::test]
+async fn deleting_the_node_object_removes_a_node_and_creating_it_admits_it() {
+    let site = Site::new();
+    let cloud = started(&site).await;
+    let mut node = Scripted::connect(&cloud).await;
+    node.welcome().await;
+    node.renew(40).await;
+    node.report().await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
+    cloud.delete(&object).await;
+    assert!(node.requested().await.removed);
+    eventually("the Lease has gone with the Node", PATIENCE, async || {
+        get(&cloud, LEASE_PATH).await.is_none().then_some(())
+    })
+    .await;
+    eventually("the removal is done", Duration::from_secs(10), async || {
+        let answer: Value =
+            cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
+        (answer["removed"] == false).then_some(())
+    })
+    .await;
+    cloud.apply([object.clone()]).await;
+    assert!(!node.requested().await.removed);
+    node.welcome().await;
+    node.renew(40).await;
+    condition(&cloud, "Ready", "True", "AgentReady").await;
+    assert_eq!(path_of(&object), NODE_PATH);
+}

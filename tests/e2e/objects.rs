@@ -1,0 +1,190 @@
+//! What is sent and what is not: deletions and names used again, many versions, nothing new, many objects,
+//! large ones and ones that are too large.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use site::*;
+
+const NODE: &str = "edge-1";
+
+async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
+    let cloud = Cloud::start(site).await;
+    let agent = Agent::start(site, NODE, cloud.mqtt).await;
+    cloud.apply(objects(0..count)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, count);
+    (cloud, agent)
+}
+
+/// Objects and removals that the cloud has sent since it had counted `before`.
+async fn sent_since(cloud: &Cloud, before: Counters) -> (u64, u64) {
+    let now = cloud.counters(NODE).await;
+    (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
+}
+
+#[tokio::test]
+async fn names_that_are_used_again_lead_to_the_new_objects_online() {
+    let site = Site::new();
+    let (cloud, agent) = in_sync(&site, 60).await;
+    for edition in 0..3 {
+        for number in 0..20 {
+            cloud.delete(&object(number)).await;
+            cloud.apply([changed(object(number), edition)]).await;
+        }
+    }
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 60);
+}
+
+#[tokio::test]
+async fn names_that_are_used_again_lead_to_the_new_objects_after_time_offline() {
+    let site = Site::new();
+    let (cloud, mut agent) = in_sync(&site, 60).await;
+    agent.stop().await;
+    let before = cloud.counters(NODE).await;
+    for edition in 0..3 {
+        for number in 0..20 {
+            cloud.delete(&object(number)).await;
+            cloud.apply([changed(object(number), edition)]).await;
+        }
+    }
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 60);
+    let (sent, _) = sent_since(&cloud, before).await;
+    assert_eq!(sent, 20);
+}
+
+#[tokio::test]
+async fn five_hundred_versions_arrive_as_one_after_time_offline() {
+    let site = Site::new();
+    let (cloud, mut agent) = in_sync(&site, 20).await;
+    agent.stop().await;
+    let before = cloud.counters(NODE).await;
+    for edition in 0..500 {
+        cloud.apply([changed(object(7), edition)]).await;
+    }
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 20);
+    assert_eq!(sent_since(&cloud, before).await, (1, 0));
+    let object = agent.get(&object(7)).await.unwrap();
+    assert_eq!(object["metadata"]["annotations"]["example.org/edition"], "499");
+}
+
+#[tokio::test]
+async fn only_what_is_newer_is_sent_after_whoever_was_away() {
+    let site = Site::new();
+    let (mut cloud, mut agent) = in_sync(&site, 400).await;
+    let before = cloud.counters(NODE).await;
+    agent.stop().await;
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 400);
+    assert_eq!(sent_since(&cloud, before).await, (0, 0), "nothing had changed");
+
+    agent.process.kill();
+    cloud.apply((0..17).map(|number| changed(object(number), "a"))).await;
+    cloud.apply(objects(400..405)).await;
+    for number in 100..103 {
+        cloud.delete(&object(number)).await;
+    }
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
+    assert_eq!(sent_since(&cloud, before).await, (22, 3));
+
+    // The counters begin anew with the cloud.
+    cloud.crash().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
+    assert_eq!(sent_since(&cloud, Counters::default()).await, (0, 0), "nothing had changed");
+}
+
+#[tokio::test]
+async fn twenty_thousand_objects_arrive_and_none_is_sent_again() {
+    const COUNT: usize = 20_000;
+    let limit = Duration::from_secs(120);
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
+    let start = Instant::now();
+    cloud.apply(objects(0..COUNT)).await;
+    println!("{COUNT} objects applied in {:.1?}", start.elapsed());
+    assert_eq!(same_within(limit, &cloud, &agent).await, COUNT);
+    println!("equal on both sides after {:.1?}", start.elapsed());
+    let counters = cloud.counters(NODE).await;
+    assert_eq!((counters.sent, counters.resent), (COUNT as u64, 0), "{counters:?}");
+
+    // All at once, into an empty database.
+    agent.stop().await;
+    Snapshot::remove(&agent.database);
+    let start = Instant::now();
+    agent.run().await;
+    eventually("the node is filled again", limit, async || {
+        let node = cloud.node(NODE).await;
+        (node["state"] == "in sync" && node["objects"] == COUNT).then_some(())
+    })
+    .await;
+    println!("sent, stored and reported once more in {:.1?}", start.elapsed());
+    assert_eq!(same_within(limit, &cloud, &agent).await, COUNT);
+}
+
+#[tokio::test]
+async fn an_object_of_three_megabytes_does_not_keep_small_ones_waiting() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let mut agent = Agent::new(&site, NODE, cloud.mqtt);
+    let large = sized("large", 3_000_000);
+    // Queued before the small ones.
+    cloud.apply([large.clone()]).await;
+    cloud.apply(objects(0..300)).await;
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 301);
+    // The order of arrival stands in the database.
+    agent.stop().await;
+    let order = arrivals(&agent.database);
+    let place = order.iter().position(|name| name == "large").unwrap();
+    println!("the large object was stored after {place} of 300 small ones");
+    assert!(place >= 50, "only {place} small objects came before the large one");
+}
+
+/// Names by the revisions at which they were stored.
+fn arrivals(database: &std::path::Path) -> Vec<String> {
+    let snapshot = Snapshot::of(database);
+    let conn = snapshot.open();
+    let mut statement = conn.prepare("SELECT name FROM objects ORDER BY revision").unwrap();
+    let names = statement.query_map([], |row| row.get(0)).unwrap();
+    names.map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody() {
+    let site = Site::new();
+    let (cloud, agent) = in_sync(&site, 30).await;
+    let huge = sized("huge", 20 << 20);
+    cloud.apply([huge.clone()]).await;
+    let uid = cloud.get(&huge).await["metadata"]["uid"].clone();
+    cloud.apply(objects(30..60)).await;
+    cloud.apply((0..10).map(|number| changed(object(number), "a"))).await;
+
+    let refused = eventually("the object is refused", PATIENCE, async || {
+        let node = cloud.node(NODE).await;
+        let refused = node["refusedObjects"].as_array()?.first()?.clone();
+        (node["objects"] == 60 && node["pending"] == 0).then_some(refused)
+    })
+    .await;
+    assert_eq!((&refused["uid"], &refused["reason"]), (&uid, &Value::from("TooLarge")), "{refused}");
+    let (mut wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
+    wanted.remove(uid.as_str().unwrap()).unwrap();
+    let differences = differences(&wanted, &found);
+    assert!(differences.is_empty(), "{differences:?}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let output = command.arg("status").arg("--socket").arg(&agent.socket).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains(uid.as_str().unwrap()) && shown.contains("TooLarge"), "{shown}");
+
+    // A version that fits is taken at once.
+    cloud.apply([sized("huge", 1000)]).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 61);
+    assert_eq!(cloud.node(NODE).await["refusedObjects"], Value::Array(Vec::new()));
+}

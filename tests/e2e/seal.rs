@@ -1,0 +1,177 @@
+//! Secrets on the disk of a node: nowhere readable, refetched when their key is lost, sealed anew while objects arrive.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use site::*;
+
+const NODE: &str = "edge-1";
+/// As it stands in the Secrets' data.
+const MARKER: &str = "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ==";
+
+fn marked(number: usize) -> Value {
+    let mut object = secret(number);
+    object["data"]["password"] = json!(MARKER);
+    object
+}
+
+fn key_file(agent: &Agent) -> PathBuf {
+    agent.database.with_file_name("seal.key")
+}
+
+/// The files under a directory that have the marker in them, and how many there are in all.
+fn files_with_marker(directory: &Path) -> (Vec<PathBuf>, usize) {
+    let (mut found, mut count) = (Vec::new(), 0);
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let (more, others) = files_with_marker(&path);
+            found.extend(more);
+            count += others;
+        } else if let Ok(bytes) = fs::read(&path) {
+            count += 1;
+            // In the clear, or as the owner of the Secret knows it.
+            let texts = [MARKER.as_bytes(), b"correct-horse-battery-staple"];
+            if texts.iter().any(|text| bytes.windows(text.len()).any(|window| window == *text)) {
+                found.push(path);
+            }
+        }
+    }
+    (found, count)
+}
+
+fn assert_unreadable(agent: &Agent, when: &str) {
+    let (found, count) = files_with_marker(agent.database.parent().unwrap());
+    assert!(count >= 3, "{when}: only {count} files");
+    assert_eq!(found, Vec::<PathBuf>::new(), "{when}");
+    let log = agent.process.log();
+    assert!(log.len() > 2 && log.iter().all(|line| !line.contains(MARKER)), "{when}: in the log");
+}
+
+/// A cloud with 60 Secrets and 40 ConfigMaps, and an agent that logs all it can and holds them.
+async fn in_sync(site: &Site) -> (Cloud, Agent) {
+    let cloud = Cloud::start(site).await;
+    let agent = Agent::start_with(site, NODE, cloud.mqtt, |settings| {
+        settings.text("log.level", "debug");
+    })
+    .await;
+    cloud.apply((0..60).map(marked).chain((100..140).map(config_map))).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
+    (cloud, agent)
+}
+
+#[tokio::test]
+async fn secrets_are_held_and_stand_nowhere_on_the_disk_or_in_the_log() {
+    let site = Site::new();
+    let (cloud, mut agent) = in_sync(&site).await;
+    assert_eq!(agent.get(&marked(7)).await.unwrap()["data"]["password"], MARKER);
+    assert_unreadable(&agent, "after they came");
+    cloud.apply((0..20).map(|number| changed(marked(number), "new"))).await;
+    for number in 20..25 {
+        cloud.delete(&marked(number)).await;
+    }
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 95);
+    assert_unreadable(&agent, "after changes");
+    let mode = fs::metadata(key_file(&agent)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let seal = agent.status().await["store"]["seal"].clone();
+    assert_eq!(
+        (&seal["keys"], &seal["wrapped"], &seal["sealedObjects"]),
+        (&json!(1), &json!(false), &json!(55))
+    );
+    agent.crash().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 95);
+    assert_unreadable(&agent, "after a crash");
+    agent.stop().await;
+    assert_unreadable(&agent, "after the end");
+}
+
+#[tokio::test]
+async fn with_a_lost_key_exactly_the_secrets_are_sent_again() {
+    let site = Site::new();
+    let (cloud, mut agent) = in_sync(&site).await;
+    agent.stop().await;
+    let before = cloud.counters(NODE).await;
+    fs::remove_file(key_file(&agent)).unwrap();
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
+    let after = cloud.counters(NODE).await;
+    assert_eq!(
+        (after.sent + after.resent - before.sent - before.resent, after.removals - before.removals),
+        (60, 0)
+    );
+    assert!(agent.process.log().iter().any(|line| line.contains("60 objects were sealed with a lost key")));
+    assert_eq!(agent.get(&marked(7)).await.unwrap()["data"]["password"], MARKER);
+    assert_unreadable(&agent, "after they came again");
+}
+
+#[tokio::test]
+async fn keys_are_wrapped_with_the_credential_of_the_service() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let mut agent = Agent::new(&site, NODE, cloud.mqtt);
+    let credentials = site.path("credentials");
+    fs::create_dir(&credentials).unwrap();
+    fs::write(credentials.join("edgesync-seal"), [7; 32]).unwrap();
+    agent.process.env("CREDENTIALS_DIRECTORY", credentials.display());
+    agent.run().await;
+    cloud.apply((0..10).map(marked)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 10);
+    assert_eq!(agent.status().await["store"]["seal"]["wrapped"], true);
+    assert!(!fs::read_to_string(key_file(&agent)).unwrap().contains(" plain "));
+    // Another credential, with the one before beside it.
+    agent.stop().await;
+    fs::rename(credentials.join("edgesync-seal"), credentials.join("edgesync-seal-previous")).unwrap();
+    fs::write(credentials.join("edgesync-seal"), [8; 32]).unwrap();
+    let before = cloud.counters(NODE).await;
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 10);
+    agent.stop().await;
+    fs::remove_file(credentials.join("edgesync-seal-previous")).unwrap();
+    agent.run().await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 10);
+    let after = cloud.counters(NODE).await;
+    assert_eq!((before.sent, before.resent), (after.sent, after.resent), "nothing was lost");
+}
+
+#[tokio::test]
+async fn the_key_is_replaced_while_objects_arrive() {
+    let site = Site::new();
+    let (cloud, agent) = in_sync(&site).await;
+    let old = fs::read_to_string(key_file(&agent)).unwrap();
+    let cloud_client = cloud.client();
+    let arriving = tokio::spawn(async move {
+        for round in 0..3 {
+            for number in 0..80 {
+                apply(&cloud_client, &changed(marked(number), round)).await.unwrap();
+            }
+        }
+    });
+    let rotate = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+        command.args(["seal", "rotate", "--socket"]).arg(&agent.socket).stdin(Stdio::null());
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+    };
+    let mut rotations = 0;
+    while !arriving.is_finished() || rotations == 0 {
+        let output = rotate().await.unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.starts_with("Sealed ") && text.contains("the old key is forgotten"), "{text}");
+        rotations += 1;
+    }
+    arriving.await.unwrap();
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 120);
+    assert_ne!(fs::read_to_string(key_file(&agent)).unwrap(), old);
+    let status = agent.status().await;
+    assert_eq!((&status["store"]["seal"]["keys"], &status["store"]["resets"]), (&json!(1), &json!(0)));
+    assert_eq!(status["store"]["seal"]["sealedObjects"], 80);
+    assert_unreadable(&agent, "after rotations");
+    println!("{rotations} rotations");
+}

@@ -1,0 +1,151 @@
+//! The MQTT client with a real mosquitto.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::support;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgesync::link::{
+    Cause, Introduce, Introduction, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError,
+};
+use support::links::{PATIENCE, cause, connected, message, options, reconnected};
+use support::mosquitto::Mosquitto;
+use support::proxy::Proxy;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn two_links_exchange_messages_through_mosquitto_and_it_may_die_between() {
+    let mut broker = Mosquitto::start();
+    let mut one = options(broker.address());
+    one.introduce = presence("online");
+    let (link, mut events) = Link::spawn(one);
+    let mut other = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
+    other.subscriptions = vec!["t/up".to_owned(), "t/presence".to_owned()];
+    let (cloud, mut heard) = Link::spawn(other);
+    for round in 0..2_u8 {
+        reconnected(&mut events).await;
+        reconnected(&mut heard).await;
+        assert_eq!(message(&mut heard).await.1, b"online");
+        link.try_publish("t/up", vec![round], false).unwrap();
+        assert_eq!(message(&mut heard).await, ("t/up".to_owned(), vec![round]));
+        cloud.try_publish("t/down", vec![round; 100_000], false).unwrap();
+        assert_eq!(message(&mut events).await.1, vec![round; 100_000]);
+        if round == 0 {
+            broker.restart();
+            cause(&mut events).await;
+            cause(&mut heard).await;
+        }
+    }
+}
+
+fn presence(word: &'static str) -> Introduce {
+    Arc::new(move |_| {
+        let greeting = Publish { topic: "t/presence".to_owned(), payload: word.into(), retain: true };
+        Introduction { will: None, greetings: vec![greeting] }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_messages_each_way_through_mosquitto_without_a_loss() {
+    let broker = Mosquitto::start();
+    let (node, mut down) = Link::spawn(options(broker.address()));
+    let mut other = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
+    other.subscriptions = vec!["t/up".to_owned()];
+    let (cloud, mut up) = Link::spawn(other);
+    connected(&mut down).await;
+    connected(&mut up).await;
+    let sending = async { tokio::join!(send_all(&node, "t/up"), send_all(&cloud, "t/down")) };
+    let receiving = async { tokio::join!(receive_all(&mut up), receive_all(&mut down)) };
+    tokio::join!(sending, receiving);
+    assert_eq!((node.traffic().connected, cloud.traffic().connected), (1, 1));
+}
+
+const BURST: u32 = 5000;
+
+async fn send_all(link: &LinkHandle, topic: &str) {
+    for number in 0..BURST {
+        loop {
+            match link.try_publish(topic, number.to_be_bytes().to_vec(), false) {
+                Ok(()) => break,
+                Err(PublishError::Full) => link.ready().await.unwrap(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+async fn receive_all(events: &mut Receiver<LinkEvent>) {
+    for number in 0..BURST {
+        assert_eq!(message(events).await.1, number.to_be_bytes());
+    }
+}
+
+#[tokio::test]
+async fn two_links_with_one_id_find_each_other_although_mosquitto_says_nothing() {
+    let broker = Mosquitto::start();
+    let spawn = |who: &'static str| {
+        let mut options = options(broker.address());
+        options.own_topic = Some("t/presence".to_owned());
+        options.introduce = Arc::new(move |connection| {
+            let publish = |word: &str| Publish {
+                topic: "t/presence".to_owned(),
+                payload: format!("{word} {who} {connection}").into_bytes(),
+                retain: true,
+            };
+            Introduction { will: Some(publish("offline")), greetings: vec![publish("online")] }
+        });
+        Link::spawn(options)
+    };
+    let (_one, mut one) = spawn("one");
+    connected(&mut one).await;
+    let (_two, mut two) = spawn("two");
+    let taken_over = timeout(PATIENCE, async {
+        loop {
+            let event = tokio::select! {
+                event = one.recv() => event,
+                event = two.recv() => event,
+            };
+            if let Some(LinkEvent::Disconnected { cause: Cause::TakenOver { .. }, retry_in }) = event {
+                return retry_in;
+            }
+        }
+    });
+    let retry_in = taken_over.await.expect("they throw each other out for ever");
+    assert!(retry_in >= Duration::from_secs(300));
+}
+
+#[tokio::test]
+async fn a_link_that_is_killed_leaves_its_will_and_one_that_is_shut_down_does_not() {
+    let broker = Mosquitto::start();
+    let mut watching = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
+    watching.subscriptions = vec!["t/presence".to_owned()];
+    let (_watch, mut heard) = Link::spawn(watching);
+    connected(&mut heard).await;
+    let proxy = Proxy::start(broker.address());
+    let mut options = options(proxy.address());
+    options.introduce = Arc::new(|_| {
+        let publish =
+            |word: &str| Publish { topic: "t/presence".to_owned(), payload: word.into(), retain: true };
+        Introduction { will: Some(publish("will")), greetings: vec![publish("online")] }
+    });
+    let (link, mut events) = Link::spawn(options);
+    connected(&mut events).await;
+    assert_eq!(message(&mut heard).await.1, b"online");
+    proxy.cut();
+    assert_eq!(message(&mut heard).await.1, b"will");
+    cause(&mut events).await;
+    connected(&mut events).await;
+    assert_eq!(message(&mut heard).await.1, b"online");
+    let farewell = Publish { topic: "t/presence".to_owned(), payload: b"farewell".to_vec(), retain: true };
+    assert!(link.shutdown(vec![farewell.clone()], PATIENCE).await);
+    assert_eq!(message(&mut heard).await.1, b"farewell");
+    // If the will came too it would come before this.
+    let (last, mut events) = Link::spawn(LinkOptions {
+        client_id: "last".to_owned(),
+        ..support::links::options(broker.address())
+    });
+    connected(&mut events).await;
+    last.try_publish("t/presence", b"last".to_vec(), false).unwrap();
+    assert_eq!(message(&mut heard).await.1, b"last");
+}

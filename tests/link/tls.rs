@@ -1,0 +1,323 @@
+//! The link and the embedded endpoint over TLS: who is let in, as whom, for how long, and what both sides say of it.
+#![cfg(feature = "cloud")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::support;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use edgesync::broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent};
+use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions};
+use edgesync::tls::{Client, Clock, Server, Subject};
+use support::authority::{Authority, HOUR};
+use support::fleet::{
+    PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
+    node_options,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+const UP: &str = "edgesync/v1/nodes/n-1/up";
+
+async fn endpoint(tls: Server) -> (Broker, Receiver<FleetEvent>) {
+    bind(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await
+}
+
+fn options(address: SocketAddr, node: &'static str, tls: Client) -> LinkOptions {
+    LinkOptions { tls: Some(tls), ..node_options(address, node) }
+}
+
+/// Why a link has no connection.
+async fn cause(events: &mut Receiver<LinkEvent>) -> Cause {
+    match link_event(events).await {
+        LinkEvent::Disconnected { cause, .. } => cause,
+        other => panic!("{other:?} instead of Disconnected"),
+    }
+}
+
+/// Why the first attempt with these options fails.
+async fn first_cause(options: LinkOptions) -> Cause {
+    let (_link, mut events) = Link::spawn(options);
+    cause(&mut events).await
+}
+
+fn kind(cause: &Cause) -> &'static str {
+    match cause {
+        Cause::Tls { kind, .. } => kind,
+        other => panic!("{other:?} instead of Tls"),
+    }
+}
+
+async fn connect(options: LinkOptions) -> (LinkHandle, Receiver<LinkEvent>) {
+    let (link, mut events) = Link::spawn(options);
+    link_connected(&mut events).await;
+    (link, events)
+}
+
+#[tokio::test]
+async fn node_and_cloud_hear_each_other_and_the_bytes_of_tls_are_counted() {
+    let authority = Authority::new();
+    let (broker, mut fleet) = endpoint(authority.server()).await;
+    let tls = authority.client(&authority.node("n-1"));
+    let (node, mut events) = connect(options(broker.address(), "n-1", tls)).await;
+    let large = vec![7; 500_000];
+    node.try_publish(UP, large.clone(), false).unwrap();
+    let heard = loop {
+        let (name, channel, payload) = message(&mut fleet).await;
+        if channel == Channel::Up {
+            break (name, payload);
+        }
+    };
+    assert_eq!(heard, ("n-1".to_owned(), large.clone()));
+    broker.try_publish("n-1", large.clone()).unwrap();
+    assert_eq!(link_message(&mut events).await, ("edgesync/v1/nodes/n-1/down".to_owned(), large));
+    for bytes in [node.traffic().bytes_in, broker.traffic().bytes_in] {
+        // A record of 16 KiB has 22 bytes more; the handshake is some 2 KiB.
+        assert!((500_600..520_000).contains(&bytes), "{bytes}");
+    }
+    assert!(node.shutdown(Vec::new(), PATIENCE).await);
+    assert_eq!(departure(&mut fleet).await, Departure::Farewell);
+}
+
+#[tokio::test]
+async fn certificates_that_are_not_good_are_refused_and_both_sides_say_so() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let revoked = authority.node("n-1");
+    let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
+    let server = Server::new(&authority.server_identity(), &rule, Clock::system([])).unwrap();
+    let (broker, _fleet) = endpoint(server).await;
+    let bad = [
+        authority.client(&other.node("n-1")),
+        authority.client(&authority.node_until("n-1", -2 * HOUR, -HOUR)),
+        authority.client(&authority.node_until("n-1", HOUR, 2 * HOUR)),
+        authority.client(&revoked),
+        authority.anonymous(),
+    ];
+    for (number, tls) in bad.into_iter().enumerate() {
+        let cause = first_cause(options(broker.address(), "n-1", tls)).await;
+        assert_eq!(kind(&cause), "refused", "{number}: {cause}");
+        assert!(broker.traffic().tls > number as u64, "{number}");
+    }
+    assert_eq!((broker.traffic().connected, broker.traffic().identity), (0, 0));
+    let good = authority.client(&authority.node("n-1"));
+    connect(options(broker.address(), "n-1", good)).await;
+}
+
+#[tokio::test]
+async fn a_node_believes_only_a_server_of_its_authority_with_its_name_and_in_its_time() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    for (identity, expected) in [
+        (other.server_identity(), "other-authority"),
+        (authority.server_for(&["cloud.example"], -HOUR, HOUR), "other-name"),
+        (authority.server_for(&["127.0.0.1"], -2 * HOUR, -HOUR), "time"),
+    ] {
+        let server = Server::new(&identity, &authority.rule(Vec::new()), Clock::system([])).unwrap();
+        let (broker, _fleet) = endpoint(server).await;
+        let tls = authority.client(&authority.node("n-1"));
+        let cause = first_cause(options(broker.address(), "n-1", tls)).await;
+        assert_eq!(kind(&cause), expected, "{cause}");
+    }
+}
+
+#[tokio::test]
+async fn the_certificate_names_the_node_and_nothing_else_does() {
+    let authority = Authority::new();
+    let (broker, mut fleet) = endpoint(authority.server()).await;
+    let node = authority.client(&authority.node("n-1"));
+    let with = |client_id: &str, user: Option<&str>| LinkOptions {
+        client_id: client_id.to_owned(),
+        username: user.map(str::to_owned),
+        password: user.map(|_| "x".to_owned()),
+        ..options(broker.address(), "n-1", node.clone())
+    };
+    let cause = first_cause(with("n-2", None)).await;
+    assert!(matches!(&cause, Cause::Rejected { code: 0x85, reason } if reason.contains("'n-1'")), "{cause}");
+    let cause = first_cause(with("n-1", Some("n-2"))).await;
+    assert!(matches!(cause, Cause::NotAuthorized { code: 0x87, .. }), "{cause}");
+    let operator = authority.client(&authority.operator(HOUR));
+    let cause = first_cause(options(broker.address(), "admin", operator)).await;
+    assert!(
+        matches!(&cause, Cause::NotAuthorized { reason, .. } if reason.contains("system:nodes")),
+        "{cause}"
+    );
+    let odd = Subject { common_name: "Not A Node".into(), organization: "system:nodes".into() };
+    let odd = authority.client(&authority.issue(&odd, &[], -HOUR, HOUR));
+    let cause = first_cause(options(broker.address(), "n-1", odd)).await;
+    assert!(matches!(cause, Cause::NotAuthorized { .. }), "{cause}");
+    assert!(broker.traffic().identity >= 4, "{:?}", broker.traffic());
+    assert_eq!(broker.traffic().connected, 0);
+    let (_link, _events) = connect(with("", Some("n-1"))).await;
+    assert_eq!(node_connected(&mut fleet).await.0, "n-1");
+}
+
+#[tokio::test]
+async fn what_is_not_its_own_stays_closed_to_a_node_with_a_certificate() {
+    let authority = Authority::new();
+    let (broker, _fleet) = endpoint(authority.server()).await;
+    let tls = authority.client(&authority.node("n-1"));
+    for filter in ["edgesync/v1/nodes/n-2/down", "edgesync/v1/nodes/+/up", "#"] {
+        let asked = options(broker.address(), "n-1", tls.clone());
+        let cause = first_cause(LinkOptions { subscriptions: vec![filter.to_owned()], ..asked }).await;
+        assert!(matches!(cause, Cause::SubscriptionRefused { code: 0x87, .. }), "{cause}");
+    }
+    let before = broker.traffic().unauthorized;
+    assert!(before >= 3, "{before}");
+    let (link, mut events) = connect(options(broker.address(), "n-1", tls)).await;
+    for topic in ["edgesync/v1/nodes/n-2/up", "edgesync/v1/nodes/n-1/down", "edgesync/v1/cloud"] {
+        link.try_publish(topic, b"forged".to_vec(), false).unwrap();
+        let refused = loop {
+            if let LinkEvent::NotTaken { topic, code, .. } = link_event(&mut events).await {
+                break (topic, code);
+            }
+        };
+        assert_eq!(refused, (topic.to_owned(), 0x87));
+    }
+    assert_eq!(broker.traffic().unauthorized, before + 3);
+}
+
+#[tokio::test]
+async fn a_revoked_node_is_cut_and_stays_out_while_others_stay() {
+    let authority = Authority::new();
+    let server = authority.server();
+    let (broker, mut fleet) = endpoint(server.clone()).await;
+    let revoked = authority.node("n-1");
+    let (_one, mut one) = connect(options(broker.address(), "n-1", authority.client(&revoked))).await;
+    let two = authority.client(&authority.node("n-2"));
+    let (two, _events) = connect(options(broker.address(), "n-2", two)).await;
+
+    let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
+    server.replace(&authority.server_identity(), &rule).unwrap();
+    assert!(broker.disconnect("n-1"));
+    assert!(!broker.disconnect("n-3"));
+    assert_eq!(departure(&mut fleet).await, Departure::Revoked);
+    let why = loop {
+        if let LinkEvent::Disconnected { cause, .. } = link_event(&mut one).await {
+            break cause;
+        }
+    };
+    assert!(matches!(why, Cause::NotAuthorized { code: 0x87, .. }), "{why}");
+    // A session of before is not resumed either.
+    assert_eq!(kind(&cause(&mut one).await), "refused");
+    assert_eq!((broker.traffic().revoked, two.traffic().disconnected), (1, 0));
+    two.try_publish("edgesync/v1/nodes/n-2/up", b"here".to_vec(), false).unwrap();
+    while message(&mut fleet).await.2 != b"here" {}
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_certificate() {
+    let authority = Authority::new();
+    let (broker, mut fleet) = endpoint(authority.server()).await;
+    let started = Instant::now();
+    let tls = authority.client(&authority.node_until("n-1", -HOUR, 3));
+    let (_link, mut events) = connect(options(broker.address(), "n-1", tls)).await;
+    assert_eq!(departure(&mut fleet).await, Departure::Expired);
+    assert!(started.elapsed() > Duration::from_secs(1), "{:?}", started.elapsed());
+    let why = loop {
+        if let LinkEvent::Disconnected { cause, .. } = link_event(&mut events).await {
+            break cause;
+        }
+    };
+    assert!(matches!(why, Cause::NotAuthorized { .. }), "{why}");
+    // A session that would go on is refused after its handshake, where no alert can be sent any more; the next attempt
+    // is a whole handshake, in which the client is told.
+    let why = loop {
+        match cause(&mut events).await {
+            Cause::Closed | Cause::Network { .. } => {}
+            why => break why,
+        }
+    };
+    assert_eq!(kind(&why), "refused", "{why}");
+    assert_eq!((broker.traffic().expired, broker.traffic().connected), (1, 1));
+}
+
+#[tokio::test]
+async fn an_identity_that_is_refused_gives_way_to_the_one_before() {
+    let authority = Authority::new();
+    let (broker, mut fleet) = endpoint(authority.server()).await;
+    let tls = authority.client(&authority.node("n-1"));
+    let (link, mut events) = connect(options(broker.address(), "n-1", tls.clone())).await;
+    tls.replace(&authority.trust(), Some(&Authority::new().node("n-1"))).unwrap();
+    link.reconnect_now();
+    let mut refused = 0;
+    loop {
+        match link_event(&mut events).await {
+            LinkEvent::Disconnected { cause: Cause::Tls { kind, .. }, .. } => {
+                assert_eq!(kind, "refused");
+                refused += 1;
+            }
+            LinkEvent::Connected { .. } => break,
+            _ => {}
+        }
+    }
+    assert_eq!(refused, 1);
+    assert_eq!(node_connected(&mut fleet).await.0, "n-1");
+}
+
+#[tokio::test]
+async fn each_side_says_that_the_other_does_not_speak_tls_or_does() {
+    let authority = Authority::new();
+    let (secure, _fleet) = endpoint(authority.server()).await;
+    let cause = first_cause(node_options(secure.address(), "n-1")).await;
+    assert!(matches!(&cause, Cause::Protocol { detail } if detail.contains("mqtts://")), "{cause}");
+    let (plain, _fleet) = bind(BrokerOptions::default()).await;
+    let tls = authority.client(&authority.node("n-1"));
+    // A broker without TLS closes when it sees no CONNECT; one that answered would be told apart by that.
+    let cause = first_cause(options(plain.address(), "n-1", tls.clone())).await;
+    assert!(matches!(cause, Cause::Tls { .. } | Cause::Network { .. } | Cause::Closed), "{cause}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    assert_eq!(kind(&first_cause(options(address, "n-1", tls)).await), "not-tls");
+}
+
+#[tokio::test]
+async fn garbage_and_silence_end_and_delay_nobody() {
+    let authority = Authority::new();
+    let limits = BrokerOptions {
+        tls: Some(authority.server()),
+        connect_timeout: Duration::from_secs(1),
+        ..BrokerOptions::default()
+    };
+    let (broker, mut fleet) = bind(limits).await;
+    let mut silent = TcpStream::connect(broker.address()).await.unwrap();
+    let mut slow = TcpStream::connect(broker.address()).await.unwrap();
+    // The beginning of a handshake of TLS that does not go on.
+    slow.write_all(&[22, 3, 1, 2, 0, 1, 0]).await.unwrap();
+    let mut garbage = TcpStream::connect(broker.address()).await.unwrap();
+    garbage.write_all(&[0xff; 300]).await.unwrap();
+    let tls = authority.client(&authority.node("n-1"));
+    let (_link, _events) = connect(options(broker.address(), "n-1", tls.clone())).await;
+    assert_eq!(node_connected(&mut fleet).await.0, "n-1");
+    for stream in [&mut silent, &mut slow, &mut garbage] {
+        let mut rest = Vec::new();
+        // An end, or a reset for what was not read; an alert before it at most.
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is not closed");
+        assert!(rest.len() <= 7, "{rest:?}");
+    }
+    assert!(broker.traffic().tls >= 1);
+    let silence = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let asked = options(silence.local_addr().unwrap(), "n-1", tls);
+    let cause = first_cause(LinkOptions { connect_timeout: Duration::from_millis(300), ..asked }).await;
+    assert!(matches!(cause, Cause::ConnectTimeout { .. }), "{cause}");
+}
+
+#[tokio::test]
+async fn beyond_loopback_the_endpoint_listens_with_tls_only() {
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let Err(refused) = Broker::bind(everywhere, BrokerOptions::default()).await else { panic!("it listens") };
+    assert!(matches!(refused, BindError::NotLoopback { .. }), "{refused}");
+    assert!(refused.to_string().contains("broker.tls"), "{refused}");
+    let authority = Authority::new();
+    let tls = Some(authority.server());
+    let (broker, mut fleet) =
+        Broker::bind(everywhere, BrokerOptions { tls, ..BrokerOptions::default() }).await.unwrap();
+    assert!(matches!(next(&mut fleet).await, FleetEvent::Open { .. }));
+    let address = SocketAddr::from(([127, 0, 0, 1], broker.address().port()));
+    connect(options(address, "n-1", authority.client(&authority.node("n-1")))).await;
+}

@@ -1,0 +1,411 @@
+//! The built packages, installed with dpkg into a throw-away root: what is where and whose, what upgrade, removal and
+//! purge keep, and the whole way of a device: token, join, mosquitto with TLS and access rules, sync, renewal, upgrade.
+//!
+//! packaging/test builds the packages and runs this. It needs root and namespaces; without them it says so.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Owner, PATIENCE, Root, Service, Unit, eventually};
+
+/// Both packages and the users of their services.
+const NAMES: [&str; 2] = ["edgesync", "edgesync-cloud"];
+/// The host name of the throw-away root, and so the name of the node.
+const NODE: &str = "gateway-7";
+const CONFIG: &str = "/etc/edgesync/edgesync.toml";
+const DATABASE: &str = "/var/lib/edgesync/edgesync.db";
+const IDENTITIES: &str = "/var/lib/edgesync/identity";
+/// Directories of the packages: the built ones, and the same with a higher version.
+const BUILT: &str = "/packages";
+const NEXT: &str = "/packages/next";
+
+/// Installs packages or upgrades to them. Nobody is there to answer a question: dpkg fails if it has one.
+fn install(root: &Root, directory: &str, names: &[&str]) {
+    let files: Vec<String> = names.iter().map(|name| root.package(directory, name)).collect();
+    let mut words = vec!["dpkg", "--force-unsafe-io", "--install"];
+    words.extend(files.iter().map(String::as_str));
+    root.run(&words);
+    for name in names {
+        let verified = root.attempt(&["dpkg", "--verify", name]);
+        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+        // An edited configuration file is marked with a c.
+        let differs = said.lines().find(|line| !line.contains(" c /etc/default/"));
+        assert_eq!(differs, None, "{name} is not as it was packed");
+    }
+}
+
+fn version(root: &Root, name: &str) -> String {
+    root.run(&["dpkg-query", "--show", "--showformat=${Version}", name])
+}
+
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn an_installation_makes_user_directories_unit_and_manuals_and_waits_for_the_join() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    for name in NAMES {
+        let private = Owner::new(name, name, 0o750);
+        assert_eq!(root.owner(&format!("/var/lib/{name}")), private, "the state of {name}");
+        assert_eq!(root.owner(&format!("/usr/bin/{name}")), Owner::new("root", "root", 0o755));
+        for file in ["/etc/default/", "/usr/share/bash-completion/completions/"] {
+            assert_eq!(root.owner(&format!("{file}{name}")), Owner::new("root", "root", 0o644));
+        }
+        let login = root.run(&["getent", "passwd", name]);
+        assert!(login.trim().ends_with(&format!(":/var/lib/{name}:/usr/sbin/nologin")), "{login}");
+        assert!(root.run(&[name, "--version"]).starts_with(&format!("{name} ")));
+        let wants = format!("/etc/systemd/system/multi-user.target.wants/{name}.service");
+        assert!(root.exists(&wants), "{name} starts with the machine");
+        assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
+        assert!(root.exists(&format!("/usr/share/doc/{name}/copyright")));
+        has_a_page_for_each_command(&root, name, &[name]);
+    }
+    assert_eq!(root.owner("/etc/edgesync"), Owner::new("root", "root", 0o755));
+    // The agent has nothing to say before it has joined; the cloud side runs with its defaults.
+    assert!(!Unit::installed(&root, "edgesync").conditions_hold(&root));
+    assert!(!root.exists(CONFIG));
+    root.run(&["edgesync-cloud", "check-config", "--quiet"]);
+    assert_eq!(root.owner("/etc/edgesync/edgesync-cloud.toml"), Owner::new("root", "root", 0o644));
+    // What is in the reference is what is built in.
+    root.run(&["edgesync", "check-config", "--quiet", "--config", "/usr/share/edgesync/edgesync.toml"]);
+}
+
+/// A manual page for a command and all below it, as its help lists them.
+fn has_a_page_for_each_command(root: &Root, name: &str, words: &[&str]) {
+    let page = format!("/usr/share/man/man1/{}.1.gz", words.join("-"));
+    assert!(root.exists(&page), "{page}");
+    let mut help = words.to_vec();
+    help.push("--help");
+    let text = root.run(&help);
+    let Some(list) = text.split("\nCommands:\n").nth(1) else {
+        assert!(words.len() > 1, "{name} has commands:\n{text}");
+        return;
+    };
+    let commands = list.lines().take_while(|line| !line.is_empty());
+    let named =
+        commands.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    for command in named.filter(|command| *command != "help") {
+        let mut below = words.to_vec();
+        below.push(command);
+        has_a_page_for_each_command(root, name, &below);
+    }
+}
+
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn the_installed_units_are_valid_and_locked_down() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    for name in NAMES {
+        let unit = format!("/usr/lib/systemd/system/{name}.service");
+        let verified = root.attempt(&["systemd-analyze", "verify", &unit]);
+        let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+        // The waits between restarts grow with systemd 254 or newer; an older one says that it does not know them.
+        let is_older = |line: &&str| {
+            ["RestartSteps", "RestartMaxDelaySec"]
+                .iter()
+                .any(|key| line.contains("Unknown key") && line.contains(&format!("'{key}'")))
+        };
+        // Units of the machine itself are looked at, too.
+        let ours: Vec<&str> =
+            said.lines().filter(|line| line.contains("edgesync") && !is_older(line)).collect();
+        assert!(ours.is_empty() && verified.status.success(), "{said}");
+        root.run(&["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", &unit]);
+    }
+}
+
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn a_removal_keeps_what_a_purge_takes_and_an_upgrade_asks_nothing() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    let edited = "EDGESYNC_LOG_LEVEL=debug\n";
+    root.write("/etc/default/edgesync", edited);
+    let cloud = "[log]\nlevel = \"warn\"\n";
+    root.write("/etc/edgesync/edgesync-cloud.toml", cloud);
+    root.write(CONFIG, "[node]\nname = \"kept\"\n");
+    root.write("/var/lib/edgesync/seal.key", "kept");
+    root.run(&["env", "SYSTEMD_OFFLINE=1", "systemctl", "--quiet", "disable", "edgesync-cloud.service"]);
+
+    let (one, other) = (root.package(BUILT, "edgesync"), root.package(NEXT, "edgesync"));
+    assert_ne!(one, other);
+    let before = version(&root, "edgesync");
+    let files: Vec<String> = NAMES.iter().map(|name| root.package(NEXT, name)).collect();
+    root.run(&["dpkg", "--force-unsafe-io", "--install", &files[0], &files[1]]);
+    let after = version(&root, "edgesync");
+    root.run(&["dpkg", "--compare-versions", &before, "lt", &after]);
+    let is_as_it_was = || {
+        assert_eq!(root.read("/etc/default/edgesync"), edited);
+        assert_eq!(root.read(CONFIG), "[node]\nname = \"kept\"\n");
+        assert_eq!(root.read("/etc/edgesync/edgesync-cloud.toml"), cloud);
+        assert_eq!(root.read("/var/lib/edgesync/seal.key"), "kept");
+        assert!(root.has_user("edgesync"));
+    };
+    is_as_it_was();
+    let wants = "/etc/systemd/system/multi-user.target.wants";
+    assert!(!root.exists(&format!("{wants}/edgesync-cloud.service")), "what was disabled stays disabled");
+    assert!(root.exists(&format!("{wants}/edgesync.service")));
+
+    root.run(&["dpkg", "--remove", "edgesync"]);
+    assert!(!root.exists("/usr/bin/edgesync"));
+    is_as_it_was();
+    install_again_and_purge(&root);
+}
+
+fn install_again_and_purge(root: &Root) {
+    root.run(&["dpkg", "--force-unsafe-io", "--install", &root.package(BUILT, "edgesync")]);
+    assert_eq!(root.read("/var/lib/edgesync/seal.key"), "kept");
+    root.run(&["dpkg", "--purge", "edgesync"]);
+    for gone in [CONFIG, "/var/lib/edgesync", "/etc/default/edgesync", "/usr/share/edgesync"] {
+        assert!(!root.exists(gone), "{gone}");
+    }
+    assert!(!root.has_user("edgesync"));
+    // The cloud side of the same machine is another package.
+    assert!(root.exists("/etc/edgesync/edgesync-cloud.toml") && root.has_user("edgesync-cloud"));
+    root.run(&["dpkg", "--purge", "edgesync-cloud"]);
+    assert!(!root.has_user("edgesync-cloud"));
+    assert_eq!(root.left_over("edgesync"), [""; 0], "left over after the purge");
+}
+
+/// What the cloud side of the test is told in /etc/default: an external broker, and certificates that live a minute.
+const CLOUD_DEFAULTS: &str = "\
+EDGESYNC_CLOUD_BROKER_MODE=external
+EDGESYNC_CLOUD_LINK_BROKER=mqtts://cloud.test:8883
+EDGESYNC_CLOUD_LINK_BACKOFF_MAX=1s
+EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test
+EDGESYNC_CLOUD_PAIRING_CERTIFICATE_LIFETIME=1m
+";
+const AGENT_DEFAULTS: &str = "EDGESYNC_NODE_LABELS=site=north\nEDGESYNC_LINK_BACKOFF_MAX=1s\n";
+/// Stands in a Secret, and must stand nowhere on the disk of the device.
+const MARKER: &str = "marker-of-the-secret-4711";
+
+/// Objects for the node.
+fn manifests(number: u32) -> String {
+    let labels = format!("labels: {{edgesync.io/node: {NODE}}}");
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings-{number}, {labels}}}\ndata: {{number: '{number}'}}\n\
+         ---\napiVersion: v1\nkind: Secret\nmetadata: {{name: password-{number}, {labels}}}\n\
+         stringData: {{password: {MARKER}}}\n"
+    )
+}
+
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn a_device_joins_syncs_renews_and_survives_upgrade_removal_and_purge() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    root.write("/etc/default/edgesync-cloud", CLOUD_DEFAULTS);
+    root.write("/etc/default/edgesync", AGENT_DEFAULTS);
+    let cloud_unit = Unit::installed(&root, "edgesync-cloud");
+    let _cloud = Service::start(&root, &cloud_unit);
+    start_mosquitto(&root);
+    join(&root);
+
+    let agent_unit = Unit::installed(&root, "edgesync");
+    let agent = Service::start(&root, &agent_unit);
+    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(1));
+    holds(&root, 1);
+    is_private_on_the_disk(&root);
+    renews(&root);
+    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(2));
+    holds(&root, 2);
+
+    let (config, epoch) = (root.read(CONFIG), status(&root)["store"]["epoch"].clone());
+    let sets = root.names(IDENTITIES);
+    // Files are replaced under the running program; systemd would then restart it.
+    install(&root, NEXT, &["edgesync"]);
+    agent.stop();
+    assert_eq!(root.read("/etc/default/edgesync"), AGENT_DEFAULTS);
+    assert_eq!((root.read(CONFIG), root.names(IDENTITIES)), (config, sets));
+    let agent = Service::start(&root, &agent_unit);
+    forgets_the_old_certificate(&root);
+    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(3));
+    holds(&root, 3);
+    assert_eq!(status(&root)["store"]["epoch"], epoch, "the database is the same");
+    let node = root.run(&["edgesync-cloud", "get", "nodes", NODE, "-o", "json"]);
+    assert!(node.contains("north"), "the label of /etc/default/edgesync: {node}");
+    agent.stop();
+    refuses_a_newer_database(&root, &agent_unit);
+    goes_away(&root);
+}
+
+/// mosquitto with what `edgesync-cloud broker-config` writes for it, under its own user.
+fn start_mosquitto(root: &Root) {
+    let directory = "/etc/mosquitto/edgesync";
+    root.run(&[
+        "edgesync-cloud",
+        "broker-config",
+        "mosquitto",
+        "--output",
+        directory,
+        "--name",
+        "cloud.test",
+    ]);
+    root.run(&["chown", "-R", "mosquitto:", directory]);
+    let files = root.names(directory);
+    let config = files.iter().find(|name| name.ends_with(".conf")).unwrap_or_else(|| panic!("{files:?}"));
+    let log = std::fs::File::create(root.log_file("mosquitto")).unwrap();
+    let mut command: Command = root.command(&["mosquitto", "-c", &format!("{directory}/{config}")]);
+    let mut broker = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    eventually("mosquitto listens", PATIENCE, || {
+        if let Some(status) = broker.try_wait().unwrap() {
+            let said = std::fs::read_to_string(root.log_file("mosquitto")).unwrap_or_default();
+            panic!("mosquitto ended with {status}:\n{said}");
+        }
+        // Port 8883 in hexadecimal, and the state "listening".
+        let listens = |line: &str| line.contains(":22B3 ") && line.contains(" 0A ");
+        let sockets = root.run(&["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
+        if sockets.lines().any(listens) { Ok(()) } else { Err(sockets) }
+    });
+}
+
+/// A token from the cloud side, handed over by standard input; then what `join` has written, and whose it is.
+fn join(root: &Root) {
+    let unit = Unit::installed(root, "edgesync");
+    assert!(!unit.conditions_hold(root));
+    let token = root.run(&["edgesync-cloud", "token", "create", "--node", NODE]);
+    let words = ["edgesync", "join", "--cloud", "https://cloud.test:10002", "--token", "-"];
+    // The broker may still be refused to the cloud side, but the node can connect.
+    let said = root.feed(&words, &token);
+    assert!(!said.contains(token.trim()), "the token is a secret");
+    assert!(unit.conditions_hold(root));
+    let set = identity(root);
+    root.feed(&words, &token);
+    assert_eq!(identity(root), set, "joining twice changes nothing");
+
+    assert_eq!(root.owner(&format!("{set}/node.pem")), Owner::new("edgesync", "edgesync", 0o600));
+    assert_eq!(root.owner(&format!("{set}/ca.crt")).user, "edgesync");
+    assert_eq!(root.owner(IDENTITIES).user, "edgesync");
+    assert_eq!(root.owner(CONFIG).mode & 0o022, 0, "only root writes the configuration");
+    // Its owner can read what it is to read.
+    root.run(&[
+        "setpriv",
+        "--reuid=edgesync",
+        "--regid=edgesync",
+        "--clear-groups",
+        "edgesync",
+        "check-config",
+        "-q",
+    ]);
+}
+
+/// The directory of the identity in force.
+fn identity(root: &Root) -> String {
+    let sets = root.names(IDENTITIES);
+    assert_eq!(sets.len(), 1, "one identity: {sets:?}");
+    let set = format!("{IDENTITIES}/{}", sets[0]);
+    assert!(root.read(CONFIG).contains(&set), "{CONFIG} names {set}");
+    set
+}
+
+fn status(root: &Root) -> Value {
+    serde_json::from_str(&root.run(&["edgesync", "status", "-o", "json"])).unwrap()
+}
+
+/// Waits until the node holds the objects up to a number and the cloud has confirmed it.
+fn holds(root: &Root, number: u32) {
+    eventually(&format!("the node holds objects up to {number}"), 2 * PATIENCE, || {
+        let maps = root.run(&["edgesync", "get", "configmaps", "-o", "name"]);
+        let status = status(root);
+        let all = (1..=number).all(|number| maps.contains(&format!("settings-{number}")));
+        if all && status["sync"]["inSync"] == true && status["sync"]["unconfirmed"] == 0 {
+            Ok(())
+        } else {
+            Err(format!("{maps}\n{status:#}"))
+        }
+    });
+    let secret = root.run(&["edgesync", "get", "secrets", &format!("password-{number}"), "-o", "name"]);
+    assert!(secret.contains("password"), "{secret}");
+}
+
+/// Nothing of the state but the certificate of the CA can be read by others, and the Secret is in none of it.
+fn is_private_on_the_disk(root: &Root) {
+    let open = root.run(&[
+        "find",
+        "/var/lib/edgesync",
+        "-perm",
+        "/o=rwx",
+        "!",
+        "-type",
+        "l",
+        "!",
+        "-name",
+        "ca.crt",
+    ]);
+    assert_eq!(open, "", "readable by everybody");
+    for secret in [MARKER.to_owned(), base64_of_the_marker(root)] {
+        let found = root.attempt(&[
+            "grep",
+            "-r",
+            "-l",
+            "-a",
+            "-F",
+            "-e",
+            &secret,
+            "/var/lib/edgesync",
+            "/etc/edgesync",
+        ]);
+        assert_eq!(found.status.code(), Some(1), "{}", String::from_utf8_lossy(&found.stdout));
+    }
+}
+
+fn base64_of_the_marker(root: &Root) -> String {
+    root.feed(&["base64", "-w0"], MARKER)
+}
+
+/// With a lifetime of a minute a certificate is renewed after 42 to 54 seconds; the sync goes on meanwhile.
+fn renews(root: &Root) {
+    let pem = format!("{}/node.pem", identity(root));
+    let before = root.read(&pem);
+    eventually("the certificate is renewed", Duration::from_secs(75), || {
+        if root.read(&pem) == before { Err("the old certificate".to_owned()) } else { Ok(()) }
+    });
+    assert_eq!(root.owner(&pem), Owner::new("edgesync", "edgesync", 0o600));
+    // The running connection was made with the old one, which stays until another has been made with the new one.
+    assert!(root.names(&identity(root)).contains(&"node.previous.pem".to_owned()));
+}
+
+/// The new certificate has worked.
+fn forgets_the_old_certificate(root: &Root) {
+    eventually("the old certificate is forgotten", PATIENCE, || {
+        let files = root.names(&identity(root));
+        if files == ["ca.crt", "node.pem"] { Ok(()) } else { Err(format!("{files:?}")) }
+    });
+}
+
+/// As after a downgrade: what a newer program has written is not touched.
+fn refuses_a_newer_database(root: &Root, unit: &Unit) {
+    // After an orderly end the database is complete in its file. SQLite cannot open it where it is, behind another root.
+    let path = root.path(DATABASE);
+    let before = std::fs::read(&path).unwrap();
+    let copy = root.log_file("newer.db");
+    std::fs::write(&copy, &before).unwrap();
+    let conn = rusqlite::Connection::open(&copy).unwrap();
+    let newer = "INSERT INTO migrations VALUES (9999, '9999_x.sql', 0, ''); PRAGMA user_version = 9999;";
+    conn.execute_batch(newer).unwrap();
+    conn.close().unwrap();
+    let newer = std::fs::read(&copy).unwrap();
+    std::fs::write(&path, &newer).unwrap();
+    let service = Service::spawn(root, unit);
+    let log = root.log_file("edgesync");
+    let ended = service.end();
+    assert!(!ended.success());
+    let said = std::fs::read_to_string(log).unwrap();
+    assert!(said.contains("has schema version 9999"), "{said}");
+    assert!(std::fs::read(&path).unwrap() == newer, "the database is as it was");
+    std::fs::write(&path, &before).unwrap();
+}
+
+fn goes_away(root: &Root) {
+    root.run(&["dpkg", "--remove", "edgesync"]);
+    assert!(root.exists(DATABASE) && root.exists(CONFIG) && root.exists("/etc/default/edgesync"));
+    identity(root);
+    root.run(&["dpkg", "--purge", "edgesync"]);
+    for gone in [CONFIG, "/var/lib/edgesync", "/etc/default/edgesync"] {
+        assert!(!root.exists(gone), "{gone}");
+    }
+    assert!(!root.has_user("edgesync"));
+}

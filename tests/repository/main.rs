@@ -1,0 +1,8 @@
+//! The repository itself: layers, documents, configuration files, examples, command lines.
+
+mod cli;
+mod config;
+mod documents;
+mod imports;
+mod layers;
+mod protocol_examples;

@@ -1,0 +1,271 @@
+//! Leases and Events that are made on the node: their versions, their limits, and what damage costs.
+
+// The functions that tests call are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::support;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use edgesync::store::StoreError;
+use edgesync::store::edge::{
+    Clocked, EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
+    MAX_LEASES, Scan,
+};
+use support::*;
+
+use LocalKind::{Event, Lease};
+
+async fn create(store: &EdgeStore, kind: LocalKind, name: &str, text: &str) -> u64 {
+    let outcome =
+        store.write_local(LocalWrite::Create(local(kind, name, text)), Clocked::default()).await.unwrap();
+    outcome.unwrap().version
+}
+
+#[tokio::test]
+async fn versions_grow_with_each_change_over_restarts_and_crashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    let mut last = store.versions().local;
+    for round in 0..30 {
+        let name = format!("lease-{}", round % 4);
+        let lease = write_local(&store, local(Lease, &name, &round.to_string())).await.unwrap();
+        assert_eq!(lease.version, last + 1);
+        assert!(lease.body.contains(&format!(r#""resourceVersion":"{}""#, lease.version)), "{}", lease.body);
+        last = lease.version;
+        if round % 5 == 0 {
+            let gone = store
+                .write_local(LocalWrite::Remove(lease, last), Clocked::default())
+                .await
+                .unwrap()
+                .unwrap();
+            last = gone.version;
+        }
+        // What lies on the disk now is what a crash would leave.
+        let copy = dir.path().join(format!("copy-{round}.db"));
+        for suffix in ["", "-wal"] {
+            fs::copy(format!("{}{suffix}", path.display()), format!("{}{suffix}", copy.display())).unwrap();
+        }
+        let crashed = open(&copy);
+        assert_eq!(crashed.versions(), store.versions());
+        assert_eq!(all_local(&crashed, Lease).await, all_local(&store, Lease).await);
+        crashed.close().await;
+    }
+    assert_eq!((store.facts().totals.revision, store.facts().totals.count), (0, 0), "nothing to be synced");
+    let (versions, held) = (store.versions(), all_local(&store, Lease).await);
+    store.close().await;
+    let store = open(&path);
+    assert_eq!((store.versions(), all_local(&store, Lease).await), (versions, held));
+}
+
+#[tokio::test]
+async fn a_write_is_refused_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("edge.db"));
+    let refused = async |write| store.write_local(write, Clocked::default()).await.unwrap().unwrap_err();
+    let version = create(&store, Lease, "a", "1").await;
+    assert_eq!(refused(LocalWrite::Create(local(Lease, "a", "2"))).await, LocalRefusal::Exists);
+    assert_eq!(
+        refused(LocalWrite::Update(local(Lease, "a", "2"), version - 1)).await,
+        LocalRefusal::Modified
+    );
+    assert_eq!(refused(LocalWrite::Update(local(Event, "a", "2"), version)).await, LocalRefusal::Missing);
+    assert_eq!(refused(LocalWrite::Remove(local(Lease, "a", ""), version + 1)).await, LocalRefusal::Modified);
+    assert_eq!(
+        refused(LocalWrite::Create(local(Lease, "b", &"x".repeat(65_536)))).await,
+        LocalRefusal::TooLarge
+    );
+    for number in 1..MAX_LEASES {
+        create(&store, Lease, &number.to_string(), "1").await;
+    }
+    assert_eq!(refused(LocalWrite::Create(local(Lease, "b", "1"))).await, LocalRefusal::TooMany);
+    // Those that are there can be changed, and one that goes makes room.
+    let held = write_local(&store, local(Lease, "a", "2")).await.unwrap();
+    store
+        .write_local(LocalWrite::Remove(held.clone(), held.version), Clocked::default())
+        .await
+        .unwrap()
+        .unwrap();
+    create(&store, Lease, "b", "1").await;
+    assert_eq!(all_local(&store, Lease).await.len(), MAX_LEASES);
+}
+
+#[tokio::test]
+async fn the_events_that_changed_longest_ago_make_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("edge.db"));
+    for number in 0..MAX_EVENTS {
+        create(&store, Event, &format!("e-{number}"), "short").await;
+    }
+    assert_eq!(store.stats().await.unwrap().events_dropped, 0);
+    write_local(&store, local(Event, "e-0", "seen again")).await.unwrap();
+    create(&store, Event, "one-more", "short").await;
+    let held = all_local(&store, Event).await;
+    assert_eq!((held.len(), store.stats().await.unwrap().events_dropped), (MAX_EVENTS, 1));
+    assert!(held.contains_key("e-0") && !held.contains_key("e-1"));
+    // Few, but large.
+    for number in 0..40 {
+        create(&store, Event, &format!("large-{number}"), &"x".repeat(60_000)).await;
+    }
+    let held = all_local(&store, Event).await;
+    let bytes: usize = held.values().map(|event| event.body.len()).sum();
+    assert!(bytes <= MAX_EVENTS_BYTES && held.len() == MAX_EVENTS_BYTES / 60_200, "{bytes} {}", held.len());
+    assert!(held.contains_key("large-39"));
+}
+
+#[tokio::test]
+async fn an_event_that_is_too_old_goes_with_the_next_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    create(&store, Event, "old", "1").await;
+    create(&store, Event, "young", "1").await;
+    store.close().await;
+    age(&path, "old", EVENT_SECONDS + 10);
+    let store = open(&path);
+    assert_eq!(all_local(&store, Event).await.len(), 2);
+    let version = store.versions().local;
+    create(&store, Event, "new", "1").await;
+    assert_eq!(store.versions().local, version + 2, "the removal has a version of its own");
+    let held = all_local(&store, Event).await;
+    assert_eq!(held.keys().collect::<Vec<_>>(), ["new", "young"]);
+    assert_eq!(store.stats().await.unwrap().events_dropped, 0, "it was its time");
+}
+
+/// Makes an Event look as if it had not been changed for so many seconds.
+fn age(path: &Path, name: &str, seconds: i64) {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    let sql = "SELECT namespace, version, changed, body FROM local_objects WHERE name = ?1";
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?, row.get::<_, String>(3)?))
+    };
+    let (namespace, version, changed, body) = conn.query_row(sql, [name], read).unwrap();
+    let changed = changed - seconds;
+    let checksum = edgesync::store::checksum::checksum64(&[
+        &2i64.to_le_bytes(),
+        namespace.as_bytes(),
+        name.as_bytes(),
+        &version.to_le_bytes(),
+        &changed.to_le_bytes(),
+        body.as_bytes(),
+    ]);
+    let sql = "UPDATE local_objects SET changed = ?2, checksum = ?3 WHERE name = ?1";
+    assert_eq!(conn.execute(sql, (name, changed, checksum)).unwrap(), 1);
+}
+
+#[tokio::test]
+async fn writes_that_wait_share_commits_with_one_another_and_with_what_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("edge.db"));
+    let tasks: Vec<_> = (0..200u64)
+        .map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                match number % 2 {
+                    0 => create(&store, Event, &format!("e-{number}"), "1").await,
+                    _ => store.apply(vec![put(number, 1)]).await.unwrap().totals.revision,
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(store.stats().await.unwrap().writer.commits < 200);
+    assert_eq!(all_local(&store, Event).await.len(), 100);
+    assert_eq!(assert_consistent(&store).await.len(), 100);
+}
+
+/// Damages the text of a row behind the store's back.
+fn vandalise(path: &Path, name: &str) {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    let sql = "UPDATE local_objects SET body = replace(body, 'note', 'nota') WHERE name = ?1";
+    assert_eq!(conn.execute(sql, [name]).unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_dropped_whoever_finds_it_and_nothing_else_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.check().await.unwrap();
+    store.apply(batch(0..20, 1)).await.unwrap();
+    for name in ["read", "listed", "checked", "written", "opened", "sound"] {
+        create(&store, Lease, name, "1").await;
+    }
+    let (epoch, version) = (store.facts().totals.epoch, store.versions().local);
+    vandalise(&path, "read");
+    assert_eq!(store.local(Lease, "lab".into(), "read".into()).await.unwrap(), None);
+    vandalise(&path, "listed");
+    assert_eq!(all_local(&store, Lease).await.len(), 4);
+    vandalise(&path, "checked");
+    let report = store.check().await.unwrap();
+    assert!(report.local_removed <= 3 && report.local_removed >= 1 && !report.renewed, "{report:?}");
+    vandalise(&path, "written");
+    create(&store, Lease, "written", "2").await;
+    assert!(store.versions().local > version + 4);
+    vandalise(&path, "opened");
+    store.close().await;
+    let store = open(&path);
+    assert_eq!(all_local(&store, Lease).await.keys().collect::<Vec<_>>(), ["sound", "written"]);
+    assert_eq!((store.facts().totals.epoch, store.health().borrow().reset.clone()), (epoch, None));
+    assert_eq!(store.check().await.unwrap().local_removed, 0);
+}
+
+#[tokio::test]
+async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..20, 1)).await.unwrap();
+    create(&store, Lease, "a", "1").await;
+    create(&store, Event, "b", "1").await;
+    let before = store.versions();
+    let mut snapshot = store.snapshot().await.unwrap().unwrap();
+    fs::remove_file(&path).unwrap();
+    let noticed = async {
+        let mut health = store.health();
+        health.wait_for(|health| health.reset.is_some()).await.map(|_| ()).unwrap();
+    };
+    // It is looked at now and then, and with commits.
+    let poked = async {
+        loop {
+            store.apply(vec![put(1, 2)]).await.ok();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let noticed = async {
+        tokio::select! { () = noticed => {} () = poked => {} }
+    };
+    tokio::time::timeout(Duration::from_secs(30), noticed).await.expect("it is not noticed");
+    let after = store.versions();
+    assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");
+    assert_eq!(all_local(&store, Lease).await.len() + all_local(&store, Event).await.len(), 2);
+    let scan = Scan::Objects { resource: config_maps(), namespace: None, after: None };
+    assert!(matches!(snapshot.count(scan).await, Err(StoreError::Replaced)));
+}
+
+#[tokio::test]
+async fn a_database_of_the_schema_before_gets_versions_when_it_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..20, 1)).await.unwrap();
+    let before = store.facts();
+    store.close().await;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(
+        "DROP TABLE local_objects; DROP TABLE outbox; DELETE FROM migrations WHERE version >= 2;
+         PRAGMA user_version = 1;
+         DELETE FROM meta WHERE key IN ('api_base', 'local_version', 'outbox_id', 'outbox_last')",
+    )
+    .unwrap();
+    drop(conn);
+    let store = open(&path);
+    assert_eq!((store.facts(), store.health().borrow().reset.clone()), (before, None));
+    assert!(store.versions().objects > 20);
+    create(&store, Lease, "a", "1").await;
+    assert_consistent(&store).await;
+}

@@ -1,0 +1,12 @@
+//! The stores on real files: crashes, damage, full disks, limits.
+
+mod cost;
+mod crash;
+mod damage;
+mod edge;
+mod full;
+mod kill;
+mod local;
+mod outbox;
+mod seal;
+mod support;
