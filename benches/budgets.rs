@@ -1,10 +1,12 @@
 //! Measures what the project promises and prints each figure beside its budget.
 //!
-//! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. Not a test: it
-//! does not fail when a budget is missed, it says so. Needs mosquitto on the PATH.
+//! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME; `cargo bench -- --document`
+//! all of them, and writes docs/figures.md. The exit code is 1 if a budget was missed. Needs mosquitto on the PATH.
 
 #[path = "budgets/api.rs"]
 mod api;
+#[path = "budgets/document.rs"]
+mod document;
 #[path = "budgets/fleet.rs"]
 mod fleet;
 #[path = "budgets/idle.rs"]
@@ -27,37 +29,57 @@ mod relay;
 mod table;
 #[path = "budgets/tls.rs"]
 mod tls;
+#[path = "budgets/yardstick.rs"]
+mod yardstick;
+
+use std::process::ExitCode;
 
 use table::Table;
 
-type Section = (&'static str, fn(&mut Table) -> anyhow::Result<()>);
+/// Name, title, and what fills it.
+type Section = (&'static str, &'static str, fn(&mut Table) -> anyhow::Result<()>);
 
 const SECTIONS: &[Section] = &[
-    ("size", processes::binary_size),
-    ("ingest", ingest::durable),
-    ("bulk", processes::bulk_through_mosquitto),
-    ("updates", processes::single_updates),
-    ("reconnect", processes::reconnect),
-    ("latency", processes::latency),
-    ("start", processes::start),
-    ("idle", idle::traffic),
-    ("tls", tls::figures),
-    ("outbox", outbox::day_offline),
-    ("fleet", fleet::reconnect_storm),
-    ("api", api::figures),
-    ("leases", leases::figures),
-    ("kubeedge", kubeedge::figures),
+    ("size", "Programs", processes::binary_size),
+    ("ingest", "From frames to committed rows, inside the agent", ingest::durable),
+    ("bulk", "10,000 objects of 1 KB to an empty node, through mosquitto", processes::bulk_through_mosquitto),
+    ("updates", "Updates one after another", processes::single_updates),
+    ("reconnect", "Reconnect", processes::reconnect),
+    ("latency", "From a change to the row on the device", processes::latency),
+    ("start", "Start", processes::start),
+    ("idle", "An idle node on the line", idle::traffic),
+    ("tls", "A node that has joined, over TLS", tls::figures),
+    ("outbox", "A day offline", outbox::day_offline),
+    ("fleet", "10,000 nodes", fleet::reconnect_storm),
+    ("api", "The API of the cloud side", api::figures),
+    ("leases", "Leases in the store of the cloud side", leases::figures),
+    ("kubeedge", "As an edge node of KubeEdge", kubeedge::figures),
 ];
 
-fn main() -> anyhow::Result<()> {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+fn main() -> anyhow::Result<ExitCode> {
+    let (options, wanted): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).filter(|arg| arg != "--bench").partition(|arg| arg.starts_with('-'));
+    let document = options.iter().any(|option| option == "--document");
+    anyhow::ensure!(options.len() == usize::from(document), "the only option is --document, not {options:?}");
+    anyhow::ensure!(!document || wanted.is_empty(), "--document goes with all sections");
     let mut table = Table::default();
-    for (name, section) in SECTIONS {
+    eprintln!("… yardstick");
+    table.section("The machine, without edgesync");
+    table.yardstick = Some(yardstick::measure(&mut table)?);
+    for (name, title, section) in SECTIONS {
         if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
             eprintln!("… {name}");
+            table.section(title);
             section(&mut table)?;
         }
     }
     table.print();
-    Ok(())
+    if document {
+        document::write(&table)?;
+    }
+    let missed = table.missed();
+    if missed > 0 {
+        println!("\n{missed} budgets were missed");
+    }
+    Ok(ExitCode::from(u8::from(missed > 0)))
 }

@@ -77,7 +77,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     // Before anything is served: whoever kills the agent from now on ends a run.
     events.begin_run().await;
     let kinds = Arc::new(KnownKinds::default());
-    kinds.learn_all(store.kinds().await.context("reading the kinds held")?);
+    kinds.learn_all(store.held_kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;

@@ -295,9 +295,9 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     let again = runtime.block_on(storm(site.broker, &mut memories, renew))?;
     let memory = site.cloud_rss_peak();
     let what = "10,000 nodes in sync reconnecting at once";
-    table.budget(what, format!("{:.1} s", again.as_secs_f64()), "all in sync", true);
+    table.figure(what, format!("all in sync after {:.1} s", again.as_secs_f64()));
     let megabytes = memory as f64 / 1e6;
-    table.budget("  cloud memory, peak", format!("{megabytes:.0} MB"), "≤ 300 MB", megabytes <= 300.0);
+    table.budget("  cloud memory, peak", format!("{megabytes:.0} MB"), "≤ 400 MB", megabytes <= 400.0);
     let share = spent.0.as_secs_f64() / RENEWING.as_secs_f64() * 100.0;
     let what = "10,000 nodes renewing their Leases every 10 s: processor of the cloud";
     table.figure(what, format!("{share:.1} % of one core"));

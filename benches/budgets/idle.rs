@@ -21,7 +21,7 @@ fn bytes(status: &Value) -> f64 {
 pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
     let site = Site::new()?;
     site.create(0..100)?;
-    let nodes = [("10s", "≤ 2 MB", 2e6), ("60s", "≤ 400 KB", 400e3)];
+    let nodes = [("10s", "≤ 1.8 MB", 1.8e6), ("60s", "≤ 350 KB", 350e3)];
     let mut agents = Vec::new();
     for (number, (interval, ..)) in nodes.iter().enumerate() {
         agents.push(

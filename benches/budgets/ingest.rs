@@ -136,6 +136,16 @@ fn bare(path: &std::path::Path, rows: &[Row], batch: usize) -> anyhow::Result<Du
     Ok(start.elapsed())
 }
 
+/// Rows a second of the bare loop: in batches, and one at a time.
+pub(crate) fn bare_rates() -> anyhow::Result<(f64, f64)> {
+    let (first, second) = (rows(0), rows(1));
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("bare.db");
+    let bulk = OBJECTS as f64 / bare(&path, &first, BATCH)?.as_secs_f64();
+    let single = SINGLES as f64 / bare(&path, &second[..SINGLES], 1)?.as_secs_f64();
+    Ok((bulk, single))
+}
+
 pub(crate) fn durable(table: &mut Table) -> anyhow::Result<()> {
     let (first, second) = (rows(0), rows(1));
     let (bulk, singles) = (frames(&first, BATCH)?, frames(&second[..SINGLES], 1)?);
@@ -164,8 +174,8 @@ pub(crate) fn durable(table: &mut Table) -> anyhow::Result<()> {
     table.budget(
         "durable ingest, batches of 256, of a bare SQLite loop",
         format!("{share:.0} %"),
-        "≥ 50 %",
-        share >= 50.0,
+        "≥ 80 %",
+        share >= 80.0,
     );
     table.figure("  frames decoded, gated, committed", format!("{ours_bulk:.0}/s"));
     table.figure("  bare loop", format!("{bare_bulk:.0}/s"));

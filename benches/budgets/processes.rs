@@ -29,6 +29,43 @@ impl Drop for Process {
     }
 }
 
+/// mosquitto on a free port, with nothing kept on disk.
+pub(crate) struct Mosquitto {
+    port: u16,
+    _process: Process,
+    _directory: tempfile::TempDir,
+}
+
+impl Mosquitto {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let (directory, port) = (tempfile::tempdir()?, free_port()?);
+        let config = directory.path().join("mosquitto.conf");
+        std::fs::write(
+            &config,
+            format!(
+                "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nuser root\n"
+            ),
+        )?;
+        let mut command = Command::new("mosquitto");
+        command.arg("-c").arg(config).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Process(
+            command.spawn().context("starting mosquitto: install it (Debian: apt-get install mosquitto)")?,
+        );
+        until("mosquitto listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())?;
+        Ok(Self { port, _process: process, _directory: directory })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// The middle of some figures.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
 /// Where everything of one installation is.
 pub(crate) struct Site {
     directory: tempfile::TempDir,
@@ -36,7 +73,7 @@ pub(crate) struct Site {
     runtime: tokio::runtime::Runtime,
     /// A line of its own for agents whose link is cut.
     line: Relay,
-    _mosquitto: Process,
+    _mosquitto: Mosquitto,
     _cloud: Process,
 }
 
@@ -88,23 +125,9 @@ impl Site {
         // Built before anything is measured.
         edge_program();
         let directory = tempfile::tempdir()?;
-        let (broker, api) = (free_port()?, free_port()?);
+        let mosquitto = Mosquitto::start()?;
+        let (broker, api) = (mosquitto.port(), free_port()?);
         let path = |name: &str| directory.path().join(name);
-        std::fs::write(
-            path("mosquitto.conf"),
-            format!(
-                "listener {broker} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nuser root\n"
-            ),
-        )?;
-        let mosquitto = Process(
-            Command::new("mosquitto")
-                .arg("-c")
-                .arg(path("mosquitto.conf"))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .context("starting mosquitto: install it (Debian: apt-get install mosquitto)")?,
-        );
         std::fs::write(
             path("cloud.toml"),
             format!(
@@ -122,7 +145,6 @@ impl Site {
                 directory.path().display()
             ),
         )?;
-        until("mosquitto listens", || std::net::TcpStream::connect(("127.0.0.1", broker)).ok())?;
         let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Relay::new(free_port()?, broker);
@@ -342,6 +364,26 @@ pub(crate) fn cpu(process: &Process) -> Duration {
     Duration::from_millis((field(14).unwrap_or(0) + field(15).unwrap_or(0)) * 10)
 }
 
+/// The memory that a process cannot give back, in KiB: anonymous pages, and pages of files that were changed.
+pub(crate) fn irreclaimable(process: &Process) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", process.0.id())).unwrap_or_default();
+    let (mut anonymous, mut dirty, mut sum) = (0, 0, 0);
+    for line in maps.lines() {
+        let mut fields = line.split_whitespace();
+        let (Some(key), Some(value)) = (fields.next(), fields.next()) else { continue };
+        let value = value.parse::<u64>().unwrap_or(0);
+        match key {
+            "Shared_Dirty:" => dirty = value,
+            "Private_Dirty:" => dirty += value,
+            "Anonymous:" => anonymous = value,
+            // The last line of each mapping.
+            "VmFlags:" => sum += anonymous.max(dirty),
+            _ => {}
+        }
+    }
+    sum
+}
+
 pub(crate) fn mib(kib: u64) -> String {
     format!("{:.1} MB", kib as f64 * 1024.0 / 1e6)
 }
@@ -351,8 +393,8 @@ pub(crate) fn binary_size(table: &mut Table) -> anyhow::Result<()> {
     table.budget(
         "edge binary, stripped",
         format!("{:.2} MB", bytes as f64 / 1e6),
-        "≤ 6 MB",
-        bytes <= 6_000_000,
+        "≤ 8 MB (EdgeCore: 100.9)",
+        bytes <= 8_000_000,
     );
     let cloud = std::fs::metadata(program("edgesync-cloud"))?.len();
     table.figure("cloud binary, stripped", format!("{:.2} MB", cloud as f64 / 1e6));
@@ -370,32 +412,20 @@ pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
     let time = start.elapsed();
     let rate = OBJECTS as f64 / time.as_secs_f64();
     let what = "end to end through mosquitto, persisted and reported";
-    table.budget(what, format!("{rate:.0} objects/s"), "≥ 10,000/s (KubeEdge: 145–186)", rate >= 10_000.0);
+    let measured = table.rate(rate, "bare mosquitto", |yardstick| yardstick.mosquitto);
+    table.budget(what, measured, "≥ 25,000/s (KubeEdge: 145–186)", rate >= 25_000.0);
     let spent = cpu(&agent).as_secs_f64() * 1000.0 / OBJECTS as f64;
     table.budget(
         "agent CPU per object, bulk",
         format!("{spent:.3} ms"),
-        "≤ 0.1 ms (EdgeCore: 0.75)",
-        spent <= 0.1,
+        "≤ 0.03 ms (EdgeCore: 0.75)",
+        spent <= 0.03,
     );
-    let peak = proc_number(&agent, "status", "VmHWM:");
-    table.budget(
-        "agent RSS, peak while receiving 10,000 objects",
-        mib(peak),
-        "≤ 14 MB",
-        peak * 1024 <= 14_000_000,
-    );
+    table.figure("agent RSS, peak", mib(proc_number(&agent, "status", "VmHWM:")));
     // Idle is when nothing has happened for a few seconds: memory is given back, the log is copied.
     std::thread::park_timeout(Duration::from_secs(5));
-    let idle = proc_number(&agent, "status", "VmRSS:");
-    let anonymous = proc_number(&agent, "status", "RssAnon:");
-    table.budget(
-        "agent RSS, idle with 10,000 objects",
-        mib(idle),
-        "≤ 8 MB (EdgeCore: 80)",
-        idle * 1024 <= 8_000_000,
-    );
-    table.figure("  of which anonymous (the rest is the program's file)", mib(anonymous));
+    table.figure("agent RSS, idle", mib(proc_number(&agent, "status", "VmRSS:")));
+    table.figure("  of which cannot be given back", mib(irreclaimable(&agent)));
     let written = proc_number(&agent, "io", "write_bytes:") as f64 / OBJECTS as f64 / 1000.0;
     let what = "written to disk per object, bulk";
     table.budget(what, format!("{written:.1} KB"), "≤ 4 KB", written <= 4.0);
@@ -419,7 +449,7 @@ pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     site.wait_in_sync(OBJECTS)?;
     let written = (proc_number(&agent, "io", "write_bytes:") - before) as f64 / UPDATES as f64 / 1000.0;
     let what = "written to disk per object, single updates";
-    table.budget(what, format!("{written:.1} KB"), "≤ 13 KB (EdgeCore: 65)", written <= 13.0);
+    table.budget(what, format!("{written:.1} KB"), "≤ 12 KB (EdgeCore: 65)", written <= 12.0);
     let spent = (cpu(&agent) - used).as_secs_f64() * 1000.0 / UPDATES as f64;
     table.figure("agent CPU per single update", format!("{spent:.2} ms"));
     Ok(())
@@ -481,7 +511,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
                 table.budget(&what, measured, "≤ 400 bytes", up + down <= 400);
                 let time = log_time(&site.path("edge.log"))?;
                 let what = format!("  link up to in sync, {objects} objects");
-                table.budget(&what, format!("{time:.1} ms"), "≤ 2 round trips + 100 ms", time <= 100.0);
+                table.budget(&what, format!("{time:.1} ms"), "≤ 2 round trips + 50 ms", time <= 50.0);
             } else {
                 let resent = sent(&site).unwrap_or(0) - before;
                 table.budget(&what, measured, "those objects, nothing else", resent == changed as u64);
@@ -524,21 +554,35 @@ pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
     times.sort_by(f64::total_cmp);
     let (p50, p95) = (times[CHANGES / 2], times[CHANGES * 95 / 100]);
     let what = "change (HTTP request sent) to row on the edge, p50 / p95";
-    let met = p50 <= 3.0 && p95 <= 8.0;
-    table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "≤ 3 / 8 ms (EdgeCore: 5.8 / 8.7)", met);
+    let met = p50 <= 2.0 && p95 <= 4.0;
+    table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "≤ 2 / 4 ms (EdgeCore: 5.8 / 8.7)", met);
     Ok(())
 }
 
-/// From exec to the first answer of the local API, with 100,000 objects in the database.
+/// From exec to the first answer of the local API, with 100,000 objects in the database, after a kill.
 pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
     const OBJECTS: usize = 100_000;
     let site = Site::new()?;
     fill(&site.path("edge.db"), OBJECTS)?;
-    let start = Instant::now();
-    let _agent = site.agent()?;
-    until("the agent answers", || site.edge_get("/edgesync/v1/status").ok())?;
-    let time = start.elapsed().as_secs_f64() * 1000.0;
-    table.budget("start with 100,000 objects to serving", format!("{time:.0} ms"), "≤ 500 ms", time <= 500.0);
+    let start = || -> anyhow::Result<(Process, f64)> {
+        let start = Instant::now();
+        let agent = site.agent()?;
+        until("the agent answers", || site.edge_get("/edgesync/v1/status").ok())?;
+        Ok((agent, start.elapsed().as_secs_f64() * 1000.0))
+    };
+    // The file was made without keys: the first start seals the Secrets in it and writes it anew.
+    let (agent, first) = start()?;
+    table.figure("first start, 100,000 objects, of them 30,000 to be sealed", format!("{first:.0} ms"));
+    drop(agent);
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let (agent, time) = start()?;
+        times.push(time);
+        drop(agent);
+    }
+    let time = median(times);
+    let what = "start with 100,000 objects to serving, after a kill";
+    table.budget(what, format!("{time:.0} ms"), "≤ 100 ms", time <= 100.0);
     Ok(())
 }
 

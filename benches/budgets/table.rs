@@ -1,32 +1,83 @@
-//! The table that the benchmark prints.
+//! The table that the benchmark prints, and the page that it writes.
+
+use std::fmt::Write as _;
+
+use crate::yardstick::Yardstick;
 
 /// One line: what, measured, budget, and whether it is met.
+type Row = [String; 4];
+
+/// The figures, by section.
 #[derive(Default)]
-pub(crate) struct Table(Vec<[String; 4]>);
+pub(crate) struct Table {
+    sections: Vec<(String, Vec<Row>)>,
+    /// What the machine does without us.
+    pub(crate) yardstick: Option<Yardstick>,
+}
 
 impl Table {
+    /// Begins a section.
+    pub(crate) fn section(&mut self, title: &str) {
+        self.sections.push((title.to_owned(), Vec::new()));
+    }
+
+    fn add(&mut self, row: Row) {
+        match self.sections.last_mut() {
+            Some((_, rows)) => rows.push(row),
+            None => self.sections.push((String::new(), vec![row])),
+        }
+    }
+
     /// A figure with a budget.
     pub(crate) fn budget(&mut self, what: &str, measured: String, budget: &str, met: bool) {
         let verdict = if met { "met" } else { "MISSED" };
-        self.0.push([what.into(), measured, budget.into(), verdict.into()]);
+        self.add([what.into(), measured, budget.into(), verdict.into()]);
     }
 
     /// A figure without one.
     pub(crate) fn figure(&mut self, what: &str, measured: String) {
-        self.0.push([what.into(), measured, String::new(), String::new()]);
+        self.add([what.into(), measured, String::new(), String::new()]);
+    }
+
+    /// How many budgets were missed.
+    pub(crate) fn missed(&self) -> usize {
+        self.sections.iter().flat_map(|(_, rows)| rows).filter(|[.., verdict]| verdict == "MISSED").count()
+    }
+
+    /// A rate beside that of a bare part: `12345/s = 67 % of bare mosquitto`.
+    pub(crate) fn rate(&self, rate: f64, bare: &str, of: fn(&Yardstick) -> f64) -> String {
+        match &self.yardstick {
+            Some(yardstick) => format!("{rate:.0}/s = {:.0} % of {bare}", 100.0 * rate / of(yardstick)),
+            None => format!("{rate:.0}/s"),
+        }
     }
 
     pub(crate) fn print(&self) {
         let mut widths = [4, 8, 6];
-        for row in &self.0 {
+        for row in self.sections.iter().flat_map(|(_, rows)| rows) {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
         let [what, measured, budget] = widths;
         println!("{:what$}   {:>measured$}   {:budget$}   ", "WHAT", "MEASURED", "BUDGET");
-        for [name, value, limit, verdict] in &self.0 {
-            println!("{name:what$}   {value:>measured$}   {limit:budget$}   {verdict}");
+        for (title, rows) in &self.sections {
+            println!("\n{title}");
+            for [name, value, limit, verdict] in rows {
+                println!("{name:what$}   {value:>measured$}   {limit:budget$}   {verdict}");
+            }
         }
+    }
+
+    /// The sections as Markdown.
+    pub(crate) fn to_markdown(&self) -> String {
+        let mut text = String::new();
+        for (title, rows) in &self.sections {
+            let _ = write!(text, "\n## {title}\n\n| what | measured | budget | |\n|---|---|---|---|\n");
+            for [name, value, limit, verdict] in rows {
+                let _ = writeln!(text, "| {} | {value} | {limit} | {verdict} |", name.trim());
+            }
+        }
+        text
     }
 }

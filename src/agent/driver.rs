@@ -216,7 +216,7 @@ impl Driver {
                     let health = health.borrow_and_update().clone();
                     self.health_changed(&health);
                 }
-                Some(question) = asked.recv() => self.answer(question).await,
+                Some(question) = asked.recv() => self.answer(question),
                 Some(news) = identity_news(&mut self.identity) => self.tell_identity(news),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
@@ -377,12 +377,10 @@ impl Driver {
         self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
     }
 
-    async fn answer(&mut self, question: Question) {
+    fn answer(&mut self, question: Question) {
         match question {
-            Question::Status(answer) => {
-                let stats = self.store.stats().await.ok();
-                let kinds = self.store.kinds().await.unwrap_or_default();
-                let _ = answer.send(self.status(stats, &kinds));
+            Question::Status(view, answer) => {
+                let _ = answer.send(self.status(&view));
             }
             Question::Numbers(answer) => {
                 let _ = answer.send(Box::new(self.numbers()));

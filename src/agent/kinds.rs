@@ -56,8 +56,8 @@ fn path(resource: &Resource) -> Path {
 }
 
 impl KnownKinds {
-    pub(super) fn learn_all(&self, held: Vec<(Arc<Resource>, u64)>) {
-        for (resource, _) in held {
+    pub(super) fn learn_all(&self, held: Vec<Arc<Resource>>) {
+        for resource in held {
             self.learn(&resource);
         }
     }

@@ -1,5 +1,6 @@
 //! What the agent says of itself: asked through the local API, answered by the loop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,23 +10,32 @@ use super::door::DoorState;
 use super::metrics::{self, AgentNumbers};
 use super::seal;
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
-use crate::object::Status;
 use crate::object::status::Result;
-use crate::store::edge::EdgeStore;
+use crate::object::{Resource, Status};
+use crate::store::edge::{EdgeStats, EdgeStore};
 
 /// How long those who want metrics wait for the loop: less than Prometheus waits for them.
 const METRICS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the loop is asked. Those who asked may have gone.
 pub(super) enum Question {
-    /// The status.
-    Status(oneshot::Sender<Value>),
+    /// The status, with what it says of the store.
+    Status(StoreView, oneshot::Sender<Value>),
     /// What went through the link.
     Traffic(oneshot::Sender<Value>),
     /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
     Verify(oneshot::Sender<Value>),
     /// The numbers for the metrics, but for those of the store, which are read beside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
+}
+
+/// What the status says of the store. It is read beside the loop, which must wait for no read.
+#[derive(Debug, Default)]
+pub(super) struct StoreView {
+    /// Sizes and counters; none if the store cannot be read.
+    pub(super) stats: Option<EdgeStats>,
+    /// The kinds of which objects are held, and how many of each.
+    pub(super) kinds: Vec<(Arc<Resource>, u64)>,
 }
 
 /// Serves `status`, `traffic`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
@@ -62,6 +72,13 @@ impl StatusExtension {
         Ok(json!({ "store": checked, "cloud": cloud }))
     }
 
+    async fn look_at_store(&self) -> StoreView {
+        StoreView {
+            stats: self.store.stats().await.ok(),
+            kinds: self.store.kinds().await.unwrap_or_default(),
+        }
+    }
+
     /// Asks the loop; fails when it ends.
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
@@ -75,7 +92,8 @@ impl Extension for StatusExtension {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         match (call.method.as_str(), call.path.as_str()) {
             ("GET", "status") => {
-                let mut status = self.ask(Question::Status).await?;
+                let view = self.look_at_store().await;
+                let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
                 if let Some(status) = status.as_object_mut() {
                     status.insert("api".to_owned(), self.door.borrow().show());
                 }
@@ -149,7 +167,10 @@ mod tests {
         let the_loop = tokio::spawn(async move {
             while let Some(question) = asked.recv().await {
                 match question {
-                    Question::Status(answer) => drop(answer.send(json!({ "node": "n" }))),
+                    Question::Status(view, answer) => {
+                        let known = view.stats.is_some();
+                        drop(answer.send(json!({ "node": "n", "known": known })));
+                    }
                     Question::Traffic(answer) => drop(answer.send(json!({ "frames": [] }))),
                     Question::Verify(answer) => drop(answer.send(json!({ "inSync": true }))),
                     Question::Numbers(answer) => {
@@ -159,7 +180,7 @@ mod tests {
             }
         });
         let status = extension.call(get("status")).await.unwrap();
-        assert_eq!(status, json!({ "node": "n", "api": { "state": "off" } }));
+        assert_eq!(status, json!({ "node": "n", "known": true, "api": { "state": "off" } }));
         assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
         let verify =
             ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };

@@ -363,7 +363,8 @@ impl Api {
 
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_CLOUD_";
-    const ENV_OTHERS: &'static [&'static str] = &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER"];
+    const ENV_OTHERS: &'static [&'static str] =
+        &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER", "EDGESYNC_CLOUD_KUBECONFIG"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { placement, store, broker, link, sync, pairing, nodes, api, log } = self;

@@ -329,7 +329,7 @@ fn broker_of(membership: &Membership, asked: &JoinUrl) -> Result<BrokerUrl, Join
     };
     BrokerUrl::parse(&full).map_err(|problem| {
         JoinError::Other(format!(
-            "{asked} tells a broker that cannot be used: it {problem}; see pairing.broker there"
+            "{asked} tells a broker that cannot be used: it {problem}; see pairing.broker_url there"
         ))
     })
 }

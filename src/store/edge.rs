@@ -477,7 +477,15 @@ impl EdgeStore {
         Ok(list)
     }
 
-    /// The kinds of which objects are held, and how many of each.
+    /// The kinds of which objects are held. Takes no longer with more objects.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn held_kinds(&self) -> Result<Vec<Arc<Resource>>, StoreError> {
+        self.inner.readers.run(read::held_kinds).await
+    }
+
+    /// The kinds of which objects are held, and how many of each: reads the index.
     ///
     /// # Errors
     /// The store's.

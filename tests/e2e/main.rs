@@ -26,6 +26,7 @@ mod link;
 mod nodes;
 mod objects;
 mod python;
+mod readme;
 mod seal;
 mod service;
 mod site;

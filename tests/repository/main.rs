@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod documents;
+mod figures;
 mod imports;
 mod layers;
 mod protocol_examples;

@@ -2,20 +2,17 @@
 
 mod cloud_core;
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use super::Driver;
 use crate::VERSION;
-use crate::agent::status::seconds;
-use crate::object::Resource;
-use crate::store::edge::{self, Writing};
+use crate::agent::status::{StoreView, seconds};
+use crate::store::edge::Writing;
 use crate::sync::edge::EdgePhase;
 
 impl Driver {
     /// The status as JSON.
-    pub(super) fn status(&self, stats: Option<edge::EdgeStats>, kinds: &[(Arc<Resource>, u64)]) -> Value {
+    pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Value {
         let machine = &self.machine;
         let totals = machine.totals();
         let (pending, held) = machine.announced();
@@ -81,17 +78,17 @@ impl Driver {
                     Writing::Fails { reason } => format!("fails: {reason}"),
                 },
                 "resets": self.resets_seen,
-                "databaseBytes": stats.map(|stats| stats.database_bytes),
-                "walBytes": stats.map(|stats| stats.wal_bytes),
-                "freeBytes": stats.map(|stats| stats.free_bytes),
-                "commits": stats.map(|stats| stats.writer.commits),
+                "databaseBytes": stats.as_ref().map(|stats| stats.database_bytes),
+                "walBytes": stats.as_ref().map(|stats| stats.wal_bytes),
+                "freeBytes": stats.as_ref().map(|stats| stats.free_bytes),
+                "commits": stats.as_ref().map(|stats| stats.writer.commits),
             },
             "limitsHit": {
                 "objectsTooLarge": self.limits.object_size,
                 "storeFull": self.limits.store_size,
                 "linkQueueFull": self.limits.link_queue,
                 "readingStalled": traffic.stalled,
-                "eventsDropped": stats.map(|stats| stats.events_dropped),
+                "eventsDropped": stats.as_ref().map(|stats| stats.events_dropped),
             },
             "rejected": self.rejected.values().collect::<Vec<_>>(),
             "counters": {

@@ -331,7 +331,7 @@ async fn refusals_leave_the_device_as_it_was() {
         ("/edge.crt", 401, "the token has been used up", "used up"),
         ("/edge.crt", 409, "another device has the name 'a'", "another device"),
         ("/edgesync/v1/join", 200, membership, "another node than 'a'"),
-        ("/edgesync/v1/join", 200, no_broker, "see pairing.broker there"),
+        ("/edgesync/v1/join", 200, no_broker, "see pairing.broker_url there"),
         ("/edgesync/v1/join", 200, no_prefix, "link.prefix"),
     ] {
         let device = Device::new("");

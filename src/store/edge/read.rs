@@ -290,6 +290,19 @@ pub(super) fn list(
     Ok((list, damaged))
 }
 
+/// See [`super::EdgeStore::held_kinds`].
+pub(super) fn held_kinds(conn: &Connection) -> Result<Vec<Arc<Resource>>, StoreError> {
+    let resources = Resources::load(conn)?;
+    let mut is_held = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM objects WHERE resource_id = ?1)")?;
+    let mut held = Vec::new();
+    for kind in resources.iter() {
+        if is_held.query_row([kind.id], |row| row.get(0))? {
+            held.push(Arc::clone(&kind.resource));
+        }
+    }
+    Ok(held)
+}
+
 /// See [`super::EdgeStore::kinds`].
 pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
     let resources = Resources::load(conn)?;

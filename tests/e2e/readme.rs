@@ -4,14 +4,8 @@
 //! prints, where a line `...` stands for any lines, also none. One bash runs all of them in order. What differs from run
 //! to run (times, versions, ids, addresses) is compared as what it is. Commands that only read are run again until
 //! they print what is shown.
-#![cfg(feature = "cloud")]
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "e2e/kubectl/mod.rs"]
-mod kubectl;
-#[path = "e2e/site/mod.rs"]
-mod site;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,8 +17,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use crate::kubectl;
+use crate::site::{PATIENCE, Site};
 use regex_lite::Regex;
-use site::{PATIENCE, Site};
 use tempfile::TempDir;
 use tokio::time::Instant;
 

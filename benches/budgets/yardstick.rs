@@ -1,0 +1,103 @@
+//! What this machine can do without us, measured in the same run: a bare SQLite loop, a sync of a small file, mosquitto
+//! between two bare clients. A figure means something beside them only.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use edgesync::link::{Link, LinkEvent, LinkOptions, Publish, PublishError};
+use tokio::sync::mpsc::Receiver;
+
+use crate::ingest;
+use crate::processes::{Mosquitto, median};
+use crate::table::Table;
+
+/// Messages that go through the broker.
+const MESSAGES: usize = 50_000;
+/// Their size in bytes: that of the objects of the other sections.
+const PAYLOAD: usize = 1024;
+/// Syncs that are timed.
+const SYNCS: usize = 400;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Rates and times of bare parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Yardstick {
+    /// Rows a second of a bare SQLite loop, 256 in a transaction, `synchronous=FULL`.
+    pub(crate) sqlite_bulk: f64,
+    /// The same with one row in a transaction.
+    pub(crate) sqlite_single: f64,
+    /// Messages a second of 1 KB through mosquitto at QoS 1, between two bare clients.
+    pub(crate) mosquitto: f64,
+}
+
+/// Measures all of them.
+pub(crate) fn measure(table: &mut Table) -> anyhow::Result<Yardstick> {
+    let (sqlite_bulk, sqlite_single) = ingest::bare_rates()?;
+    let mosquitto = through_mosquitto()?;
+    table.figure("bare SQLite loop, 256 rows of 1 KB a transaction", format!("{sqlite_bulk:.0} rows/s"));
+    table.figure("bare SQLite loop, one row a transaction", format!("{sqlite_single:.0} rows/s"));
+    table.figure("4 KB appended and synced, median", format!("{:.3} ms", sync_time()?));
+    table.figure("mosquitto, 1 KB at QoS 1 between two bare clients", format!("{mosquitto:.0} messages/s"));
+    Ok(Yardstick { sqlite_bulk, sqlite_single, mosquitto })
+}
+
+/// The median of appending 4 KB and syncing them, in milliseconds.
+fn sync_time() -> anyhow::Result<f64> {
+    let directory = tempfile::tempdir()?;
+    let mut file = File::create(directory.path().join("file"))?;
+    let mut times = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let start = Instant::now();
+        file.write_all(&[7; 4096])?;
+        file.sync_data()?;
+        times.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    Ok(median(times))
+}
+
+fn through_mosquitto() -> anyhow::Result<f64> {
+    let mosquitto = Mosquitto::start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let options = |name: &str, subscriptions: &[&str]| {
+            let mut options = LinkOptions::new("127.0.0.1", mosquitto.port(), name);
+            options.subscriptions = subscriptions.iter().map(|topic| (*topic).to_owned()).collect();
+            options
+        };
+        let (_taker, mut taken) = Link::spawn(options("taker", &["bare"]));
+        let (giver, mut told) = Link::spawn(options("giver", &["none"]));
+        connected(&mut taken).await?;
+        connected(&mut told).await?;
+        let start = Instant::now();
+        let giving = tokio::spawn(async move {
+            for _ in 0..MESSAGES {
+                let message = Publish { topic: "bare".into(), payload: vec![b'x'; PAYLOAD], retain: false };
+                while let Err(PublishError::Full) = giver.try_publish(message.clone()) {
+                    let _ = giver.ready().await;
+                }
+            }
+            giver
+        });
+        let mut count = 0;
+        while count < MESSAGES {
+            match tokio::time::timeout(PATIENCE, taken.recv()).await? {
+                Some(LinkEvent::Message { .. }) => count += 1,
+                Some(LinkEvent::Disconnected { cause, .. }) => bail!("mosquitto: {cause}"),
+                Some(_) => {}
+                None => bail!("the link has ended"),
+            }
+        }
+        let time = start.elapsed();
+        drop(giving.await?);
+        Ok(MESSAGES as f64 / time.as_secs_f64())
+    })
+}
+
+async fn connected(events: &mut Receiver<LinkEvent>) -> anyhow::Result<()> {
+    match tokio::time::timeout(PATIENCE, events.recv()).await?.context("the link has ended")? {
+        LinkEvent::Connected { .. } => Ok(()),
+        other => bail!("not connected: {other:?}"),
+    }
+}

@@ -1,0 +1,23 @@
+//! docs/figures.md is as the benchmark wrote it.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use edgesync::store::checksum::checksum64;
+
+/// Whether a page is as it was written: its last line has the checksum of all before it.
+fn is_untouched(page: &str) -> bool {
+    let sealed = page.trim_end().rsplit_once("\n<!-- checksum ");
+    sealed.is_some_and(|(text, seal)| {
+        seal.strip_suffix(" -->") == Some(&format!("{:016x}", checksum64(&[text.as_bytes()])))
+    })
+}
+
+#[test]
+fn no_figure_was_edited_by_hand() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/figures.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(is_untouched(&page), "docs/figures.md was edited: cargo bench -- --document writes it");
+    assert!(!is_untouched(&page.replacen("KB", "MB", 1)));
+    assert!(!is_untouched(page.split("<!--").next().unwrap()));
+}
