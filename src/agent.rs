@@ -6,13 +6,13 @@
 mod access;
 mod apply;
 mod clock;
-mod door;
 mod driver;
 mod events;
-mod facts;
 mod identity;
 mod kinds;
+mod listening;
 pub mod metrics;
+mod node_report;
 mod objects;
 mod seal;
 mod status;
@@ -42,11 +42,11 @@ use crate::tls;
 
 use access::Tokens;
 use clock::Clock;
-use door::DoorState;
 use driver::{Driver, Upstream, Wire, event_limits, outbox_limits};
 use events::Events;
 use identity::Membership;
 use kinds::KnownKinds;
+use listening::ListenState;
 use objects::{EdgeObjects, ReadClock};
 use status::StatusExtension;
 
@@ -134,8 +134,8 @@ async fn serve_api(
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
-    let (state, door) = watch::channel(DoorState::default());
-    let extension = StatusExtension::new(questions, door, store.clone());
+    let (state, listening) = watch::channel(ListenState::default());
+    let extension = StatusExtension::new(questions, listening, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
     let (until, store) = (until_stopped(stopped.clone()), store.clone());
@@ -150,7 +150,7 @@ async fn serve_api(
         let (server, stopped) = (Arc::clone(&server), stopped.clone());
         tasks.spawn(async move {
             let listener = tokio::select! {
-                listener = door::listen(address, &tokens, &state) => listener,
+                listener = listening::listen(address, &tokens, &state) => listener,
                 () = until_stopped(stopped.clone()) => return,
             };
             server.serve(listener, until_stopped(stopped)).await;

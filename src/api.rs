@@ -1,5 +1,5 @@
 //! The Kubernetes API machinery over HTTP, the same on both sides. Depends on `object` and on hyper; who
-//! keeps the objects is behind the [`Keeper`] trait.
+//! keeps the objects is behind the [`Storage`] trait.
 //!
 //! # Layout
 //! - a connection becomes requests: `listen`, `server`, `stall`, `auth`, `compress`, `metrics`;
@@ -24,7 +24,6 @@ mod events;
 pub mod exchange;
 mod extension;
 mod health;
-mod keeper;
 mod kind;
 mod listen;
 mod listing;
@@ -43,6 +42,7 @@ mod select;
 mod server;
 mod snapshots;
 mod stall;
+mod storage;
 mod table;
 mod watch;
 mod write;
@@ -53,9 +53,6 @@ pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 #[cfg(feature = "cloud")]
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
-pub use keeper::{
-    Batch, Change, ChangeType, Cursor, Keeper, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored,
-};
 pub use kind::{Kind, PrinterColumn, Writable};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
@@ -64,6 +61,9 @@ pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use server::{Limits, Server};
+pub use storage::{
+    Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,
+};
 
 /// What is wrong with an object by the rules of its kind: as a new one, or in the place of another one. For tests of
 /// what other parts write past the API.

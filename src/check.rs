@@ -2,7 +2,7 @@
 //! needs the agent to run.
 //!
 //! Composes configuration, files, clock, database, TLS, link and the local API. What a check finds out is there for those
-//! after it in [`Patient`]. A check whose prerequisite has failed is skipped and names it.
+//! after it in [`Examined`]. A check whose prerequisite has failed is skipped and names it.
 
 mod acl;
 pub mod bundle;
@@ -36,6 +36,7 @@ use serde_json::Value;
 
 use crate::config::edge::Config;
 use crate::join::files::{self, RealDisk, Stored};
+use crate::store::edge::inspect;
 use crate::tls::{Clock, Trust};
 
 pub use report::{Report, render};
@@ -88,7 +89,7 @@ impl Finding {
 
 /// What is looked at, and what earlier checks found out.
 #[derive(Clone, Debug, Default)]
-pub struct Patient {
+pub struct Examined {
     /// The configuration file.
     pub config_path: PathBuf,
     /// The configuration, once it could be read.
@@ -103,7 +104,7 @@ pub struct Patient {
     pub addresses: Vec<SocketAddr>,
 }
 
-impl Patient {
+impl Examined {
     fn new(config_path: &Path) -> Self {
         Self { config_path: config_path.to_owned(), ..Self::default() }
     }
@@ -111,6 +112,11 @@ impl Patient {
     /// The configuration; the default one for a check that does not need it.
     fn config(&self) -> Config {
         self.config.clone().unwrap_or_default()
+    }
+
+    /// Whether an agent runs by now: one that was being started when it was looked for has the database open a moment later.
+    fn agent_runs_now(&self) -> bool {
+        self.agent_runs || inspect::is_in_use(&self.config().store.path).unwrap_or(false)
     }
 
     /// The identity on disk; none if the node has not joined. The error is in words.
@@ -157,15 +163,15 @@ impl Patient {
 }
 
 /// The result of a check with what it has learned.
-type Answer = Pin<Box<dyn Future<Output = (Patient, Finding)> + Send>>;
+type Answer = Pin<Box<dyn Future<Output = (Examined, Finding)> + Send>>;
 
 /// How a check looks.
 #[derive(Clone, Copy)]
 enum Look {
     /// At files: on a thread of its own, because a disk can hang.
-    Files(fn(&mut Patient) -> Finding),
+    Files(fn(&mut Examined) -> Finding),
     /// Over a connection.
-    Wire(fn(Patient) -> Answer),
+    Wire(fn(Examined) -> Answer),
 }
 
 /// One check.
@@ -206,7 +212,7 @@ pub const CHECKS: [Check; 17] = [
 /// Runs all checks, within a minute. To be run in a runtime that does not wait for threads that hang.
 pub async fn run(config_path: &Path) -> Report {
     let start = Instant::now();
-    let mut patient = Patient::new(config_path);
+    let mut examined = Examined::new(config_path);
     let mut report = Report::default();
     // Which check each that is not to be relied on is blocked by.
     let mut blocked: BTreeMap<&str, &str> = BTreeMap::new();
@@ -216,7 +222,7 @@ pub async fn run(config_path: &Path) -> Report {
             Some(by) => Finding::skipped(format!("not checked because of: {by}")),
             None => {
                 let limit = check.limit.min(ALL.saturating_sub(start.elapsed()));
-                check.within(limit, &mut patient).await
+                check.within(limit, &mut examined).await
             }
         };
         let failed = matches!(finding, Finding::Failed { .. }).then_some(check.title);
@@ -229,8 +235,8 @@ pub async fn run(config_path: &Path) -> Report {
 }
 
 impl Check {
-    async fn within(&self, limit: Duration, patient: &mut Patient) -> Finding {
-        let mut own = patient.clone();
+    async fn within(&self, limit: Duration, examined: &mut Examined) -> Finding {
+        let mut own = examined.clone();
         let work: Answer = match self.look {
             Look::Wire(look) => look(own),
             Look::Files(look) => {
@@ -238,7 +244,7 @@ impl Check {
                     let finding = look(&mut own);
                     (own, finding)
                 };
-                let broken = patient.clone();
+                let broken = examined.clone();
                 Box::pin(async move {
                     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
                         (
@@ -254,7 +260,7 @@ impl Check {
         };
         match tokio::time::timeout(limit, work).await {
             Ok((learned, finding)) => {
-                *patient = learned;
+                *examined = learned;
                 finding
             }
             Err(_) => Finding::failed(

@@ -6,6 +6,7 @@ mod admin;
 mod collect;
 mod definitions;
 mod fleet;
+mod lifecycle;
 #[cfg(test)]
 mod memory;
 pub mod metrics;
@@ -15,7 +16,6 @@ mod pairing;
 mod service;
 mod upkeep;
 mod uploads;
-mod vitals;
 
 pub use objects::{CloudList, CloudObjects, RingLimits};
 pub use service::run;

@@ -412,7 +412,7 @@ pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
     let time = start.elapsed();
     let rate = OBJECTS as f64 / time.as_secs_f64();
     let what = "end to end through mosquitto, persisted and reported";
-    let measured = table.rate(rate, "bare mosquitto", |yardstick| yardstick.mosquitto);
+    let measured = table.of_mosquitto(rate);
     table.budget(what, measured, "≥ 25,000/s (KubeEdge: 145–186)", rate >= 25_000.0);
     let spent = cpu(&agent).as_secs_f64() * 1000.0 / OBJECTS as f64;
     table.budget(

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::yardstick::Yardstick;
-
 /// One line: what, measured, budget, and whether it is met.
 type Row = [String; 4];
 
@@ -11,8 +9,8 @@ type Row = [String; 4];
 #[derive(Default)]
 pub(crate) struct Table {
     sections: Vec<(String, Vec<Row>)>,
-    /// What the machine does without us.
-    pub(crate) yardstick: Option<Yardstick>,
+    /// Messages a second of 1 KB that mosquitto carries between two bare clients.
+    pub(crate) bare_mosquitto: f64,
 }
 
 impl Table {
@@ -44,12 +42,9 @@ impl Table {
         self.sections.iter().flat_map(|(_, rows)| rows).filter(|[.., verdict]| verdict == "MISSED").count()
     }
 
-    /// A rate beside that of a bare part: `12345/s = 67 % of bare mosquitto`.
-    pub(crate) fn rate(&self, rate: f64, bare: &str, of: fn(&Yardstick) -> f64) -> String {
-        match &self.yardstick {
-            Some(yardstick) => format!("{rate:.0}/s = {:.0} % of {bare}", 100.0 * rate / of(yardstick)),
-            None => format!("{rate:.0}/s"),
-        }
+    /// A rate of messages of 1 KB beside that of mosquitto alone.
+    pub(crate) fn of_mosquitto(&self, rate: f64) -> String {
+        format!("{rate:.0}/s = {:.0} % of bare mosquitto", 100.0 * rate / self.bare_mosquitto)
     }
 
     pub(crate) fn print(&self) {

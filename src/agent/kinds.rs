@@ -145,7 +145,7 @@ impl Known {
             kind.categories = vec!["all".to_owned()];
         }
         if is_core_event(resource) {
-            kind.storage = local_resource(LocalKind::Event);
+            kind.stored_as = local_resource(LocalKind::Event);
         }
         kind.schema = schema_of(resource);
         kind.status_subresource = has_status(resource);
@@ -159,7 +159,7 @@ impl Known {
 
 /// What can be changed here: what is made here, and the status of what the cloud sends.
 fn writable(kind: &Kind) -> Writable {
-    if local_kind(&kind.storage).is_some() {
+    if local_kind(&kind.stored_as).is_some() {
         Writable::Everything
     } else if kind.status_subresource && Summary::is_placeable(&kind.resource) {
         Writable::Status
@@ -345,7 +345,7 @@ mod tests {
         };
         assert!(!has_status(&older), "known in another version");
         let events = known.kind("", "v1", "events").unwrap();
-        assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
+        assert_eq!((&*events.resource.group, &*events.stored_as.group), ("", "events.k8s.io"));
         assert_eq!(known.kind("", "v1", "pods").unwrap().categories, ["all"]);
         assert_eq!(known.kind("", "v1", "configmaps").unwrap().short_names, ["cm"]);
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::api::{Batch, Keeper, Kind, Stored};
+use crate::api::{Batch, Kind, Storage, Stored};
 use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
@@ -248,7 +248,7 @@ fn local_kind(resource: &Resource, name: &str) -> Result<LocalKind> {
         .ok_or_else(|| Status::forbidden(resource, name, kinds::read_only_hint(resource)))
 }
 
-impl Keeper for EdgeObjects {
+impl Storage for EdgeObjects {
     type Snapshot = EdgeList;
 
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {

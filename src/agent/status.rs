@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::door::DoorState;
+use super::listening::ListenState;
 use super::metrics::{self, AgentNumbers};
 use super::seal;
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
@@ -41,17 +41,17 @@ pub(super) struct StoreView {
 /// Serves `status`, `traffic`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
-    door: watch::Receiver<DoorState>,
+    listening: watch::Receiver<ListenState>,
     store: EdgeStore,
 }
 
 impl StatusExtension {
     pub(super) fn new(
         questions: mpsc::Sender<Question>,
-        door: watch::Receiver<DoorState>,
+        listening: watch::Receiver<ListenState>,
         store: EdgeStore,
     ) -> Self {
-        Self { questions, door, store }
+        Self { questions, listening, store }
     }
 
     /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
@@ -95,7 +95,7 @@ impl Extension for StatusExtension {
                 let view = self.look_at_store().await;
                 let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
                 if let Some(status) = status.as_object_mut() {
-                    status.insert("api".to_owned(), self.door.borrow().show());
+                    status.insert("api".to_owned(), self.listening.borrow().show());
                 }
                 let keys = seal::show(&self.store).await;
                 if let Some(store) = status.get_mut("store").and_then(Value::as_object_mut) {
@@ -152,8 +152,8 @@ mod tests {
     fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
         let (questions, asked) = mpsc::channel(4);
-        let (_, door) = watch::channel(DoorState::default());
-        (StatusExtension::new(questions, door, store), asked)
+        let (_, listening) = watch::channel(ListenState::default());
+        (StatusExtension::new(questions, listening, store), asked)
     }
 
     fn get(path: &str) -> ExtensionCall {

@@ -11,7 +11,7 @@ use crate::object::{Head, Object, Resource, Scope, Status};
 
 /// Whether the two forms differ in more than the version.
 fn is_event_view(kind: &Kind) -> bool {
-    kind.resource.kind == "Event" && kind.resource.group != kind.storage.group
+    kind.resource.kind == "Event" && kind.resource.group != kind.stored_as.group
 }
 
 /// An object as the version of the path shows it.
@@ -30,8 +30,8 @@ pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
         rules::event_to_storage(&mut object);
     }
-    if kind.resource != kind.storage {
-        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.storage.api_version()));
+    if kind.resource != kind.stored_as {
+        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.stored_as.api_version()));
     }
     object
 }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn another_version_of_a_kind_only_has_another_api_version() {
         let mut kind = Kind::bare(Arc::new(Resource { version: "v2".into(), ..deployments() }));
-        kind.storage = Arc::new(deployments());
+        kind.stored_as = Arc::new(deployments());
         let object: Object = serde_json::from_str(r#"{"apiVersion":"apps/v1","kind":"Deployment"}"#).unwrap();
         let shown = served(&kind, object.clone());
         assert_eq!(shown.api_version(), "apps/v2");

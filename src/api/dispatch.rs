@@ -14,7 +14,6 @@ use super::auth::{self, Role};
 use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
-use super::keeper::{Keeper, RowFilter, Stored};
 use super::kind::{Kind, Writable};
 use super::media::{self, Accepted, As, Format};
 use super::metrics::ApiMetrics;
@@ -26,6 +25,7 @@ use super::request::{
 use super::response::{self, ResponseBody};
 use super::select::Selection;
 use super::snapshots::Snapshots;
+use super::storage::{RowFilter, Storage, Stored};
 use super::table::{Include, TableView, View};
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
@@ -36,8 +36,8 @@ use crate::object::{Resource, Scope, Status};
 const MAX_AGENT: usize = 64;
 
 /// What every request is answered with.
-pub(super) struct Api<K: Keeper, E> {
-    pub(super) keeper: Arc<K>,
+pub(super) struct Api<K: Storage, E> {
+    pub(super) storage: Arc<K>,
     pub(super) extension: E,
     pub(super) metrics: Arc<ApiMetrics>,
     pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
@@ -63,7 +63,7 @@ pub(super) trait ReadBody: Send {
     fn read(self) -> impl Future<Output = Result<Bytes>> + Send;
 }
 
-impl<K: Keeper, E: Extension> Api<K, E> {
+impl<K: Storage, E: Extension> Api<K, E> {
     /// Answers a request.
     pub(super) async fn answer(
         &self,
@@ -74,13 +74,13 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         let pretty = matches!(&request, Request::Objects(request) if request.options.pretty);
         match request {
             Request::Methods(allow) => Ok(response::methods(allow)),
-            Request::Health(health) => Ok(documents::health(&health, &self.keeper.checks())?),
+            Request::Health(health) => Ok(documents::health(&health, &self.storage.checks())?),
             Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension).await),
-            Request::Discovery(what) => Ok(documents::discovery(&self.keeper.kinds(), &what, &head)?),
-            Request::OpenApi(what) => Ok(documents::openapi(&self.keeper.kinds(), &what, &head)?),
+            Request::Discovery(what) => Ok(documents::discovery(&self.storage.kinds(), &what, &head)?),
+            Request::OpenApi(what) => Ok(documents::openapi(&self.storage.kinds(), &what, &head)?),
             Request::Version => self.value(&documents::version(), &head),
             Request::Resources => {
-                let kinds = self.keeper.kinds();
+                let kinds = self.storage.kinds();
                 let resources: Vec<&Arc<Resource>> = kinds.iter().map(|kind| &kind.resource).collect();
                 self.value(&json!(resources), &head)
             }
@@ -110,7 +110,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         body: impl ReadBody,
     ) -> Result<Response<ResponseBody>, Refusal> {
         let ObjectsRequest { verb, path, options } = request;
-        let kind = self.keeper.kind(&path.group, &path.version, &path.plural);
+        let kind = self.storage.kind(&path.group, &path.version, &path.plural);
         let kind = kind.ok_or_else(Status::no_such_path)?;
         let part = check_served(&kind, verb, &path)?;
         auth::authorize(head.role, verb.as_str(), &kind)?;
@@ -122,7 +122,7 @@ impl<K: Keeper, E: Extension> Api<K, E> {
         let mut response = match verb {
             Verb::Get => {
                 let (namespace, name) = (call.namespace(), call.name());
-                read::get(&*self.keeper, &call.show, namespace, name, &call.options).await
+                read::get(&*self.storage, &call.show, namespace, name, &call.options).await
             }
             Verb::List => call.list().await,
             Verb::Watch => call.watch(accepted),
@@ -186,7 +186,7 @@ fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show>
 }
 
 /// A request on objects of a kind that is served.
-struct Call<'a, K: Keeper, E> {
+struct Call<'a, K: Storage, E> {
     api: &'a Api<K, E>,
     show: Show,
     kind: Arc<Kind>,
@@ -196,7 +196,7 @@ struct Call<'a, K: Keeper, E> {
     head: Head<'a>,
 }
 
-impl<K: Keeper, E: Extension> Call<'_, K, E> {
+impl<K: Storage, E: Extension> Call<'_, K, E> {
     fn namespace(&self) -> &str {
         self.path.namespace.as_deref().unwrap_or_default()
     }
@@ -211,18 +211,18 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
     }
 
     async fn list(&self) -> Result<Response<ResponseBody>> {
-        let Api { keeper, snapshots, .. } = self.api;
-        read::list(keeper, snapshots, self.show.clone(), self.selection()?, &self.options).await
+        let Api { storage, snapshots, .. } = self.api;
+        read::list(storage, snapshots, self.show.clone(), self.selection()?, &self.options).await
     }
 
     fn watch(&self, accepted: Accepted) -> Result<Response<ResponseBody>> {
         if accepted.format == Format::Yaml {
             return Err(Status::not_acceptable(&["application/json"]));
         }
-        let keeper = Arc::clone(&self.api.keeper);
+        let storage = Arc::clone(&self.api.storage);
         let watch = Watch {
-            start: Start::read(&self.options, keeper.version(&self.kind.storage))?,
-            keeper,
+            start: Start::read(&self.options, storage.version(&self.kind.stored_as))?,
+            storage,
             kind: Arc::clone(&self.kind),
             selection: Arc::new(self.selection()?),
             bookmarks: self.options.bookmarks,
@@ -329,17 +329,17 @@ impl<K: Keeper, E: Extension> Call<'_, K, E> {
 
     /// The kind in the form in which its objects are kept.
     fn home(&self) -> Arc<Kind> {
-        let storage = &self.kind.storage;
-        if *storage == self.kind.resource {
+        let stored_as = &self.kind.stored_as;
+        if *stored_as == self.kind.resource {
             return Arc::clone(&self.kind);
         }
-        let home = self.api.keeper.kind(&storage.group, &storage.version, &storage.plural);
+        let home = self.api.storage.kind(&stored_as.group, &stored_as.version, &stored_as.plural);
         home.unwrap_or_else(|| Arc::clone(&self.kind))
     }
 
     fn as_write<'a>(&'a self, home: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
         Write {
-            keeper: &*self.api.keeper,
+            storage: &*self.api.storage,
             kind: &self.kind,
             home,
             namespace: self.namespace(),

@@ -12,7 +12,7 @@ pub struct Kind {
     pub resource: Arc<Resource>,
     /// Under what objects of the kind are kept: another version, or the other group of Events. Often the
     /// same as `resource`.
-    pub storage: Arc<Resource>,
+    pub stored_as: Arc<Resource>,
     /// Lower-case singular.
     pub singular: String,
     /// Short names, as `kubectl` knows them.
@@ -76,7 +76,7 @@ impl Kind {
     #[must_use]
     pub fn bare(resource: Arc<Resource>) -> Self {
         Self {
-            storage: Arc::clone(&resource),
+            stored_as: Arc::clone(&resource),
             singular: resource.kind.to_ascii_lowercase(),
             short_names: Vec::new(),
             categories: Vec::new(),

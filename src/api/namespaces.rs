@@ -1,4 +1,4 @@
-//! Namespaces that come with the first object in them, and those that take no more. Depends on the keeper and on
+//! Namespaces that come with the first object in them, and those that take no more. Depends on the storage and on
 //! `object`.
 //!
 //! Creating an object in a namespace that does not exist creates the namespace, as the admission plugin
@@ -10,8 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::keeper::Keeper;
 use super::rules;
+use super::storage::Storage;
 use crate::object::name::check_label;
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::time::rfc3339;
@@ -53,10 +53,10 @@ impl Namespaces {
     /// but for a dry run.
     ///
     /// # Errors
-    /// 403 if the namespace is being deleted, 400 if it cannot be one's name, and the keeper's.
-    pub async fn ensure<K: Keeper>(
+    /// 403 if the namespace is being deleted, 400 if it cannot be one's name, and the storage's.
+    pub async fn ensure<K: Storage>(
         &self,
-        keeper: &K,
+        storage: &K,
         kind: &Resource,
         object: &str,
         namespace: &str,
@@ -66,9 +66,9 @@ impl Namespaces {
             return Ok(());
         }
         check_label(namespace).map_err(|problem| Status::bad_request(format!("the namespace {problem}")))?;
-        let found = match keeper.get(&self.resource, "", namespace).await? {
+        let found = match storage.get(&self.resource, "", namespace).await? {
             None if dry_run => return Ok(()),
-            None => self.create(keeper, namespace).await?,
+            None => self.create(storage, namespace).await?,
             Some(stored) => Object::parse(&stored.json).map_err(Status::internal)?,
         };
         if found.deletion_timestamp().is_some() {
@@ -85,11 +85,11 @@ impl Namespaces {
     /// Makes sure that [`SYSTEM_NAMESPACES`] exist.
     ///
     /// # Errors
-    /// The keeper's.
-    pub async fn ensure_system<K: Keeper>(&self, keeper: &K) -> Result<()> {
+    /// The storage's.
+    pub async fn ensure_system<K: Storage>(&self, storage: &K) -> Result<()> {
         for name in SYSTEM_NAMESPACES {
-            if keeper.get(&self.resource, "", name).await?.is_none() {
-                self.create(keeper, name).await?;
+            if storage.get(&self.resource, "", name).await?.is_none() {
+                self.create(storage, name).await?;
             }
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Namespaces {
     }
 
     /// Creates a namespace, unless somebody else just has.
-    async fn create<K: Keeper>(&self, keeper: &K, name: &str) -> Result<Object> {
+    async fn create<K: Storage>(&self, storage: &K, name: &str) -> Result<Object> {
         let now = rfc3339(Timestamp::now());
         let uid = uuid::Uuid::new_v4().to_string();
         let metadata = json!({"name": name, "uid": uid, "creationTimestamp": now});
@@ -111,10 +111,10 @@ impl Namespaces {
             _ => Object::default(),
         };
         rules::complete(&self.resource, None, &mut object);
-        match keeper.create(&self.resource, object.clone()).await {
+        match storage.create(&self.resource, object.clone()).await {
             Ok(_) => Ok(object),
             Err(status) if status.is(&Reason::AlreadyExists) => {
-                let stored = keeper.get(&self.resource, "", name).await?;
+                let stored = storage.get(&self.resource, "", name).await?;
                 let stored = stored.ok_or_else(|| Status::modified(&self.resource, name))?;
                 Object::parse(&stored.json).map_err(Status::internal)
             }

@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::convert::Texts;
-use super::keeper::{Cursor, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
 use super::listing::ListWriter;
 use super::media::Format;
@@ -19,6 +18,7 @@ use super::request::{Options, VersionMatch};
 use super::response::{self, ResponseBody};
 use super::select::Selection;
 use super::snapshots::{Held, Snapshots, Token};
+use super::storage::{Cursor, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage, Stored};
 use super::table::View;
 use crate::object::Status;
 use crate::object::status::{Cause, Result};
@@ -67,16 +67,16 @@ impl Show {
 }
 
 /// Answers a get.
-pub(super) async fn get<K: Keeper>(
-    keeper: &K,
+pub(super) async fn get<K: Storage>(
+    storage: &K,
     show: &Show,
     namespace: &str,
     name: &str,
     options: &Options,
 ) -> Result<Response<ResponseBody>> {
     let kind = &show.kind;
-    check_not_newer(options, keeper.version(&kind.storage))?;
-    let found = keeper.get(&kind.storage, namespace, name).await?;
+    check_not_newer(options, storage.version(&kind.stored_as))?;
+    let found = storage.get(&kind.stored_as, namespace, name).await?;
     let found = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
     show.object(200, found.json)
 }
@@ -90,8 +90,8 @@ fn check_not_newer(options: &Options, current: u64) -> Result<()> {
 
 /// Answers a list. Its first page is read before anything is answered, so that whatever is wrong
 /// with the request is a proper status; the other pages are read as the client takes them.
-pub(super) async fn list<K: Keeper>(
-    keeper: &Arc<K>,
+pub(super) async fn list<K: Storage>(
+    storage: &Arc<K>,
     snapshots: &Arc<Snapshots<K::Snapshot>>,
     show: Show,
     selection: Selection,
@@ -100,7 +100,7 @@ pub(super) async fn list<K: Keeper>(
     let timeout = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let timeout = timeout.map_or(LIST_TIMEOUT, |seconds| Duration::from_secs(seconds).min(LIST_TIMEOUT));
     let first = async {
-        let mut lister = Lister::open(keeper, snapshots, show, selection, options).await?;
+        let mut lister = Lister::open(storage, snapshots, show, selection, options).await?;
         let page = lister.page().await?;
         Ok((lister, page))
     };
@@ -185,26 +185,26 @@ struct Lister<S> {
 }
 
 impl<S: Snapshot> Lister<S> {
-    async fn open<K: Keeper<Snapshot = S>>(
-        keeper: &Arc<K>,
+    async fn open<K: Storage<Snapshot = S>>(
+        storage: &Arc<K>,
         snapshots: &Arc<Snapshots<S>>,
         show: Show,
         selection: Selection,
         options: &Options,
     ) -> Result<Self> {
         let resource = Arc::clone(&show.kind.resource);
-        let storage = Arc::clone(&show.kind.storage);
+        let stored_as = Arc::clone(&show.kind.stored_as);
         check_options(options)?;
         let place = Token::place(&resource.plural, &resource.group, selection.namespace());
         let token = match options.continue_token.as_str() {
             "" => None,
             text => Some(Token::decode(text, &place)?),
         };
-        check_not_newer(options, keeper.version(&storage))?;
+        check_not_newer(options, storage.version(&stored_as))?;
         let id = token.as_ref().and_then(|token| token.snapshot);
         let held = match (id, &token) {
             (Some(id), Some(token)) => snapshots.take(id).ok_or_else(|| token.expired())?,
-            _ => Held::new(keeper.snapshot(&storage).await?),
+            _ => Held::new(storage.snapshot(&stored_as).await?),
         };
         if options.version_match == Some(VersionMatch::Exact)
             && options.resource_version.is_some_and(|version| version != held.snapshot.version())

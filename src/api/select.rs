@@ -1,7 +1,7 @@
 //! Which objects a list or a watch shows. Pure.
 
-use super::keeper::Stored;
 use super::kind::Kind;
+use super::storage::Stored;
 use crate::object::status::Result;
 use crate::object::{FieldSelector, Object, Selector, Status};
 

@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 use super::auth::{Access, Peer, Role};
 use super::dispatch::{Api, Head, ReadBody};
 use super::extension::Extension;
-use super::keeper::Keeper;
 use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
 use super::metrics::ApiMetrics;
@@ -30,6 +29,7 @@ use super::response::compress;
 use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
+use super::storage::Storage;
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Status};
 
@@ -104,9 +104,9 @@ const SNAPSHOT_AGE: Duration = Duration::from_secs(300);
 /// How often snapshots that have waited too long are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 
-/// A server over a keeper of objects and further paths. Several listeners can share one, and its
+/// A server over a storage of objects and further paths. Several listeners can share one, and its
 /// limits with it.
-pub struct Server<K: Keeper, E = ()> {
+pub struct Server<K: Storage, E = ()> {
     api: Api<K, E>,
     access: Access,
     limits: Limits,
@@ -114,15 +114,15 @@ pub struct Server<K: Keeper, E = ()> {
     bodies: Arc<Semaphore>,
 }
 
-impl<K: Keeper, E: Extension> Server<K, E> {
+impl<K: Storage, E: Extension> Server<K, E> {
     /// A server; nothing is served until [`Server::serve`].
     #[must_use]
-    pub fn new(keeper: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
+    pub fn new(storage: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
         let units = limits.bodies_bytes.max(limits.body_bytes).div_ceil(BODY_UNIT);
         let snapshots = SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
         Arc::new(Self {
             api: Api {
-                keeper,
+                storage,
                 extension,
                 metrics: Arc::new(ApiMetrics::default()),
                 snapshots: Arc::new(Snapshots::new(snapshots)),
@@ -247,7 +247,7 @@ impl<K: Keeper, E: Extension> Server<K, E> {
         let started = Instant::now();
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
-        let label = Label::of(&parsed, &*self.api.keeper);
+        let label = Label::of(&parsed, &*self.api.storage);
         let gzip = takes_gzip(request.headers());
         let response = self.answer(request, parsed, peer).await;
         let elapsed = started.elapsed();
@@ -317,11 +317,11 @@ struct Label {
 }
 
 impl Label {
-    fn of(parsed: &Result<Request, Refusal>, keeper: &impl Keeper) -> Self {
+    fn of(parsed: &Result<Request, Refusal>, storage: &impl Storage) -> Self {
         match parsed {
             Ok(Request::Objects(request)) => {
                 let path = &request.path;
-                let kind = keeper.kind(&path.group, &path.version, &path.plural);
+                let kind = storage.kind(&path.group, &path.version, &path.plural);
                 let resource = kind.map(|kind| Arc::clone(&kind.resource));
                 Self { verb: request.verb.as_str(), resource }
             }

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use super::keeper::Cursor;
+use super::storage::Cursor;
 use crate::object::Status;
 use crate::object::status::{Details, Reason, Result};
 

@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::convert::Texts;
-use super::keeper::{Change, ChangeType, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Stored};
 use super::kind::Kind;
 use super::metrics::{ApiMetrics, Cut};
 use super::read::STREAM_TIMEOUT;
 use super::request::{Options, VersionMatch};
 use super::select::Selection;
+use super::storage::{Change, ChangeType, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage, Stored};
 use super::table::View;
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Status};
@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 32 << 10;
 
 /// A watch that has been checked.
 pub(super) struct Watch<K> {
-    pub(super) keeper: Arc<K>,
+    pub(super) storage: Arc<K>,
     pub(super) kind: Arc<Kind>,
     pub(super) selection: Arc<Selection>,
     pub(super) start: Start,
@@ -121,7 +121,7 @@ impl From<Status> for End {
     }
 }
 
-impl<K: Keeper> Watch<K> {
+impl<K: Storage> Watch<K> {
     /// Sends until the time is up, the client has gone or something fails; the client is told of that.
     pub(super) async fn run(mut self, sender: Sender) {
         let _open = self.metrics.watch_opened();
@@ -146,7 +146,7 @@ impl<K: Keeper> Watch<K> {
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;
         loop {
             let batch = tokio::select! {
-                batch = self.keeper.changes(&self.kind.storage, after) => Some(batch?),
+                batch = self.storage.changes(&self.kind.stored_as, after) => Some(batch?),
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => None,
                 () = sender.closed() => return Err(End::Gone),
                 _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(()),
@@ -168,8 +168,8 @@ impl<K: Keeper> Watch<K> {
 
     /// Sends all objects as added ones. Returns the version after which changes follow.
     async fn send_everything(&mut self, bookmark: bool, sender: &Sender) -> Result<u64, End> {
-        let keeper = Arc::clone(&self.keeper);
-        let mut snapshot = keeper.snapshot(&self.kind.storage).await?;
+        let storage = Arc::clone(&self.storage);
+        let mut snapshot = storage.snapshot(&self.kind.stored_as).await?;
         let version = snapshot.version();
         let selection = Arc::clone(&self.selection);
         let filter: RowFilter = Arc::new(move |row: &Stored| selection.has(row));
@@ -285,7 +285,7 @@ impl Lines {
 
     /// Whether objects are written as they are kept.
     fn is_plain(&self, kind: &Kind) -> bool {
-        matches!(self.view, View::Whole) && kind.resource == kind.storage
+        matches!(self.view, View::Whole) && kind.resource == kind.stored_as
     }
 
     fn line(&mut self, event: &str, json: String) -> Result<String> {

@@ -1,4 +1,4 @@
-//! Writing verbs over a [`Keeper`]: read, work out what is to be stored (`prepare`, pure), compare and
+//! Writing verbs over a [`Storage`]: read, work out what is to be stored (`prepare`, pure), compare and
 //! swap; again if somebody else was faster and the client did not insist on a version.
 
 mod delete;
@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::convert;
-use super::keeper::{Keeper, Stored};
 use super::kind::Kind;
 use super::patch::{self, PatchType};
 use super::request::Options;
+use super::storage::{Storage, Stored};
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Scope, Status};
 
@@ -28,7 +28,7 @@ const NAME_ATTEMPTS: usize = 8;
 /// A write: of which kind, where, and under which options.
 pub(super) struct Write<'a, K> {
     /// Who keeps the objects.
-    pub(super) keeper: &'a K,
+    pub(super) storage: &'a K,
     /// The kind in the version of the path.
     pub(super) kind: &'a Arc<Kind>,
     /// The kind in the form in which it is kept: mostly the same.
@@ -58,7 +58,7 @@ pub(super) struct Written {
     pub(super) warnings: Vec<String>,
 }
 
-impl<K: Keeper> Write<'_, K> {
+impl<K: Storage> Write<'_, K> {
     /// Creates an object that came in a body.
     pub(super) async fn create(&self, body: Value) -> Result<Written> {
         let sent = convert::agree(&self.kind.resource, self.namespace, None, body)?;
@@ -90,16 +90,16 @@ impl<K: Keeper> Write<'_, K> {
         let resource = &self.kind.resource;
         if resource.scope == Scope::Namespaced {
             let (namespace, name) = (self.namespace, object.name());
-            self.keeper.ensure_namespace(resource, namespace, name, self.options.dry_run).await?;
+            self.storage.ensure_namespace(resource, namespace, name, self.options.dry_run).await?;
         }
         if self.options.dry_run {
-            let found = self.keeper.get(&self.kind.storage, object.namespace(), object.name()).await?;
+            let found = self.storage.get(&self.kind.stored_as, object.namespace(), object.name()).await?;
             if found.is_some() {
                 return Err(Status::already_exists(resource, object.name()));
             }
             return Ok(Written { code: 201, object: shown(&object, 0), warnings });
         }
-        let object = self.keeper.create(&self.kind.storage, object).await?;
+        let object = self.storage.create(&self.kind.stored_as, object).await?;
         Ok(Written { code: 201, object, warnings })
     }
 
@@ -111,7 +111,7 @@ impl<K: Keeper> Write<'_, K> {
             let Some(old) = self.old(name).await? else {
                 if self.part == Part::Object
                     && unconditional
-                    && prepare::creates_on_update(&self.kind.storage)
+                    && prepare::creates_on_update(&self.kind.stored_as)
                 {
                     return self.create(Value::Object(sent.into_fields())).await;
                 }
@@ -207,7 +207,7 @@ impl<K: Keeper> Write<'_, K> {
 
     /// The object as it is now.
     async fn old(&self, name: &str) -> Result<Option<Old>> {
-        let Some(stored) = self.keeper.get(&self.kind.storage, self.namespace, name).await? else {
+        let Some(stored) = self.storage.get(&self.kind.stored_as, self.namespace, name).await? else {
             return Ok(None);
         };
         let object = parse(&stored)?;
@@ -224,13 +224,13 @@ impl<K: Keeper> Write<'_, K> {
         if self.options.dry_run {
             return Ok(Written { code, object: shown(&object, old.stored.version), warnings });
         }
-        let (storage, expected) = (&self.kind.storage, old.stored.version);
+        let (storage, expected) = (&self.kind.stored_as, old.stored.version);
         let object = match self.part {
-            Part::Status => self.keeper.update_status(storage, object, &old.stored).await?,
+            Part::Status => self.storage.update_status(storage, object, &old.stored).await?,
             Part::Object if prepare::is_finished(&object) => {
-                self.keeper.remove(storage, object.namespace(), object.name(), expected).await?
+                self.storage.remove(storage, object.namespace(), object.name(), expected).await?
             }
-            Part::Object => self.keeper.update(storage, object, expected).await?,
+            Part::Object => self.storage.update(storage, object, expected).await?,
         };
         Ok(Written { code, object, warnings })
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::mqtt::{Problem, probe};
-use super::{Check, Finding, Look, Patient};
+use super::{Check, Examined, Finding, Look};
 use crate::config::LinkType;
 use crate::link::{Cause, LinkEvent, LinkHandle, Topics};
 
@@ -18,10 +18,10 @@ pub(super) const CHECK: Check = Check {
     title: "Access rules",
     needs: &["configuration", "name-resolution", "tcp", "tls", "mqtt"],
     limit: Duration::from_secs(10),
-    look: Look::Wire(|patient| {
+    look: Look::Wire(|examined| {
         Box::pin(async move {
-            let finding = look(&patient).await;
-            (patient, finding)
+            let finding = look(&examined).await;
+            (examined, finding)
         })
     }),
 };
@@ -35,22 +35,22 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const RULES: &str =
     "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
 
-async fn look(patient: &Patient) -> Finding {
-    if patient.config().link_type == LinkType::KubeEdge {
+async fn look(examined: &Examined) -> Finding {
+    if examined.config().link_type == LinkType::KubeEdge {
         return Finding::skipped("the link is kubeedge");
     }
-    if patient.agent_runs {
+    if examined.agent_runs_now() {
         return Finding::skipped(
             "the agent runs: a second connection would throw it out; stop it to have this checked",
         );
     }
-    let config = patient.config();
+    let config = examined.config();
     let Ok(topics) = Topics::new(&config.link.prefix) else {
         return Finding::skipped("link.prefix makes no topics");
     };
     let foreign = topics.down(OTHER);
     let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(OTHER)];
-    match probe(patient, subscriptions).await {
+    match probe(examined, subscriptions).await {
         Err(Problem::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
             Finding::ok("the own topic is granted, that of another node refused")
         }
@@ -120,8 +120,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_running_agent_is_left_alone() {
-        let mut patient = Bed::new("").patient();
-        patient.agent_runs = true;
-        assert!(matches!(look(&patient).await, Finding::Skipped(why) if why.contains("throw it out")));
+        let mut examined = Bed::new("").examined();
+        examined.agent_runs = true;
+        assert!(matches!(look(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Check, Finding, Look, ONE, Patient, lasting};
+use super::{Check, Examined, Finding, Look, ONE, lasting};
 use crate::join::files::{IDENTITY_FILE, Stored};
 use crate::join::renewal::{Schedule, Validity};
 use crate::tls::{Certificate, Clock};
@@ -18,10 +18,10 @@ pub(super) const CHECK: Check = Check {
 /// The last moment at which renewals are planned, in parts of the lifetime.
 const LATEST: f64 = 0.999;
 
-fn look(patient: &mut Patient) -> Finding {
-    let config = patient.config();
+fn look(examined: &mut Examined) -> Finding {
+    let config = examined.config();
     let again = "join again with a new token: 'edgesync join --force'";
-    match (patient.identity(), config.peer().tls) {
+    match (examined.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
             "this node has no certificate: the broker must let it in by password",
@@ -29,7 +29,7 @@ fn look(patient: &mut Patient) -> Finding {
         ),
         (Some(Err(problem)), _) => Finding::failed(problem, again),
         (Some(Ok(stored)), _) => {
-            judge(&stored, &config.node.name, config.identity.cloud.is_some(), &patient.clock())
+            judge(&stored, &config.node.name, config.identity.cloud.is_some(), &examined.clock())
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Check, Finding, Look, ONE, Patient};
+use super::{Check, Examined, Finding, Look, ONE};
 use crate::tls::Clock;
 
 pub(super) const CHECK: Check =
@@ -11,8 +11,8 @@ pub(super) const CHECK: Check =
 /// Where systemd-timesyncd notes that it has set the clock.
 const TIMESYNC: &str = "/run/systemd/timesync";
 
-fn look(patient: &mut Patient) -> Finding {
-    judge(&patient.clock(), Path::new(TIMESYNC))
+fn look(examined: &mut Examined) -> Finding {
+    judge(&examined.clock(), Path::new(TIMESYNC))
 }
 
 fn judge(clock: &Clock, timesync: &Path) -> Finding {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Check, Finding, Look, ONE, Patient};
+use super::{Check, Examined, Finding, Look, ONE};
 
 pub(super) const CHECK: Check = Check {
     id: "cloud",
@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-fn look(patient: &mut Patient) -> Finding {
-    match &patient.status {
+fn look(examined: &mut Examined) -> Finding {
+    match &examined.status {
         Some(status) => judge(status),
         None => Finding::skipped("only an agent that runs can ask it"),
     }

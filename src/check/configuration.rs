@@ -1,6 +1,6 @@
 //! The configuration file can be read and makes sense.
 
-use super::{Check, Finding, Look, ONE, Patient};
+use super::{Check, Examined, Finding, Look, ONE};
 use crate::config::edge::Config;
 use crate::config::{self, ConfigErrors, Place, Problem};
 
@@ -10,13 +10,13 @@ pub(super) const CHECK: Check =
 /// Problems that are shown; `check-config` shows all.
 const SHOWN: usize = 3;
 
-fn look(patient: &mut Patient) -> Finding {
-    let path = patient.config_path.display().to_string();
-    let loaded = match config::load::<Config>(&patient.config_path) {
+fn look(examined: &mut Examined) -> Finding {
+    let path = examined.config_path.display().to_string();
+    let loaded = match config::load::<Config>(&examined.config_path) {
         Ok(loaded) => loaded,
         Err(errors) => return wrong(&errors),
     };
-    patient.config = Some(loaded.config);
+    examined.config = Some(loaded.config);
     if loaded.warnings.is_empty() {
         return Finding::ok(path);
     }
@@ -52,21 +52,21 @@ mod tests {
     #[test]
     fn a_file_that_is_right_is_ok_and_its_content_is_known_from_then_on() {
         let bed = Bed::new("");
-        let mut patient = Patient::new(&bed.config_path());
-        ok(look(&mut patient), "edgesync.toml");
-        assert_eq!(patient.config.unwrap().node.name, "gw-1");
+        let mut examined = Examined::new(&bed.config_path());
+        ok(look(&mut examined), "edgesync.toml");
+        assert_eq!(examined.config.unwrap().node.name, "gw-1");
     }
 
     #[test]
     fn a_missing_file_a_wrong_value_and_an_unknown_key_are_told_with_their_place() {
         let bed = Bed::new("");
-        let mut patient = Patient::new(&bed.path("none.toml"));
-        failed(look(&mut patient), "cannot be read", "edgesync join");
+        let mut examined = Examined::new(&bed.path("none.toml"));
+        failed(look(&mut examined), "cannot be read", "edgesync join");
         bed.configure("[link]\nkeepalive = 20\n");
-        let mut patient = Patient::new(&bed.config_path());
-        failed(look(&mut patient), "link.keepalive: must be", "check-config");
-        assert!(patient.config.is_none());
+        let mut examined = Examined::new(&bed.config_path());
+        failed(look(&mut examined), "link.keepalive: must be", "check-config");
+        assert!(examined.config.is_none());
         bed.configure("[link]\nkeepalife = \"20s\"\n");
-        failed(look(&mut Patient::new(&bed.config_path())), "keepalife", "check-config");
+        failed(look(&mut Examined::new(&bed.config_path())), "keepalife", "check-config");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Check, Finding, Look, Patient, chain};
+use super::{Check, Examined, Finding, Look, chain};
 use crate::store::edge::inspect;
 
 /// How long rows are read: all of a small database, as many as there is time for of a large one.
@@ -16,15 +16,15 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-fn look(patient: &mut Patient) -> Finding {
-    let path = patient.config().store.path;
+fn look(examined: &mut Examined) -> Finding {
+    let path = examined.config().store.path;
     if matches!(path.try_exists(), Ok(false)) {
         return Finding::skipped("there is no database yet");
     }
     if inspect::schema(&path).is_ok_and(|schema| schema.found < schema.known) {
         return Finding::skipped("its schema is older than this program's: the agent has to start first");
     }
-    let next = match patient.agent_runs {
+    let next = match examined.agent_runs {
         true => "edgesync verify --online, which has the agent mend it and ask the cloud for what is lost",
         false => "edgesync repair",
     };
@@ -32,12 +32,12 @@ fn look(patient: &mut Patient) -> Finding {
     match inspect::inspect(&path, || Instant::now() < until) {
         Ok(Some(found)) if found.is_sound() => {
             let (rows, revision) = (found.rows, found.totals.revision);
-            patient.sealed = Some(found.sealed);
+            examined.sealed = Some(found.sealed);
             Finding::ok(format!("{rows} objects, revision {revision}: checksums, count and digest fit"))
         }
         Ok(Some(found)) => {
             let problems = found.problems().join("; ");
-            patient.sealed = Some(found.sealed);
+            examined.sealed = Some(found.sealed);
             Finding::failed(problems, next)
         }
         Ok(None) => Finding::warning(
@@ -56,14 +56,14 @@ mod tests {
     #[tokio::test]
     async fn a_flipped_bit_is_found_and_repair_recommended() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        let path = patient.config().store.path;
-        assert!(matches!(look(&mut patient), Finding::Skipped(_)));
+        let mut examined = bed.examined();
+        let path = examined.config().store.path;
+        assert!(matches!(look(&mut examined), Finding::Skipped(_)));
         let store = bed.filled_store(20).await;
-        ok(look(&mut patient), "20 objects");
+        ok(look(&mut examined), "20 objects");
         store.close().await;
-        ok(look(&mut patient), "20 objects");
+        ok(look(&mut examined), "20 objects");
         flip_in(&path, b"marker-7");
-        failed(look(&mut patient), "the checksum of 1 object does not hold", "edgesync repair");
+        failed(look(&mut examined), "the checksum of 1 object does not hold", "edgesync repair");
     }
 }

@@ -1,6 +1,6 @@
 //! The database is one that this program can open.
 
-use super::{Check, Finding, Look, ONE, Patient, chain};
+use super::{Check, Examined, Finding, Look, ONE, chain};
 use crate::store::StoreError;
 use crate::store::edge::inspect::{self, Schema};
 
@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-fn look(patient: &mut Patient) -> Finding {
-    let path = patient.config().store.path;
+fn look(examined: &mut Examined) -> Finding {
+    let path = examined.config().store.path;
     let shown = path.display();
     if matches!(path.try_exists(), Ok(false)) {
         return Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"));
@@ -57,14 +57,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_database_of_the_agent_is_told_from_a_damaged_one() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        assert!(matches!(look(&mut patient), Finding::Skipped(why) if why.contains("does not exist yet")));
+        let mut examined = bed.examined();
+        assert!(matches!(look(&mut examined), Finding::Skipped(why) if why.contains("does not exist yet")));
         bed.store().await.close().await;
-        ok(look(&mut patient), "schema version");
-        let path = patient.config().store.path;
+        ok(look(&mut examined), "schema version");
+        let path = examined.config().store.path;
         std::fs::write(&path, vec![0xff; 8192]).unwrap();
-        failed(look(&mut patient), "damaged", "repair");
+        failed(look(&mut examined), "damaged", "repair");
         std::fs::write(&path, "").unwrap();
-        failed(look(&mut patient), "another program", "store.path");
+        failed(look(&mut examined), "another program", "store.path");
     }
 }

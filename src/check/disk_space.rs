@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Check, Finding, Look, ONE, Patient, directory_of, size};
+use super::{Check, Examined, Finding, Look, ONE, directory_of, size};
 use crate::store::edge::inspect;
 
 pub(super) const CHECK: Check = Check {
@@ -16,8 +16,8 @@ pub(super) const CHECK: Check = Check {
 /// With less room than this the next commits fail, in bytes.
 const LEAST: u64 = 8 << 20;
 
-fn look(patient: &mut Patient) -> Finding {
-    let store = patient.config().store;
+fn look(examined: &mut Examined) -> Finding {
+    let store = examined.config().store;
     let directory = existing(directory_of(&store.path));
     let found = match rustix::fs::statvfs(directory) {
         Ok(found) => found,
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_directory_that_does_not_exist_yet_stands_for_the_one_above() {
         let bed = Bed::new("[store]\nmax_size = \"16MiB\"\n");
-        let finding = look(&mut bed.patient());
+        let finding = look(&mut bed.examined());
         let Finding::Ok(seen) = finding else { panic!("{finding:?}") };
         assert!(
             seen.contains(&format!("free in {}", bed.path("").display()).trim_end_matches('/').to_owned()),

@@ -1,6 +1,6 @@
 //! The database lies on a file system that keeps it.
 
-use super::{Check, Finding, Look, ONE, Patient, directory_of, disk_space};
+use super::{Check, Examined, Finding, Look, ONE, directory_of, disk_space};
 
 pub(super) const CHECK: Check = Check {
     id: "disk-type",
@@ -44,8 +44,8 @@ const KNOWN: [(u64, &str, Kind); 17] = [
     (0x2fc1_2fc1, "ZFS", Kind::Disk),
 ];
 
-fn look(patient: &mut Patient) -> Finding {
-    let config = patient.config();
+fn look(examined: &mut Examined) -> Finding {
+    let config = examined.config();
     let directory = disk_space::existing(directory_of(&config.store.path));
     let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
         return Finding::skipped(format!("the file system of {} cannot be looked at", directory.display()));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_file_system_of_a_real_directory_is_told() {
-        let finding = look(&mut Bed::new("").patient());
+        let finding = look(&mut Bed::new("").examined());
         assert!(!matches!(finding, Finding::Skipped(_) | Finding::Failed { .. }), "{finding:?}");
         let proc = rustix::fs::statfs("/proc").unwrap();
         assert_eq!((proc.f_type as u64) & 0xffff_ffff, 0x9fa0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Check, Finding, Look, Patient, chain};
+use super::{Check, Examined, Finding, Look, chain};
 use crate::VERSION;
 use crate::api::{Address, Client, ClientError};
 use crate::store::edge::inspect;
@@ -15,10 +15,10 @@ pub(super) const CHECK: Check = Check {
     title: "Local API",
     needs: &["configuration"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|mut patient| {
+    look: Look::Wire(|mut examined| {
         Box::pin(async move {
-            let finding = look(&mut patient).await;
-            (patient, finding)
+            let finding = look(&mut examined).await;
+            (examined, finding)
         })
     }),
 };
@@ -26,25 +26,25 @@ pub(super) const CHECK: Check = Check {
 /// Where the agent says how it is.
 pub(super) const STATUS: &str = "/edgesync/v1/status";
 
-async fn look(patient: &mut Patient) -> Finding {
-    let config = patient.config();
+async fn look(examined: &mut Examined) -> Finding {
+    let config = examined.config();
     let shown = config.api.socket.display().to_string();
     // Whoever cannot look at the lock is told so by the check of permissions.
-    patient.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
+    examined.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
     let client = Client::new(Address::Unix(config.api.socket));
     match client.get::<Value>(STATUS).await {
         Ok(status) => {
-            patient.agent_runs = true;
+            examined.agent_runs = true;
             let finding = answered(&status, &config.node.name, &shown);
-            patient.status = Some(status);
+            examined.status = Some(status);
             finding
         }
         Err(ClientError::Connect { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            patient.agent_runs = true;
+            examined.agent_runs = true;
             let next = "run the check as root, or as a member of the socket's group";
             Finding::failed(format!("{shown} may not be used: {source}"), next)
         }
-        Err(error) if patient.agent_runs => {
+        Err(error) if examined.agent_runs => {
             let seen =
                 format!("a process has the database open, but {shown} does not answer: {}", chain(&error));
             Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
@@ -88,18 +88,18 @@ mod tests {
     #[tokio::test]
     async fn without_an_agent_its_start_is_recommended() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        warned(look(&mut patient).await, "the agent does not run", "systemctl start");
-        assert!(!patient.agent_runs);
+        let mut examined = bed.examined();
+        warned(look(&mut examined).await, "the agent does not run", "systemctl start");
+        assert!(!examined.agent_runs);
     }
 
     #[tokio::test]
     async fn a_database_that_is_open_without_an_answer_at_the_socket_fails() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
+        let mut examined = bed.examined();
         let store = bed.store().await;
-        failed(look(&mut patient).await, "does not answer", "journalctl");
-        assert!(patient.agent_runs);
+        failed(look(&mut examined).await, "does not answer", "journalctl");
+        assert!(examined.agent_runs);
         store.close().await;
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Check, Finding, Look, Patient};
+use super::{Check, Examined, Finding, Look};
 use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
@@ -18,10 +18,10 @@ pub(super) const CHECK: Check = Check {
     title: "MQTT",
     needs: &["configuration", "name-resolution", "tcp", "tls"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|patient| {
+    look: Look::Wire(|examined| {
         Box::pin(async move {
-            let finding = look(&patient).await;
-            (patient, finding)
+            let finding = look(&examined).await;
+            (examined, finding)
         })
     }),
 };
@@ -31,22 +31,22 @@ const CONNECT: Duration = Duration::from_secs(6);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-async fn look(patient: &Patient) -> Finding {
-    if patient.config().link_type == LinkType::KubeEdge {
+async fn look(examined: &Examined) -> Finding {
+    if examined.config().link_type == LinkType::KubeEdge {
         return Finding::skipped("the link is kubeedge");
     }
-    if let Some(status) = &patient.status {
+    if let Some(status) = &examined.status {
         return of_agent(status);
     }
-    if patient.agent_runs {
+    if examined.agent_runs_now() {
         return Finding::skipped("the agent runs: a second connection would throw it out");
     }
-    match probe(patient, |topics, node| vec![topics.down(node), topics.cloud()]).await {
+    match probe(examined, |topics, node| vec![topics.down(node), topics.cloud()]).await {
         Ok((link, _)) => {
             link.shutdown(Vec::new(), FAREWELL).await;
             Finding::ok(format!(
                 "{} lets this node in and grants its subscriptions",
-                patient.config().link.broker
+                examined.config().link.broker
             ))
         }
         Err(problem) => problem.finding(),
@@ -111,11 +111,11 @@ impl Problem {
 
 /// Connects as the agent would, without announcing the node's presence.
 pub(super) async fn probe(
-    patient: &Patient,
+    examined: &Examined,
     subscriptions: impl FnOnce(&Topics, &str) -> Vec<String>,
 ) -> Result<(LinkHandle, mpsc::Receiver<LinkEvent>), Problem> {
-    let config = patient.config();
-    let mut options = options(patient, &config)?;
+    let config = examined.config();
+    let mut options = options(examined, &config)?;
     let topics = Topics::new(&config.link.prefix).map_err(|error| Problem::Options(error.to_string()))?;
     options.subscriptions = subscriptions(&topics, &config.node.name);
     options.connect_timeout = CONNECT;
@@ -127,11 +127,11 @@ pub(super) async fn probe(
     }
 }
 
-fn options(patient: &Patient, config: &Config) -> Result<LinkOptions, Problem> {
+fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, Problem> {
     let mut options =
         configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
     options.username.get_or_insert_with(|| config.node.name.clone());
-    options.tls = patient.tls().transpose().map_err(Problem::Options)?;
+    options.tls = examined.tls().transpose().map_err(Problem::Options)?;
     Ok(options)
 }
 
@@ -150,33 +150,44 @@ async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Caus
 mod tests {
     use super::*;
     use crate::check::tests::{Bed, failed, ok};
+    use crate::store::edge::{EdgeOptions, EdgeStore};
     use serde_json::json;
 
     #[tokio::test]
     async fn an_agent_that_runs_is_asked_and_not_disturbed() {
-        let mut patient = Bed::new("").patient();
-        patient.agent_runs = true;
-        assert!(matches!(look(&patient).await, Finding::Skipped(_)));
+        let mut examined = Bed::new("").examined();
+        examined.agent_runs = true;
+        assert!(matches!(look(&examined).await, Finding::Skipped(_)));
         let link = |state: &str| json!({ "link": { "state": state, "broker": "mqtt://b:1883", "cause": "no route" } });
-        patient.status = Some(link("connected"));
-        ok(look(&patient).await, "the agent is connected to mqtt://b:1883");
-        patient.status = Some(link("disconnected"));
-        failed(look(&patient).await, "no route", "check again");
+        examined.status = Some(link("connected"));
+        ok(look(&examined).await, "the agent is connected to mqtt://b:1883");
+        examined.status = Some(link("disconnected"));
+        failed(look(&examined).await, "no route", "check again");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_was_started_meanwhile_is_not_thrown_out() {
+        let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
+        let path = bed.path("state/edgesync.db");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let store = EdgeStore::open(&path, EdgeOptions::default()).unwrap();
+        assert!(matches!(look(&bed.examined()).await, Finding::Skipped(why) if why.contains("throw it out")));
+        store.close().await;
     }
 
     #[tokio::test]
     async fn a_kubeedge_link_has_no_broker() {
         let bed = Bed::new("[link]\ntype = \"kubeedge\"\n[kubeedge]\nurl = \"ws://127.0.0.1:1\"\n");
-        assert_eq!(look(&bed.patient()).await, Finding::skipped("the link is kubeedge"));
+        assert_eq!(look(&bed.examined()).await, Finding::skipped("the link is kubeedge"));
     }
 
     #[tokio::test]
     async fn a_port_that_nobody_listens_at_and_a_missing_password_are_told() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let broker = format!("[link]\nbroker = \"mqtt://{closed}\"\n");
-        failed(look(&Bed::new(&broker).patient()).await, "nothing listens at", "broker's log");
+        failed(look(&Bed::new(&broker).examined()).await, "nothing listens at", "broker's log");
         let bed = Bed::new(&format!("{broker}username = \"x\"\npassword_file = \"/nowhere/p\"\n"));
-        failed(look(&bed.patient()).await, "/nowhere/p", "[link]");
+        failed(look(&bed.examined()).await, "/nowhere/p", "[link]");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Check, Finding, Look, ONE, Patient, directory_of, systemd_unit};
+use super::{Check, Examined, Finding, Look, ONE, directory_of, systemd_unit};
 use crate::config::edge::Config;
 use crate::join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
 use crate::store::engine::wal_path;
@@ -33,11 +33,11 @@ struct Wrongs {
     warnings: Vec<(String, String)>,
 }
 
-fn look(patient: &mut Patient) -> Finding {
-    let config = patient.config();
+fn look(examined: &mut Examined) -> Finding {
+    let config = examined.config();
     let user = user(&config);
     let mut wrongs = Wrongs::default();
-    let seen = wrongs.look_at(&patient.config_path, &config, &user);
+    let seen = wrongs.look_at(&examined.config_path, &config, &user);
     wrongs.finding(seen, &user)
 }
 
@@ -213,32 +213,32 @@ mod tests {
     #[test]
     fn a_key_that_others_can_read_fails_and_a_database_for_the_group_is_a_warning() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        let config = patient.config();
+        let mut examined = bed.examined();
+        let config = examined.config();
         fs::create_dir_all(directory_of(&config.store.path)).unwrap();
         for path in [&config.store.path, &config.seal.key_file] {
             fs::write(path, "").unwrap();
             set_mode(path, 0o600);
         }
-        ok(look(&mut patient), "3 files");
+        ok(look(&mut examined), "3 files");
         set_mode(&config.store.path, 0o640);
-        warned(look(&mut patient), "the group of", "chmod 600");
+        warned(look(&mut examined), "the group of", "chmod 600");
         set_mode(&config.seal.key_file, 0o640);
-        failed(look(&mut patient), "others than its owner can read", "chmod 600");
+        failed(look(&mut examined), "others than its owner can read", "chmod 600");
         set_mode(&config.seal.key_file, 0o600);
         set_mode(&bed.config_path(), 0o666);
-        failed(look(&mut patient), "can write", "chmod go-w");
+        failed(look(&mut examined), "can write", "chmod go-w");
     }
 
     #[test]
     fn a_state_directory_that_is_missing_or_open_to_everybody_is_told() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        let directory = directory_of(&patient.config().store.path).to_owned();
-        warned(look(&mut patient), "does not exist yet", "start the agent");
+        let mut examined = bed.examined();
+        let directory = directory_of(&examined.config().store.path).to_owned();
+        warned(look(&mut examined), "does not exist yet", "start the agent");
         fs::create_dir_all(&directory).unwrap();
         set_mode(&directory, 0o777);
-        failed(look(&mut patient), "everybody can write", "chmod o-w");
+        failed(look(&mut examined), "everybody can write", "chmod o-w");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use super::{Check, Finding, Look, ONE, Patient};
+use super::{Check, Examined, Finding, Look, ONE};
 use crate::store::seal::keys_in;
 
 pub(super) const CHECK: Check = Check {
@@ -17,10 +17,10 @@ pub(super) const CHECK: Check = Check {
 /// The largest file with keys, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-fn look(patient: &mut Patient) -> Finding {
-    let path = patient.config().seal.key_file;
+fn look(examined: &mut Examined) -> Finding {
+    let path = examined.config().seal.key_file;
     let shown = path.display();
-    let bodies: u64 = patient.sealed.iter().flat_map(|keys| keys.values()).sum();
+    let bodies: u64 = examined.sealed.iter().flat_map(|keys| keys.values()).sum();
     let again = "start the agent: it makes a new key, and the cloud sends the Secrets again";
     match fs::metadata(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound && bodies > 0 => {
@@ -36,7 +36,7 @@ fn look(patient: &mut Patient) -> Finding {
             Finding::failed(format!("{shown} is no file with keys"), "set seal.key_file to another place")
         }
         Ok(_) => match fs::read_to_string(&path) {
-            Ok(text) => fitting(&shown.to_string(), &text, patient, again),
+            Ok(text) => fitting(&shown.to_string(), &text, examined, again),
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 Finding::failed(format!("{shown} is damaged: it is no text"), again)
             }
@@ -48,11 +48,11 @@ fn look(patient: &mut Patient) -> Finding {
 }
 
 /// Whether each sealed body has its key in the file.
-fn fitting(shown: &str, text: &str, patient: &Patient, again: &str) -> Finding {
+fn fitting(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding {
     let Some(keys) = keys_in(text) else {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
     };
-    let sealed = patient.sealed.clone().unwrap_or_default();
+    let sealed = examined.sealed.clone().unwrap_or_default();
     let lost: u64 = sealed
         .iter()
         .filter(|(key, _)| keys.iter().all(|(there, _)| there != *key))
@@ -94,25 +94,25 @@ mod tests {
     #[test]
     fn sealed_objects_need_their_key_and_the_key_is_never_shown() {
         let bed = Bed::new("");
-        let mut patient = bed.patient();
-        let path = patient.config().seal.key_file;
-        assert!(matches!(look(&mut patient), Finding::Skipped(_)));
-        patient.sealed = Some([(17, 3)].into());
-        failed(look(&mut patient), "is lost, and 3 objects", "start the agent");
+        let mut examined = bed.examined();
+        let path = examined.config().seal.key_file;
+        assert!(matches!(look(&mut examined), Finding::Skipped(_)));
+        examined.sealed = Some([(17, 3)].into());
+        failed(look(&mut examined), "is lost, and 3 objects", "start the agent");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, file(&["17"])).unwrap();
-        ok(look(&mut patient), "3 sealed objects fit");
+        ok(look(&mut examined), "3 sealed objects fit");
         fs::write(&path, file(&["18"])).unwrap();
         failed(
-            look(&mut patient),
+            look(&mut examined),
             "3 objects are sealed with keys that are not in",
             "put the right key file back",
         );
         fs::write(&path, file(&["17", "18"])).unwrap();
-        warned(look(&mut patient), "a rotation has not ended", "seal rotate");
+        warned(look(&mut examined), "a rotation has not ended", "seal rotate");
         let damaged = file(&["17"]).replace("c2Vj", "c2Vk");
         fs::write(&path, &damaged).unwrap();
-        let finding = look(&mut patient);
+        let finding = look(&mut examined);
         assert!(!format!("{finding:?}").contains("c2V"), "{finding:?}");
         failed(finding, "damaged", "start the agent");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Check, Finding, Look, ONE, Patient};
+use super::{Check, Examined, Finding, Look, ONE};
 
 pub(super) const CHECK: Check =
     Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };
@@ -15,7 +15,7 @@ const BOOTED: &str = "/run/systemd/system";
 /// More restarts than this since the unit was started by hand are worth a look.
 const RESTARTS: u64 = 3;
 
-fn look(_: &mut Patient) -> Finding {
+fn look(_: &mut Examined) -> Finding {
     match show("LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result") {
         Ok(text) => judge(&properties(&text)),
         Err(why) => Finding::skipped(why),

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, Finding, Look, Patient};
+use super::{Check, Examined, Finding, Look};
 
 pub(super) const CHECK: Check = Check {
     id: "tcp",
     title: "TCP",
     needs: &["configuration", "name-resolution"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|patient| {
+    look: Look::Wire(|examined| {
         Box::pin(async move {
-            let finding = look(&patient).await;
-            (patient, finding)
+            let finding = look(&examined).await;
+            (examined, finding)
         })
     }),
 };
@@ -25,10 +25,10 @@ pub(super) const CHECK: Check = Check {
 /// How long one side may take to answer.
 const EACH: Duration = Duration::from_secs(4);
 
-async fn look(patient: &Patient) -> Finding {
-    let config = patient.config();
+async fn look(examined: &Examined) -> Finding {
+    let config = examined.config();
     let peer = config.peer();
-    if let Err(problem) = reach(&patient.addresses).await {
+    if let Err(problem) = reach(&examined.addresses).await {
         return Finding::failed(format!("{peer}: {problem}"), advice(&problem));
     }
     let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} answers")) };
@@ -83,15 +83,15 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let bed = Bed::new(&format!("[link]\nbroker = \"mqtt://{address}\"\n"));
-        let mut patient = bed.patient();
-        patient.addresses = vec![closed, address];
-        ok(look(&patient).await, "answers");
+        let mut examined = bed.examined();
+        examined.addresses = vec![closed, address];
+        ok(look(&examined).await, "answers");
         bed.configure(&format!(
             "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
         ));
-        patient.config = bed.patient().config;
-        warned(look(&patient).await, "where the certificate is renewed", "nothing listens");
-        patient.addresses = vec![closed];
-        failed(look(&patient).await, "refused", "nothing listens");
+        examined.config = bed.examined().config;
+        warned(look(&examined).await, "where the certificate is renewed", "nothing listens");
+        examined.addresses = vec![closed];
+        failed(look(&examined).await, "refused", "nothing listens");
     }
 }

@@ -50,11 +50,11 @@ impl Bed {
         fs::set_permissions(self.config_path(), fs::Permissions::from_mode(0o644)).unwrap();
     }
 
-    /// A patient whose configuration has been read.
-    pub(super) fn patient(&self) -> Patient {
+    /// A examined whose configuration has been read.
+    pub(super) fn examined(&self) -> Examined {
         let text = fs::read_to_string(self.config_path()).unwrap();
         let loaded = crate::config::parse(&self.config_path(), &text, []).unwrap();
-        Patient { config: Some(loaded.config), ..Patient::new(&self.config_path()) }
+        Examined { config: Some(loaded.config), ..Examined::new(&self.config_path()) }
     }
 
     pub(super) async fn store(&self) -> EdgeStore {
@@ -153,14 +153,14 @@ async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
 
 #[tokio::test]
 async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
-    fn hang(patient: Patient) -> Answer {
-        Box::pin(async move { (patient, std::future::pending().await) })
+    fn hang(examined: Examined) -> Answer {
+        Box::pin(async move { (examined, std::future::pending().await) })
     }
     let check = Check { id: "x", title: "X", needs: &[], limit: ONE, look: Look::Wire(hang) };
-    let mut patient = Patient::new(Path::new("/etc/x.toml"));
-    let finding = check.within(Duration::from_millis(1), &mut patient).await;
+    let mut examined = Examined::new(Path::new("/etc/x.toml"));
+    let finding = check.within(Duration::from_millis(1), &mut examined).await;
     failed(finding, "no result within", "hangs");
-    assert_eq!(patient.config_path, Path::new("/etc/x.toml"));
+    assert_eq!(examined.config_path, Path::new("/etc/x.toml"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, Finding, Look, Patient};
+use super::{Check, Examined, Finding, Look};
 use crate::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
@@ -15,10 +15,10 @@ pub(super) const CHECK: Check = Check {
     title: "TLS",
     needs: &["configuration", "name-resolution", "tcp"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|patient| {
+    look: Look::Wire(|examined| {
         Box::pin(async move {
-            let finding = look(&patient).await;
-            (patient, finding)
+            let finding = look(&examined).await;
+            (examined, finding)
         })
     }),
 };
@@ -26,11 +26,11 @@ pub(super) const CHECK: Check = Check {
 /// How long a refusal of the certificate, which comes after the handshake, is waited for.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-async fn look(patient: &Patient) -> Finding {
-    let config = patient.config();
+async fn look(examined: &Examined) -> Finding {
+    let config = examined.config();
     let peer = config.peer();
     let host = peer.host;
-    let client = match patient.tls() {
+    let client = match examined.tls() {
         None if peer.is_local() => {
             return Finding::skipped("the link is without TLS, on this machine");
         }
@@ -46,7 +46,7 @@ async fn look(patient: &Patient) -> Finding {
         }
         Some(Ok(client)) => client,
     };
-    match handshake(&client, host, patient).await {
+    match handshake(&client, host, examined).await {
         Ok(()) => {
             let shown = if client.shows().is_some() { " and takes this node's" } else { "" };
             Finding::ok(format!("{host} has a certificate that is believed{shown}"))
@@ -55,10 +55,14 @@ async fn look(patient: &Patient) -> Finding {
     }
 }
 
-async fn handshake(client: &crate::tls::Client, host: &str, patient: &Patient) -> Result<(), HandshakeError> {
+async fn handshake(
+    client: &crate::tls::Client,
+    host: &str,
+    examined: &Examined,
+) -> Result<(), HandshakeError> {
     let network =
         |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
-    let stream = TcpStream::connect(patient.addresses.as_slice()).await.map_err(network)?;
+    let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
     // With TLS 1.3 the client's certificate is judged only now; who takes it waits for a CONNECT or a request.
     match timeout(REFUSAL, stream.read_u8()).await {
@@ -127,8 +131,8 @@ mod tests {
     #[tokio::test]
     async fn a_link_without_tls_is_a_warning_unless_it_stays_on_this_machine() {
         let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1\"\n");
-        assert!(matches!(look(&bed.patient()).await, Finding::Skipped(_)));
+        assert!(matches!(look(&bed.examined()).await, Finding::Skipped(_)));
         bed.configure("[link]\nbroker = \"mqtt://broker.example\"\n");
-        warned(look(&bed.patient()).await, "without TLS", "edgesync join");
+        warned(look(&bed.examined()).await, "without TLS", "edgesync join");
     }
 }

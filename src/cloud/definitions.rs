@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep_until};
 
 use super::collect::remove;
-use crate::api::{Batch, ChangeType, Keeper, Kind, PAGE_ROWS, PageQuery, Snapshot, Stored};
+use crate::api::{Batch, ChangeType, Kind, PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
 use crate::object::schema;
 use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status};
@@ -85,7 +85,7 @@ pub(super) struct Definitions<K> {
     version: u64,
 }
 
-impl<K: Keeper> Definitions<K> {
+impl<K: Storage> Definitions<K> {
     /// Reads the definitions and has their kinds served.
     ///
     /// # Errors

@@ -30,9 +30,9 @@ use crate::sync::timing::{Now, earlier};
 
 use super::CloudObjects;
 use super::admin::AdminRequest;
+use super::lifecycle::NodeLifecycle;
 use super::node::{Node, NodeMachine, desired};
 use super::pairing::Pairing;
-use super::vitals::Vitals;
 use crate::placement::Placement;
 use numbers::Counts;
 use removal::Removals;
@@ -88,7 +88,7 @@ pub(super) struct Fleet {
     bad_frames: BTreeMap<&'static str, u64>,
     metrics_per_node: bool,
     counts: Counts,
-    vitals: Vitals,
+    lifecycle: NodeLifecycle,
     /// Nodes that have reported themselves.
     registered: HashSet<String>,
     intake: Intake,
@@ -159,7 +159,7 @@ impl Fleet {
             bad_frames: BTreeMap::new(),
             metrics_per_node: config.nodes.metrics_per_node,
             counts: Counts::default(),
-            vitals: Vitals::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
+            lifecycle: NodeLifecycle::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
             registered: known.nodes.into_iter().collect(),
             intake: Intake::default(),
             removals: Removals::new(known.removed),
@@ -208,7 +208,7 @@ impl Fleet {
             self.drain();
             self.write_due();
             let idle = Instant::now() + Duration::from_secs(1);
-            let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.vitals.deadline());
+            let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
             let wake = next.map_or(idle, |at| (self.origin + at).min(idle));
             tokio::select! {
                 request = signals.next() => match request {
@@ -246,7 +246,7 @@ impl Fleet {
         self.managed_fields = !config.sync.strip_managed_fields;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.metrics_per_node = config.nodes.metrics_per_node;
-        self.vitals.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
+        self.lifecycle.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
         self.events.ttl = config.nodes.event_ttl;
         self.pairing.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
         for node in self.nodes.values_mut() {
@@ -315,7 +315,7 @@ impl Fleet {
         for summary in self.placement.desired(name) {
             machine.desire(now, &summary.uid, Some(desired(summary)));
         }
-        machine.set_registered(self.registered.contains(name) && !self.vitals.wants_report(name));
+        machine.set_registered(self.registered.contains(name) && !self.lifecycle.wants_report(name));
         for frame in backlog {
             machine.received(now, frame);
         }
@@ -430,7 +430,7 @@ impl Fleet {
         }
         self.meet(name);
         let now = self.now();
-        let registered = self.registered.contains(name) && !self.vitals.wants_report(name);
+        let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         match &frame {
             Up::Hello(hello) => {
@@ -456,8 +456,11 @@ impl Fleet {
         // Those who asked may have gone.
         match request {
             AdminRequest::Nodes(answer) => {
-                let mut nodes: Vec<(&str, Value)> =
-                    self.nodes.iter().map(|(name, node)| (&**name, node.show(name, &self.vitals))).collect();
+                let mut nodes: Vec<(&str, Value)> = self
+                    .nodes
+                    .iter()
+                    .map(|(name, node)| (&**name, node.show(name, &self.lifecycle)))
+                    .collect();
                 nodes.extend(self.removals.show());
                 nodes.sort_by_key(|(name, _)| *name);
                 let items: Vec<Value> = nodes.into_iter().map(|(_, node)| node).collect();
@@ -469,7 +472,7 @@ impl Fleet {
                 }));
             }
             AdminRequest::Node(name, answer) => {
-                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.vitals));
+                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle));
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::api::{Batch, Change, ChangeType, Cursor, Keeper, Kind, Page, PageQuery, Snapshot, Stored};
+use crate::api::{Batch, Change, ChangeType, Cursor, Kind, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Status, kinds};
 
@@ -174,7 +174,7 @@ impl Snapshot for List {
     }
 }
 
-impl Keeper for Memory {
+impl Storage for Memory {
     type Snapshot = List;
 
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {

@@ -12,7 +12,7 @@ use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
 use crate::sync::timing::Now;
 
-use super::vitals::Vitals;
+use super::lifecycle::NodeLifecycle;
 
 /// Frames of a node that wait while its records are read.
 const MAX_BACKLOG: usize = 256;
@@ -97,9 +97,15 @@ impl Node {
     }
 
     /// The node as the metrics show it.
-    pub(super) fn numbers(&self, name: &str, now: Now, clock: Timestamp, vitals: &Vitals) -> NodeNumbers {
+    pub(super) fn numbers(
+        &self,
+        name: &str,
+        now: Now,
+        clock: Timestamp,
+        lifecycle: &NodeLifecycle,
+    ) -> NodeNumbers {
         let age = |at: Timestamp| clock.duration_since(at).try_into().unwrap_or_default();
-        let (ready, renewed) = vitals.show(name);
+        let (ready, renewed) = lifecycle.show(name);
         let mut numbers = NodeNumbers {
             name: name.to_owned(),
             state: self.state_name(),
@@ -124,8 +130,8 @@ impl Node {
     }
 
     /// The node as JSON.
-    pub(super) fn show(&self, name: &str, vitals: &Vitals) -> Value {
-        let (ready, renewed) = vitals.show(name);
+    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle) -> Value {
+        let (ready, renewed) = lifecycle.show(name);
         let mut shown = json!({
             "name": name,
             "state": self.state_name(),
@@ -165,8 +171,8 @@ impl Node {
     }
 
     /// The node as JSON, with what it refuses and what is held back.
-    pub(super) fn show_all(&self, name: &str, vitals: &Vitals) -> Value {
-        let mut shown = self.show(name, vitals);
+    pub(super) fn show_all(&self, name: &str, lifecycle: &NodeLifecycle) -> Value {
+        let mut shown = self.show(name, lifecycle);
         if let (NodeMachine::Ready(machine), Some(fields)) = (&self.state, shown.as_object_mut()) {
             let refused: Vec<Value> = machine
                 .refused()

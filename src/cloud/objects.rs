@@ -1,6 +1,6 @@
 //! The cloud's store as the keeper of objects behind the API: requests in, statuses out.
 
-mod keeper;
+mod storage;
 mod kinds;
 mod ring;
 #[cfg(test)]

@@ -26,7 +26,7 @@ mod open;
 pub mod pairing;
 mod read;
 mod snapshot;
-mod steward;
+mod state;
 mod stored;
 mod upload;
 mod versions;
@@ -46,7 +46,7 @@ use crate::store::snapshots::Snapshots;
 use crate::store::writer::{Writer, WriterStats};
 use crate::sync::change::Uid;
 use objects::Tx;
-use steward::CloudSteward;
+use state::CloudState;
 
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
@@ -60,7 +60,7 @@ pub use read::{
     Body, Cursor, HistoryPage, HistoryQuery, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page,
 };
 pub use snapshot::{CloudSnapshot, Listed, Scan};
-pub use steward::HistoryLimits;
+pub use state::HistoryLimits;
 pub use stored::Stored;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
 
@@ -70,7 +70,7 @@ const MAX_SHARED_KINDS: usize = 4096;
 /// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last handle.
 #[derive(Clone, Debug)]
 pub struct CloudStore {
-    writer: Writer<CloudSteward>,
+    writer: Writer<CloudState>,
     readers: Readers,
     snapshots: Snapshots,
     shared: Arc<Shared>,
@@ -361,11 +361,11 @@ impl CloudStore {
     ) -> Result<T, CloudError> {
         let clock = self.shared.clock;
         self.writer
-            .run(bytes, move |conn, steward: &mut CloudSteward| {
-                let mark = steward.mark();
-                let result = job(&mut Tx { conn, steward, now: clock() });
+            .run(bytes, move |conn, state: &mut CloudState| {
+                let mark = state.mark();
+                let result = job(&mut Tx { conn, state, now: clock() });
                 if result.is_err() {
-                    steward.reset(&mark);
+                    state.reset(&mark);
                 }
                 result
             })

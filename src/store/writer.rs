@@ -39,7 +39,7 @@ impl Default for WriterLimits {
 
 /// What the owner of a database adds to the writer: state that lives beside the connection, and
 /// decisions about its health. Runs in the writer's thread.
-pub trait Steward: Send + 'static {
+pub trait WriterHooks: Send + 'static {
     /// Called before each group, outside of a transaction. May replace the connection.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ pub trait Steward: Send + 'static {
 #[derive(Debug, Default)]
 pub struct NoSteward;
 
-impl Steward for NoSteward {}
+impl WriterHooks for NoSteward {}
 
 /// The error of a job: its own, or the store's.
 pub trait JobError: From<StoreError> + Send + 'static {
@@ -241,7 +241,7 @@ impl<S> std::fmt::Debug for Writer<S> {
     }
 }
 
-impl<S: Steward> Writer<S> {
+impl<S: WriterHooks> Writer<S> {
     /// Starts the thread that owns the connection.
     ///
     /// # Errors
@@ -367,7 +367,7 @@ struct Owner<S> {
     carried: Option<Command<S>>,
 }
 
-impl<S: Steward> Owner<S> {
+impl<S: WriterHooks> Owner<S> {
     fn run(mut self) {
         let mut patience = self.idle();
         loop {

@@ -21,17 +21,17 @@
 //! Like the machines it is pure: time ([`Moment`]) and randomness come in as arguments, effects are polled.
 
 mod application;
-mod ask;
 #[cfg(test)]
 mod captures;
 mod delivery;
-mod desk;
 mod ending;
 mod lease;
 mod message;
 mod names;
 mod object;
+mod outbound;
 mod output;
+mod queries;
 mod round;
 #[cfg(test)]
 mod simulation;
@@ -55,12 +55,12 @@ pub use types::{
     HeldPage, Moment, RoundReason, Sent,
 };
 
-use ask::Asking;
 use delivery::Delivery;
-use desk::Desk;
 use ending::Endings;
 use lease::{LeaseKeeper, LeaseNews};
 use message::{Incoming, Operation};
+use outbound::Outbound;
+use queries::Queries;
 use round::Rounds;
 use upload::Uploads;
 
@@ -87,7 +87,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Bridge {
     config: BridgeConfig,
-    desk: Desk,
+    outbound: Outbound,
     phase: Phase,
     /// What came before the Welcome, as text.
     early: Vec<Vec<u8>>,
@@ -96,7 +96,7 @@ pub struct Bridge {
     delivery: Delivery,
     lease: LeaseKeeper,
     uploads: Uploads,
-    asking: Asking,
+    asking: Queries,
     rounds: Rounds,
     endings: Endings,
     /// The totals of the machine when it said something last.
@@ -116,14 +116,14 @@ impl Bridge {
     #[must_use]
     pub fn new(config: BridgeConfig) -> Self {
         Self {
-            desk: Desk::default(),
+            outbound: Outbound::default(),
             phase: Phase::Down,
             early: Vec::new(),
             keepalive_at: None,
             delivery: Delivery::default(),
             lease: LeaseKeeper::default(),
             uploads: Uploads::default(),
-            asking: Asking::default(),
+            asking: Queries::default(),
             rounds: Rounds::default(),
             endings: Endings::default(),
             totals: Totals::default(),
@@ -152,7 +152,7 @@ impl Bridge {
 
     /// Rules, limits and times that may change while it runs; the node's name may not. New rules are asked for at once.
     pub fn set_config(&mut self, at: Moment, config: BridgeConfig) {
-        self.desk.at = at;
+        self.outbound.at = at;
         let rules_changed = self.config.fetch != config.fetch || self.config.watch != config.watch;
         self.config = config;
         if rules_changed && matches!(self.phase, Phase::Live) {
@@ -166,7 +166,7 @@ impl Bridge {
     /// The WebSocket is up. `random` seeds the ids of messages.
     pub fn connected(&mut self, at: Moment, random: u64) {
         self.disconnected();
-        self.desk.begin(at, random);
+        self.outbound.begin(at, random);
         self.phase = Phase::Up;
         self.keepalive(at.now);
     }
@@ -179,7 +179,7 @@ impl Bridge {
         self.keepalive_at = None;
         self.pending = 0;
         self.hellos = 0;
-        self.desk.end();
+        self.outbound.end();
         self.delivery.forget();
         self.lease.forget();
         self.uploads.forget();
@@ -189,7 +189,7 @@ impl Bridge {
     }
 
     fn keepalive(&mut self, now: Now) {
-        self.desk.send(&message::keepalive());
+        self.outbound.send(&message::keepalive());
         self.keepalive_at = Some(now + self.config.keepalive);
     }
 
@@ -200,7 +200,7 @@ impl Bridge {
 
     /// A frame of the edge machine. `totals` are those of the machine now.
     pub fn up(&mut self, at: Moment, frame: Up, totals: Totals) {
-        self.desk.at = at;
+        self.outbound.at = at;
         self.totals = totals;
         match frame {
             Up::Hello(hello) => self.hello(hello),
@@ -209,10 +209,10 @@ impl Bridge {
                 // While a round is under way a lost database must not look like a whole one.
                 let marker = self.rounds.proves().then(|| Marker::of(&totals));
                 let owner = self.uploads.node_uid().map(str::to_owned);
-                self.lease.renew(&mut self.desk, &self.config, lease, owner, marker);
+                self.lease.renew(&mut self.outbound, &self.config, lease, owner, marker);
             }
             Up::Upload(upload) => {
-                self.uploads.upload(&mut self.desk, &self.config, upload);
+                self.uploads.upload(&mut self.outbound, &self.config, upload);
             }
             // Nobody asks for it here.
             Up::Inventory(_) => {}
@@ -228,17 +228,17 @@ impl Bridge {
         self.greeted = self.totals;
         if self.hellos >= SILENT_HELLOS {
             self.hellos = 0;
-            self.desk.effects.push_back(BridgeEffect::Reconnect);
+            self.outbound.effects.push_back(BridgeEffect::Reconnect);
         }
         self.delivery.forget();
         self.uploads.forget();
         self.asking.forget();
         self.rounds.pause();
-        self.desk.session = None;
-        self.desk.frames.clear();
-        let until = self.desk.at.now + self.config.answer_timeout;
+        self.outbound.session = None;
+        self.outbound.frames.clear();
+        let until = self.outbound.at.now + self.config.answer_timeout;
         self.phase = Phase::Greeting { hello: Box::new(hello), until };
-        self.lease.ask(&mut self.desk, &self.config);
+        self.lease.ask(&mut self.outbound, &self.config);
     }
 
     /// Welcomes the machine, and takes what came before. Whether the Node is to be registered, and whether the database
@@ -247,10 +247,10 @@ impl Bridge {
         let Phase::Greeting { hello, .. } = &self.phase else { return };
         let hello = (**hello).clone();
         self.told = hello.revision;
-        self.desk.session = Some(hello.session.clone());
+        self.outbound.session = Some(hello.session.clone());
         let register = matches!(lease, Some(LeaseNews::Missing));
         self.pending = 1;
-        self.desk.frames.push_back(Received::Welcome(Welcome {
+        self.outbound.frames.push_back(Received::Welcome(Welcome {
             session: hello.session,
             incarnation: None,
             confirmed: hello.revision,
@@ -284,7 +284,7 @@ impl Bridge {
             LeaseNews::Missing if was_greeting => RoundReason::First,
             // Node and Lease are gone while the session is up: a new Hello asks, and registers.
             LeaseNews::Missing | LeaseNews::Gone => {
-                self.desk.ask_for_hello("the Lease of the node is gone");
+                self.outbound.ask_for_hello("the Lease of the node is gone");
                 return;
             }
             LeaseNews::Renewed => return,
@@ -293,21 +293,21 @@ impl Bridge {
     }
 
     fn begin_round(&mut self, reason: RoundReason) {
-        self.rounds.begin(&mut self.desk, &self.config, &mut self.asking, reason, self.totals.count);
+        self.rounds.begin(&mut self.outbound, &self.config, &mut self.asking, reason, self.totals.count);
     }
 
     /// Goes on with the round as far as it can, and tells the machine what is to be expected.
     fn go_on(&mut self) {
         if matches!(self.phase, Phase::Live) {
-            self.endings.tick(&mut self.desk);
-            self.rounds.advance(&mut self.desk, &self.config, &mut self.delivery, &mut self.asking);
+            self.endings.tick(&mut self.outbound);
+            self.rounds.advance(&mut self.outbound, &self.config, &mut self.delivery, &mut self.asking);
         }
         self.tell_pending();
     }
 
     /// A message has arrived. Whatever is wrong with it is counted, and never stops the session.
     pub fn heard(&mut self, at: Moment, text: &[u8]) {
-        self.desk.at = at;
+        self.outbound.at = at;
         match self.phase {
             Phase::Down => return,
             Phase::Up => self.keep_early(text),
@@ -332,8 +332,10 @@ impl Bridge {
     /// Whether it was the answer to the question for the Lease.
     fn take_lease(&mut self, text: &[u8]) -> bool {
         let Ok(incoming) = message::decode(text) else { return false };
-        let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) else { return false };
-        self.desk.counters.received += 1;
+        let Some(news) = self.lease.answered(&mut self.outbound, &self.config, &incoming) else {
+            return false;
+        };
+        self.outbound.counters.received += 1;
         self.lease_news(&news);
         true
     }
@@ -342,13 +344,13 @@ impl Bridge {
         let incoming = match message::decode(text) {
             Ok(incoming) => incoming,
             Err(problem) => {
-                self.desk.counters.bad += 1;
-                self.desk.notice(BridgeNotice::BadMessage { problem });
+                self.outbound.counters.bad += 1;
+                self.outbound.notice(BridgeNotice::BadMessage { problem });
                 return;
             }
         };
-        self.desk.counters.received += 1;
-        if let Some(news) = self.lease.answered(&mut self.desk, &self.config, &incoming) {
+        self.outbound.counters.received += 1;
+        if let Some(news) = self.lease.answered(&mut self.outbound, &self.config, &incoming) {
             return self.lease_news(&news);
         }
         match incoming.operation {
@@ -357,78 +359,78 @@ impl Bridge {
             }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
-                if self.uploads.answered(&mut self.desk, &self.config, &incoming) {
+                if self.uploads.answered(&mut self.outbound, &self.config, &incoming) {
                     return;
                 }
                 self.rounds.answered(
-                    &mut self.desk,
+                    &mut self.outbound,
                     &self.config,
                     &mut self.delivery,
                     &mut self.asking,
                     &incoming,
                 );
             }
-            Operation::Error => self.desk.counters.errors += 1,
+            Operation::Error => self.outbound.counters.errors += 1,
             // It may hold up the queue of CloudCore, and there is nothing to be done with it.
             Operation::Other => {
-                self.desk.counters.ignored += 1;
-                self.delivery.acknowledge(&mut self.desk, &incoming);
+                self.outbound.counters.ignored += 1;
+                self.delivery.acknowledge(&mut self.outbound, &incoming);
             }
         }
     }
 
     /// An answer: to something of the outbox, to a question, or a late one that nobody waits for any more.
     fn response(&mut self, incoming: &Incoming<'_>) {
-        if self.uploads.answered(&mut self.desk, &self.config, incoming) {
+        if self.uploads.answered(&mut self.outbound, &self.config, incoming) {
             if message::wants_acknowledgement(incoming) {
-                self.delivery.acknowledge(&mut self.desk, incoming);
+                self.delivery.acknowledge(&mut self.outbound, incoming);
             }
             return;
         }
         self.endings.answered(incoming);
-        let was_asked = self.asking.answered(&mut self.desk, &self.config, &mut self.delivery, incoming);
+        let was_asked = self.asking.answered(&mut self.outbound, &self.config, &mut self.delivery, incoming);
         if incoming.is_object() {
             self.object(incoming, was_asked);
             if let Some(change) = self.asking.take_replaced() {
-                self.delivery.apply(&mut self.desk, vec![change], Vec::new());
+                self.delivery.apply(&mut self.outbound, vec![change], Vec::new());
             }
         } else if message::wants_acknowledgement(incoming) {
-            self.delivery.acknowledge(&mut self.desk, incoming);
+            self.delivery.acknowledge(&mut self.outbound, incoming);
         }
     }
 
     /// A message about an object goes to the machine; it is acknowledged when the machine reports its commit.
     fn object(&mut self, incoming: &Incoming<'_>, was_asked: bool) {
         let Some(about) = object::read(incoming, &self.config, &mut self.delivery.kinds) else {
-            self.desk.counters.ignored += 1;
-            return self.delivery.acknowledge(&mut self.desk, incoming);
+            self.outbound.counters.ignored += 1;
+            return self.delivery.acknowledge(&mut self.outbound, incoming);
         };
         match about {
             object::About::Change(change) => {
                 if !self.asking.wants(&self.config, &incoming.source, &change) {
-                    self.desk.counters.unwanted += 1;
-                    return self.delivery.acknowledge(&mut self.desk, incoming);
+                    self.outbound.counters.unwanted += 1;
+                    return self.delivery.acknowledge(&mut self.outbound, incoming);
                 }
                 self.rounds.changed(&change);
                 match &change {
                     Change::Put(put) => {
-                        self.uploads.seen(&mut self.desk, &self.config, put);
+                        self.uploads.seen(&mut self.outbound, &self.config, put);
                         self.endings.seen(&self.config, put);
-                        self.asking.stored(&mut self.desk, &self.config, put);
+                        self.asking.stored(&mut self.outbound, &self.config, put);
                     }
                     Change::Delete(delete) => {
                         self.endings.gone(&delete.uid);
-                        self.asking.deleted(&mut self.desk, &self.config, incoming, &delete.uid);
+                        self.asking.deleted(&mut self.outbound, &self.config, incoming, &delete.uid);
                     }
                 }
-                self.delivery.begin(&mut self.desk, incoming, change, was_asked);
+                self.delivery.begin(&mut self.outbound, incoming, change, was_asked);
             }
-            object::About::Rejected(rejected) => self.delivery.reject(&mut self.desk, incoming, rejected),
+            object::About::Rejected(rejected) => self.delivery.reject(&mut self.outbound, incoming, rejected),
             // Which object is meant nobody can say: it is asked for instead, and nothing is removed.
             object::About::Unclear => {
-                self.desk.counters.unclear += 1;
-                self.asking.unclear(&mut self.desk, &self.config, incoming);
-                self.delivery.acknowledge(&mut self.desk, incoming);
+                self.outbound.counters.unclear += 1;
+                self.asking.unclear(&mut self.outbound, &self.config, incoming);
+                self.delivery.acknowledge(&mut self.outbound, incoming);
             }
         }
     }
@@ -436,16 +438,16 @@ impl Bridge {
     /// The machine reports a commit: what it holds is acknowledged, and confirmed to the machine at once, because nobody
     /// else records it.
     fn reported(&mut self, report: &Report) {
-        if self.desk.session.as_deref() != Some(&report.session) {
+        if self.outbound.session.as_deref() != Some(&report.session) {
             return;
         }
-        let changes = self.delivery.reported(&mut self.desk, report);
-        self.rounds.applied(&mut self.desk, changes);
+        let changes = self.delivery.reported(&mut self.outbound, report);
+        self.rounds.applied(&mut self.outbound, changes);
         self.told = self.told.max(report.to);
         self.pending = self.count_pending();
         let session = report.session.clone();
         let confirm = Confirm { session, revision: report.to, pending: self.pending, held: 0 };
-        self.desk.frames.push_back(Received::Confirm(confirm));
+        self.outbound.frames.push_back(Received::Confirm(confirm));
     }
 
     /// What is still to come, as far as it is known: the machine is in sync when it is nothing.
@@ -455,7 +457,7 @@ impl Bridge {
     }
 
     fn tell_pending(&mut self) {
-        let Some(session) = self.desk.session.clone() else { return };
+        let Some(session) = self.outbound.session.clone() else { return };
         let pending = self.count_pending();
         // One for each object would double the frames; the machine wants to know when it is over.
         if pending == self.pending || (pending > 0 && self.pending > 0) {
@@ -463,42 +465,42 @@ impl Bridge {
         }
         self.pending = pending;
         let confirm = Confirm { session, revision: self.told, pending, held: 0 };
-        self.desk.frames.push_back(Received::Confirm(confirm));
+        self.outbound.frames.push_back(Received::Confirm(confirm));
     }
 
     /// CloudCore has read everything that was sent before this ping.
     pub fn pong(&mut self, at: Moment, number: u64) {
-        self.desk.at = at;
-        self.uploads.pong(&mut self.desk, number);
+        self.outbound.at = at;
+        self.uploads.pong(&mut self.outbound, number);
     }
 
     /// The answer to [`BridgeEffect::ReadHeld`].
     pub fn held_read(&mut self, at: Moment, page: HeldPage) {
-        self.desk.at = at;
+        self.outbound.at = at;
         self.rounds.held_read(page);
         self.go_on();
     }
 
     /// The rows could not be read; the round goes on later.
     pub fn read_failed(&mut self, at: Moment) {
-        self.desk.at = at;
-        self.rounds.read_failed(&self.desk, &self.config);
+        self.outbound.at = at;
+        self.rounds.read_failed(&self.outbound, &self.config);
     }
 
     /// The time of [`Bridge::deadline`] has come.
     pub fn tick(&mut self, at: Moment) {
-        self.desk.at = at;
+        self.outbound.at = at;
         if self.keepalive_at.is_some_and(|due| due <= at.now) {
             self.keepalive(at.now);
         }
         if matches!(self.phase, Phase::Greeting { until, .. } if until <= at.now) && !self.early.is_empty() {
             self.welcome(None);
         }
-        self.lease.tick(&mut self.desk, &self.config);
-        self.uploads.tick(&mut self.desk, &self.config);
-        self.asking.tick(&mut self.desk, &self.config);
+        self.lease.tick(&mut self.outbound, &self.config);
+        self.uploads.tick(&mut self.outbound, &self.config);
+        self.asking.tick(&mut self.outbound, &self.config);
         if matches!(self.phase, Phase::Live) {
-            self.rounds.tick(&mut self.desk, &self.config, &mut self.asking);
+            self.rounds.tick(&mut self.outbound, &self.config, &mut self.asking);
         }
         self.go_on();
     }

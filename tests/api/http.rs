@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use edgesync::api::{
-    Batch, ClientError, Cursor, Keeper, Kind, Limits, Page, PageQuery, SYSTEM_NAMESPACES, Snapshot, Stored,
+    Batch, ClientError, Cursor, Kind, Limits, Page, PageQuery, SYSTEM_NAMESPACES, Snapshot, Storage, Stored,
 };
 use edgesync::object::status::Result;
 use edgesync::object::{Object, Resource, Status, kinds};
@@ -295,7 +295,7 @@ impl ReadOnly {
     }
 }
 
-impl Keeper for ReadOnly {
+impl Storage for ReadOnly {
     type Snapshot = Pages;
 
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {

@@ -1,5 +1,5 @@
 //! The upstream half of the loop: the Lease, the outbox, what the device tells of itself, Events and traffic.
-//! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`facts`]; here it is carried out.
+//! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`node_report`]; here it is carried out.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
-use crate::agent::facts;
 use crate::agent::identity::Membership;
+use crate::agent::node_report;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::node::DISK_PRESSURE;
@@ -251,17 +251,21 @@ impl Driver {
         let health = self.store.health().borrow().clone();
         let store = &upstream.config.store;
         let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
-        let disk =
-            facts::disk_condition(&store.path, upstream.used_bytes, store.max_size, before(DISK_PRESSURE));
-        let budget = facts::traffic_condition(
+        let disk = node_report::disk_condition(
+            &store.path,
+            upstream.used_bytes,
+            store.max_size,
+            before(DISK_PRESSURE),
+        );
+        let budget = node_report::traffic_condition(
             upstream.budget.is_spent(),
             upstream.budget.used(),
             upstream.budget.limit(),
         );
-        let mut conditions = vec![facts::store_condition(&health), disk, budget];
+        let mut conditions = vec![node_report::store_condition(&health), disk, budget];
         if let Some(identity) = self.identity.as_ref().map(Membership::state) {
             let until = identity.certificate.not_after();
-            conditions.push(facts::certificate_condition(identity.validity, until));
+            conditions.push(node_report::certificate_condition(identity.validity, until));
         }
         for condition in &mut conditions {
             let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
@@ -277,7 +281,7 @@ impl Driver {
         if !self.link_state.connected && !asked {
             return;
         }
-        let report = facts::report(&upstream.config, conditions);
+        let report = node_report::report(&upstream.config, conditions);
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);

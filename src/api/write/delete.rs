@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
 use crate::api::SYSTEM_NAMESPACES;
-use crate::api::keeper::{Cursor, Keeper, PAGE_ROWS, PageQuery, RowFilter, Snapshot};
 use crate::api::request::{DeleteQuery, dry_run};
+use crate::api::storage::{Cursor, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
 
@@ -83,7 +83,7 @@ impl DeleteOptions {
         })
     }
 
-    fn check<K: Keeper>(&self, write: &Write<'_, K>, old: &Old) -> Result<()> {
+    fn check<K: Storage>(&self, write: &Write<'_, K>, old: &Old) -> Result<()> {
         let (resource, object) = (&write.kind.resource, &old.object);
         let failed = |what: &str, given: &str, current: &str| {
             let why = format!(
@@ -139,7 +139,7 @@ pub(in crate::api) enum Deleted {
 }
 
 /// Deletes one object.
-pub(in crate::api) async fn delete<K: Keeper>(
+pub(in crate::api) async fn delete<K: Storage>(
     write: &Write<'_, K>,
     name: &str,
     options: &DeleteOptions,
@@ -159,15 +159,15 @@ pub(in crate::api) async fn delete<K: Keeper>(
     }
 }
 
-async fn delete_as_read<K: Keeper>(
+async fn delete_as_read<K: Storage>(
     write: &Write<'_, K>,
     old: &Old,
     options: &DeleteOptions,
 ) -> Result<Deleted> {
-    let storage = &write.kind.storage;
+    let stored_as = &write.kind.stored_as;
     let immortal = SYSTEM_NAMESPACES.contains(&old.object.name());
-    if immortal && storage.group.is_empty() && storage.kind == "Namespace" {
-        return Err(Status::forbidden(storage, old.object.name(), "this namespace may not be deleted"));
+    if immortal && stored_as.group.is_empty() && stored_as.kind == "Namespace" {
+        return Err(Status::forbidden(stored_as, old.object.name(), "this namespace may not be deleted"));
     }
     let written = |object| Written { code: 200, object, warnings: Vec::new() };
     let finalizer = match options.propagation {
@@ -175,7 +175,7 @@ async fn delete_as_read<K: Keeper>(
         Propagation::Foreground => Some("foregroundDeletion"),
         Propagation::Orphan => Some("orphan"),
     };
-    let finalizer = finalizer.filter(|_| write.keeper.collects());
+    let finalizer = finalizer.filter(|_| write.storage.collects());
     let marked = prepare::mark_deleted(write, &old.object, finalizer);
     let held = marked.is_held();
     if options.dry_run || write.options.dry_run {
@@ -184,19 +184,19 @@ async fn delete_as_read<K: Keeper>(
     }
     if !held {
         let (namespace, name) = (old.object.namespace(), old.object.name());
-        let removed = write.keeper.remove(storage, namespace, name, old.stored.version).await?;
+        let removed = write.storage.remove(stored_as, namespace, name, old.stored.version).await?;
         return Ok(Deleted::Gone(written(removed)));
     }
     if marked == old.object {
         return Ok(Deleted::Held(written(old.stored.clone())));
     }
-    let updated = write.keeper.update(storage, marked, old.stored.version).await?;
+    let updated = write.storage.update(stored_as, marked, old.stored.version).await?;
     Ok(Deleted::Held(written(updated)))
 }
 
 /// Deletes every object of a collection that a filter selects, and counts them. One that disappears or changes
 /// meanwhile is no failure.
-pub(in crate::api) async fn collection<K: Keeper>(
+pub(in crate::api) async fn collection<K: Storage>(
     write: &Write<'_, K>,
     filter: Option<RowFilter>,
     options: &DeleteOptions,
@@ -204,7 +204,7 @@ pub(in crate::api) async fn collection<K: Keeper>(
     let mut count = 0;
     let mut after: Option<Cursor> = None;
     // What is created meanwhile is spared, and no snapshot is held while objects are deleted.
-    let until = write.keeper.version(&write.kind.storage);
+    let until = write.storage.version(&write.kind.stored_as);
     loop {
         let query = PageQuery {
             namespace: Some(write.namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
@@ -212,7 +212,7 @@ pub(in crate::api) async fn collection<K: Keeper>(
             limit: PAGE_ROWS,
             filter: filter.clone(),
         };
-        let page = write.keeper.snapshot(&write.kind.storage).await?.page(query).await?;
+        let page = write.storage.snapshot(&write.kind.stored_as).await?.page(query).await?;
         for row in page.items.iter().filter(|row| row.version <= until) {
             let uid = parse(row)?.uid().to_owned();
             let inside = Write { namespace: &row.namespace, ..*write };

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
-use crate::api::keeper::Keeper;
 use crate::api::kind::{Kind, Writable};
 use crate::api::request::FieldValidation;
+use crate::api::storage::Storage;
 use crate::api::{convert, rules};
 use crate::object::schema;
 use crate::object::status::{Cause, Result};
@@ -62,7 +62,7 @@ pub(super) struct Draft {
 }
 
 /// Reads a new object.
-pub(super) fn create<K: Keeper>(write: &Write<'_, K>, mut sent: Object) -> Result<Draft> {
+pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Result<Draft> {
     if !sent.resource_version().is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
@@ -80,25 +80,25 @@ pub(super) fn create<K: Keeper>(write: &Write<'_, K>, mut sent: Object) -> Resul
 }
 
 /// Completes a new object that has its name, and checks it.
-pub(super) fn finish_create<K: Keeper>(write: &Write<'_, K>, draft: &mut Draft) -> Result<()> {
+pub(super) fn finish_create<K: Storage>(write: &Write<'_, K>, draft: &mut Draft) -> Result<()> {
     let object = &mut draft.object;
     give_birth(write, object);
     rules::complete(&write.home.resource, None, object);
     check(write, None, object)?;
     let facts = Facts::of(write);
     apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
-    write.keeper.admit(write.home, None, object)
+    write.storage.admit(write.home, None, object)
 }
 
 /// What a new object gets from the server.
-fn give_birth<K: Keeper>(write: &Write<'_, K>, object: &mut Object) {
+fn give_birth<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
     object.set_metadata("uid", Uuid::new_v4().to_string());
     object.set_metadata("creationTimestamp", timestamp(write));
     object.set_metadata("generation", 1);
 }
 
 /// Works out what becomes of an object that is replaced, as a whole or in a part.
-pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
+pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
     check_preconditions(write, old, &sent)?;
     let warnings = decode(write, &mut sent)?;
     add_defaults(write, &mut sent);
@@ -110,13 +110,13 @@ pub(super) fn update<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Objec
     let facts = Facts::of(write);
     let schema = write.home.schema.as_deref();
     apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
-    write.keeper.admit(write.home, Some(&old.object), &mut object)?;
+    write.storage.admit(write.home, Some(&old.object), &mut object)?;
     let changed = object != old.object;
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
 
 /// Works out what becomes of an object to which a configuration is applied by the server.
-pub(super) fn apply<K: Keeper>(
+pub(super) fn apply<K: Storage>(
     write: &Write<'_, K>,
     old: Option<&Old>,
     mut applied: Object,
@@ -153,7 +153,7 @@ pub(super) fn apply<K: Keeper>(
     if let Some(old) = live {
         count_generation(&mut object, old);
     }
-    write.keeper.admit(write.home, live, &mut object)?;
+    write.storage.admit(write.home, live, &mut object)?;
     let changed = live != Some(&object);
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
@@ -192,7 +192,7 @@ pub(super) fn is_finished(object: &Object) -> bool {
 }
 
 /// The time of the write as metadata has it: RFC 3339 in UTC with whole seconds.
-pub(super) fn timestamp<K: Keeper>(write: &Write<'_, K>) -> String {
+pub(super) fn timestamp<K: Storage>(write: &Write<'_, K>) -> String {
     rfc3339(write.now)
 }
 
@@ -203,11 +203,11 @@ struct Facts {
 }
 
 impl Facts {
-    fn of<K: Keeper>(write: &Write<'_, K>) -> Self {
+    fn of<K: Storage>(write: &Write<'_, K>) -> Self {
         Self { api_version: write.home.resource.api_version(), now: timestamp(write) }
     }
 
-    fn manager<'a, K: Keeper>(&'a self, write: &Write<'a, K>) -> Manager<'a> {
+    fn manager<'a, K: Storage>(&'a self, write: &Write<'a, K>) -> Manager<'a> {
         Manager {
             name: write.manager,
             api_version: &self.api_version,
@@ -218,7 +218,7 @@ impl Facts {
 }
 
 /// Drops fields that the kind does not have, as the client wants it, and refuses values of a wrong type.
-fn decode<K: Keeper>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
+fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
     let Some(schema) = write.kind.schema.as_deref() else { return Ok(Vec::new()) };
     let resource = &write.kind.resource;
     let cannot = |why: String| {
@@ -244,14 +244,14 @@ fn decode<K: Keeper>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Stri
     }
 }
 
-fn add_defaults<K: Keeper>(write: &Write<'_, K>, object: &mut Object) {
+fn add_defaults<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
     if let Some(schema) = write.kind.schema.as_deref() {
         schema::apply_defaults(schema, object.fields_mut());
     }
 }
 
 /// A version or UID in what was sent must be that of what is there.
-fn check_preconditions<K: Keeper>(write: &Write<'_, K>, old: &Old, sent: &Object) -> Result<()> {
+fn check_preconditions<K: Storage>(write: &Write<'_, K>, old: &Old, sent: &Object) -> Result<()> {
     let resource = &write.kind.resource;
     if !sent.uid().is_empty() && sent.uid() != old.object.uid() {
         let why = format!(
@@ -269,7 +269,7 @@ fn check_preconditions<K: Keeper>(write: &Write<'_, K>, old: &Old, sent: &Object
 }
 
 /// What was sent for the part that is written, and what is there for the rest.
-fn select_part<K: Keeper>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Object {
+fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Object {
     let (mut object, status) = match write.part {
         Part::Object if !write.home.status_subresource => return sent,
         Part::Object => {
@@ -310,7 +310,7 @@ fn keep_given(object: &mut Object, old: &Object) {
 
 /// Checks an object that is about to be stored: metadata, schema, rules of its kind. An Event is checked in the form
 /// in which it was sent.
-fn check<K: Keeper>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
+fn check<K: Storage>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
     if write.kind.resource.group == write.home.resource.group {
         return check_as(write.home, write.part, old, object);
     }
@@ -376,7 +376,11 @@ fn desired(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 /// Marks an object as being deleted: `finalizers` are added to those it has.
-pub(super) fn mark_deleted<K: Keeper>(write: &Write<'_, K>, old: &Object, finalizer: Option<&str>) -> Object {
+pub(super) fn mark_deleted<K: Storage>(
+    write: &Write<'_, K>,
+    old: &Object,
+    finalizer: Option<&str>,
+) -> Object {
     let mut object = old.clone();
     if object.deletion_timestamp().is_none() {
         object.set_metadata("deletionTimestamp", timestamp(write));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::graph::{Action, Graph, Owner, Place, Presence, Seen, Uid};
 use super::namespaces::Terminating;
 use super::remove;
-use crate::api::{Batch, ChangeType, Keeper, Namespaces, PAGE_ROWS, PageQuery, Snapshot, Stored};
+use crate::api::{Batch, ChangeType, Namespaces, PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
 use crate::object::objectsync::is_sync_record;
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Scope, Status};
@@ -46,7 +46,7 @@ pub(in crate::cloud) struct Collector<K> {
     pauses: HashMap<Uid, Duration>,
 }
 
-impl<K: Keeper> Collector<K> {
+impl<K: Storage> Collector<K> {
     pub(in crate::cloud) fn new(keeper: Arc<K>, namespaces: Arc<Namespaces>) -> Self {
         let namespace = Arc::clone(namespaces.resource());
         Self {
@@ -121,7 +121,7 @@ impl<K: Keeper> Collector<K> {
             return Ok(());
         }
         let mut wanted: Vec<Arc<Resource>> =
-            self.keeper.kinds().iter().map(|k| Arc::clone(&k.storage)).collect();
+            self.keeper.kinds().iter().map(|k| Arc::clone(&k.stored_as)).collect();
         wanted.retain(|resource| !is_sync_record(resource));
         wanted.sort();
         wanted.dedup_by(|a, b| is_same(a, b));
@@ -316,7 +316,7 @@ impl<K: Keeper> Collector<K> {
             }
             (Scope::Namespaced, namespace) => namespace,
         };
-        let found = self.keeper.get(&kind.storage, namespace, &owner.name).await?;
+        let found = self.keeper.get(&kind.stored_as, namespace, &owner.name).await?;
         let same = |stored: &Stored| {
             serde_json::from_str::<Seen<'_>>(&stored.json).is_ok_and(|seen| seen.metadata.uid == *owner.uid)
         };
@@ -340,7 +340,7 @@ fn is_same(a: &Resource, b: &Resource) -> bool {
 }
 
 /// Does what is planned, unless the object is no longer as it was seen: then the change is on its way here.
-async fn act<K: Keeper>(keeper: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
+async fn act<K: Storage>(keeper: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
     let Place { resource, namespace, name, version } = place;
     let Some(stored) = keeper.get(resource, namespace, name).await? else { return Ok(()) };
     let object = remove::parse(&stored)?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::remove;
-use crate::api::Keeper;
+use crate::api::Storage;
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Scope};
 
@@ -43,7 +43,7 @@ impl Terminating {
     }
 
     /// Empties every namespace that is due, and lets those go in which nothing was found.
-    pub(super) async fn work<K: Keeper>(
+    pub(super) async fn work<K: Storage>(
         &mut self,
         keeper: &Arc<K>,
         namespace: &Arc<Resource>,
@@ -69,7 +69,7 @@ impl Terminating {
 }
 
 /// Deletes what is in a namespace. If nothing was, the namespace goes: tells whether it has.
-async fn empty<K: Keeper>(
+async fn empty<K: Storage>(
     keeper: &Arc<K>,
     namespace: &Arc<Resource>,
     kinds: &[Arc<Resource>],
@@ -89,7 +89,7 @@ async fn empty<K: Keeper>(
 }
 
 /// Takes the finalizer from the spec of a namespace. Without any other, the namespace goes.
-async fn release<K: Keeper>(keeper: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
+async fn release<K: Storage>(keeper: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
     let Some(stored) = keeper.get(resource, "", name).await? else { return Ok(()) };
     let mut object = remove::parse(&stored)?;
     if object.deletion_timestamp().is_none() {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::api::{Keeper, PAGE_ROWS, PageQuery, Snapshot, Stored};
+use crate::api::{PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::{Reason, Result};
 use crate::object::time::rfc3339;
 use crate::object::{Object, Resource, Status};
@@ -38,7 +38,7 @@ pub(super) fn has_finalizer(object: &Object, finalizer: &str) -> bool {
 ///
 /// # Errors
 /// 409 if it has changed, and the keeper's.
-pub(super) async fn delete<K: Keeper>(
+pub(super) async fn delete<K: Storage>(
     keeper: &K,
     resource: &Arc<Resource>,
     stored: &Stored,
@@ -72,7 +72,7 @@ pub(super) async fn delete<K: Keeper>(
     Ok(())
 }
 
-async fn remove<K: Keeper>(keeper: &K, resource: &Arc<Resource>, stored: &Stored) -> Result<()> {
+async fn remove<K: Storage>(keeper: &K, resource: &Arc<Resource>, stored: &Stored) -> Result<()> {
     match keeper.remove(resource, &stored.namespace, &stored.name, stored.version).await {
         Err(status) if !status.is(&Reason::NotFound) => Err(status),
         _ => Ok(()),
@@ -83,7 +83,7 @@ async fn remove<K: Keeper>(keeper: &K, resource: &Arc<Resource>, stored: &Stored
 ///
 /// # Errors
 /// 409 if it is no longer at the version of `stored`, and the keeper's.
-pub(super) async fn put<K: Keeper>(
+pub(super) async fn put<K: Storage>(
     keeper: &K,
     resource: &Arc<Resource>,
     stored: &Stored,
@@ -99,7 +99,7 @@ pub(super) async fn put<K: Keeper>(
 ///
 /// # Errors
 /// 409 if the object has just changed, and the keeper's.
-pub(in crate::cloud) async fn release<K: Keeper>(
+pub(in crate::cloud) async fn release<K: Storage>(
     keeper: &K,
     resource: &Arc<Resource>,
     (namespace, name): (&str, &str),
@@ -125,7 +125,7 @@ pub(in crate::cloud) async fn release<K: Keeper>(
 ///
 /// # Errors
 /// The keeper's; what has been deleted stays so.
-pub(in crate::cloud) async fn sweep<K: Keeper>(
+pub(in crate::cloud) async fn sweep<K: Storage>(
     keeper: &Arc<K>,
     resource: &Arc<Resource>,
     namespace: Option<&str>,
@@ -152,7 +152,7 @@ pub(in crate::cloud) async fn sweep<K: Keeper>(
     }
 }
 
-async fn delete_chunk<K: Keeper>(
+async fn delete_chunk<K: Storage>(
     keeper: &Arc<K>,
     resource: &Arc<Resource>,
     chunk: Vec<Stored>,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::Collector;
-use crate::api::{Keeper, Namespaces, SYSTEM_NAMESPACES};
+use crate::api::{Namespaces, SYSTEM_NAMESPACES, Storage};
 use crate::cloud::memory::{Memory, kind};
 use crate::object::Object;
 

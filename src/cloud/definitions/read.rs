@@ -109,7 +109,7 @@ impl Definition {
 
     /// Under what its objects are kept.
     pub(super) fn kept_as(&self) -> Option<Arc<Resource>> {
-        self.kinds.first().map(|kind| Arc::clone(&kind.storage))
+        self.kinds.first().map(|kind| Arc::clone(&kind.stored_as))
     }
 
     fn resource(&self, spec: &Map<String, Value>, version: &str) -> Arc<Resource> {
@@ -161,7 +161,7 @@ impl Definition {
         let paths = list(version, "selectableFields").map(|field| text(field, "jsonPath"));
         let selectable_fields = paths.map(|path| path.trim_start_matches('.').into()).collect();
         Ok(Kind {
-            storage: Arc::clone(storage),
+            stored_as: Arc::clone(storage),
             schema: Some(Arc::new(schema)),
             status_subresource: map(version, "subresources").contains_key("status"),
             columns: list(version, "additionalPrinterColumns").map(column).collect(),

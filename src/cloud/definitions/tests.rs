@@ -121,7 +121,7 @@ fn a_definition_makes_a_kind_of_every_version_that_is_served() {
     assert_eq!(new.selectable_fields, ["spec.color".into()]);
     assert_eq!((new.columns.len(), old.columns.len()), (1, 0));
     assert_eq!(old.warning.as_deref(), Some("lab.io/v1beta1 Widget is deprecated"));
-    assert_eq!((&old.storage, &*old.storage.version), (&new.storage, "v1"));
+    assert_eq!((&old.stored_as, &*old.stored_as.version), (&new.stored_as, "v1"));
 }
 
 struct Running(tokio::task::JoinHandle<()>);
@@ -214,7 +214,7 @@ async fn a_definition_goes_after_the_objects_of_its_kind() {
     let _running = run(&keeper).await;
     create(&keeper, definition("widgets", "Widget")).await;
     wait_for(&keeper, "widgets.lab.io", "Established").await;
-    let resource = Arc::clone(&keeper.kind("lab.io", "v1", "widgets").unwrap().storage);
+    let resource = Arc::clone(&keeper.kind("lab.io", "v1", "widgets").unwrap().stored_as);
     for (name, finalizers) in [("free", json!([])), ("held", json!(["lab.io/hold"]))] {
         let widget = json!({"metadata": {"name": name, "namespace": "n", "finalizers": finalizers}});
         keeper.create(&resource, object(widget)).await.unwrap();

@@ -128,13 +128,13 @@ impl Fleet {
             }
             CloudEffect::Renew(lease) => {
                 let now = self.now();
-                self.vitals.renewed(now, Timestamp::now(), name, &lease);
+                self.lifecycle.renewed(now, Timestamp::now(), name, &lease);
             }
             CloudEffect::Take { token, upload } => self.take(name, token, upload),
             CloudEffect::Notice(notice) => {
                 if let CloudNotice::Welcomed { .. } = notice {
                     let now = self.now();
-                    self.vitals.welcomed(now, name);
+                    self.lifecycle.welcomed(now, name);
                 }
                 show(name, &notice);
             }

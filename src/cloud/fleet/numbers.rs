@@ -31,7 +31,7 @@ impl Fleet {
         add_counters(&mut numbers.nodes.counters, &self.counts.gone);
         let (now, clock) = (self.now(), Timestamp::now());
         for (name, node) in &self.nodes {
-            let node = node.numbers(name, now, clock, &self.vitals);
+            let node = node.numbers(name, now, clock, &self.lifecycle);
             numbers.nodes.add(&node);
             if self.metrics_per_node {
                 numbers.each.push(node);

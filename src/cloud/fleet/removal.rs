@@ -176,7 +176,7 @@ impl Fleet {
     }
 
     fn delete_if_idle(&mut self, name: &str) {
-        let writing = self.vitals.is_writing(name);
+        let writing = self.lifecycle.is_writing(name);
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         if removed.stage != Stage::Draining || removed.busy > 0 || writing {
             return;
@@ -242,7 +242,7 @@ impl Fleet {
         self.touched.remove(name);
         self.labels.remove(name);
         self.registered.remove(name);
-        self.vitals.forget(name);
+        self.lifecycle.forget(name);
         let deltas = self.placement.remove_node(name);
         self.place(deltas);
         let is_connected = removed.connection.is_some();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fleet, Inbox};
-use crate::api::Keeper as _;
+use crate::api::Storage as _;
 use crate::cloud::CloudObjects;
 use crate::cloud::node::{Node, NodeMachine};
 use crate::cloud::uploads::{self, Place, clip};
@@ -140,7 +140,7 @@ impl Fleet {
         self.intake.bytes -= self.intake.under_way.remove(name).unwrap_or_default();
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
         if let Some(conditions) = report.filter(|_| self.nodes.contains_key(name)) {
-            self.vitals.reported(now, name, conditions);
+            self.lifecycle.reported(now, name, conditions);
             self.registered.insert(name.to_owned());
         }
         let is_registered = report.is_some();
@@ -160,7 +160,7 @@ impl Fleet {
         self.intake.forget(name)
     }
 
-    /// Tells the vitals whether a node is in sync.
+    /// Tells the lifecycle whether a node is in sync.
     pub(super) fn watch_sync(&mut self, name: &str) {
         let now = self.now();
         let Some(Node { state: NodeMachine::Ready(machine), lagging, .. }) = self.nodes.get_mut(name) else {
@@ -175,10 +175,10 @@ impl Fleet {
             return;
         }
         if machine.in_sync() {
-            return self.vitals.in_sync(now, name, true, 0, 0, 0);
+            return self.lifecycle.in_sync(now, name, true, 0, 0, 0);
         }
         let (rejected, held) = (machine.refused().count() as u64, machine.held().count() as u64);
-        self.vitals.in_sync(now, name, false, machine.pending(), rejected, held);
+        self.lifecycle.in_sync(now, name, false, machine.pending(), rejected, held);
     }
 }
 
@@ -243,11 +243,11 @@ impl Fleet {
     /// Begins the writes whose time has come.
     pub(super) fn write_due(&mut self) {
         let now = self.now();
-        let leases = self.vitals.leases_due(now);
+        let leases = self.lifecycle.leases_due(now);
         if !leases.is_empty() {
             let leases = self.of_nodes(leases);
             if leases.is_empty() {
-                self.vitals.leases_written(now, true);
+                self.lifecycle.leases_written(now, true);
             } else {
                 let (store, inbox) = (self.store.clone(), self.inbox.clone());
                 tokio::spawn(async move {
@@ -257,7 +257,7 @@ impl Fleet {
                 });
             }
         }
-        let changes = self.vitals.changes_due(now);
+        let changes = self.lifecycle.changes_due(now);
         if !changes.is_empty() {
             let (store, inbox) = (self.store.clone(), self.inbox.clone());
             tokio::spawn(async move {
@@ -281,7 +281,7 @@ impl Fleet {
             Err(error) => tracing::error!(%error, "Leases could not be written"),
         }
         let now = self.now();
-        self.vitals.leases_written(now, written.is_ok());
+        self.lifecycle.leases_written(now, written.is_ok());
         self.go_on_removing();
     }
 
@@ -290,7 +290,7 @@ impl Fleet {
             tracing::error!(%error, "conditions of Nodes could not be written");
         }
         let now = self.now();
-        self.vitals.changes_written(now, changed.is_ok());
+        self.lifecycle.changes_written(now, changed.is_ok());
         self.go_on_removing();
     }
 
@@ -320,14 +320,14 @@ impl Fleet {
     /// Writes what would be lost with the process: the last renewals, which tell the next start who was alive.
     pub(in crate::cloud) async fn finish(&mut self) {
         let until = tokio::time::Instant::now() + LAST_WRITE;
-        while self.vitals.is_writing_leases() {
+        while self.lifecycle.is_writing_leases() {
             match tokio::time::timeout_at(until, self.arrived.recv()).await {
                 Ok(Some(Inbox::LeasesWritten(written))) => self.leases_written(&written),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        let leases = self.vitals.leases_left();
+        let leases = self.lifecycle.leases_left();
         let leases = self.of_nodes(leases);
         if let Err(error) = self.store.renew_leases(leases).await {
             tracing::error!(%error, "the last Leases could not be written");

@@ -122,7 +122,7 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
     let is_record = objectsync::is_sync_record(&resource);
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
     let kind = Kind {
-        storage: storage(&resource),
+        stored_as: storage(&resource),
         schema: schema(&resource),
         singular: known.singular.to_owned(),
         short_names: texts(known.short),
@@ -181,12 +181,14 @@ mod tests {
             (&["po".into()][..], &["all".into()][..])
         );
         assert!(
-            pods.status_subresource && pods.writable == Writable::Everything && pods.storage == pods.resource
+            pods.status_subresource
+                && pods.writable == Writable::Everything
+                && pods.stored_as == pods.resource
         );
         assert!(!kinds.get("", "v1", "configmaps").unwrap().status_subresource);
         let events = kinds.get("", "v1", "events").unwrap();
-        assert_eq!((&*events.resource.group, &*events.storage.group), ("", "events.k8s.io"));
-        assert_eq!(*events.storage, *kinds.get("events.k8s.io", "v1", "events").unwrap().resource);
+        assert_eq!((&*events.resource.group, &*events.stored_as.group), ("", "events.k8s.io"));
+        assert_eq!(*events.stored_as, *kinds.get("events.k8s.io", "v1", "events").unwrap().resource);
         for missing in ["bindings", "componentstatuses", "widgets"] {
             assert!(kinds.get("", "v1", missing).is_none(), "{missing}");
         }

@@ -74,7 +74,7 @@ impl Tx<'_> {
             object.fields_mut().insert("spec".to_owned(), spec(renewal));
             return self.change(resource, row, object).map(drop);
         };
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
             row.id,
             version,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::CloudError;
 use super::feed::ChangeKind;
 use super::objects::{ObjectRow, RowExtra, Tx, parse};
-use super::steward::Before;
+use super::state::Before;
 use super::stored::Stored;
 use crate::object::objectsync::sync_name;
 use crate::object::time::rfc3339;
@@ -151,7 +151,7 @@ impl Tx<'_> {
     }
 
     fn change_record(&mut self, row: ObjectRow, put: &RecordPut) -> Result<(), CloudError> {
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         let (body, held) = with_version_held(&row.stored, &put.version, version)?;
         let ObjectRow { id, resource_id, stored: old } = row;
         let stored = Stored { version, body, ..old };
@@ -176,7 +176,7 @@ impl Tx<'_> {
         kinds: &mut SyncKinds,
     ) -> Result<(), CloudError> {
         let resource_id = self.sync_kind(&put.object, kinds)?;
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         let uid = uuid::Uuid::new_v4().to_string();
         let mut record = ObjectSync::new(name, &put.object, put.version.as_str());
         record.metadata.uid = uid.as_str().into();

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::CloudError;
 use super::feed::ChangeKind;
-use super::steward::{Before, CloudSteward, Event};
+use super::state::{Before, CloudState, Event};
 use super::stored::Stored;
 use crate::object::objectsync::is_sync_record;
 use crate::object::time::rfc3339;
@@ -38,7 +38,7 @@ pub struct Preconditions {
 /// An open transaction.
 pub(super) struct Tx<'a> {
     pub(super) conn: &'a Connection,
-    pub(super) steward: &'a mut CloudSteward,
+    pub(super) state: &'a mut CloudState,
     pub(super) now: jiff::Timestamp,
 }
 
@@ -138,7 +138,7 @@ impl Tx<'_> {
         if object.generation() == 0 {
             object.set_metadata("generation", 1);
         }
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         let sync = sync.as_ref().map(|(node, uid)| (node.as_str(), uid.as_str()));
@@ -209,7 +209,7 @@ impl Tx<'_> {
         row: ObjectRow,
         mut object: Object,
     ) -> Result<Stored, CloudError> {
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         self.conn
@@ -249,7 +249,7 @@ impl Tx<'_> {
     /// Removes a row and enters the deletion into the history.
     pub(super) fn remove(&mut self, row: &ObjectRow) -> Result<(Stored, Object), CloudError> {
         let mut object = parse(&row.stored)?;
-        let version = self.steward.next_version();
+        let version = self.state.next_version();
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([row.id])?;
@@ -362,13 +362,13 @@ impl Tx<'_> {
         object: Stored,
         before: Before,
     ) -> Result<(), CloudError> {
-        self.steward.enter(self.conn, Event { kind, resource_id, object, before })
+        self.state.enter(self.conn, Event { kind, resource_id, object, before })
     }
 
     fn publish(&mut self, kind: ChangeKind, object: &Object, resource: &Arc<Resource>, stored: &Stored) {
         let version = ResourceVersion::from(stored.version);
         let summary = Summary::of(object, Arc::clone(resource), version).with_size(stored.body.len());
-        self.steward.publish(kind, stored.version, summary);
+        self.state.publish(kind, stored.version, summary);
     }
 
     fn sync_exists(&self, node: &str, uid: &str) -> rusqlite::Result<bool> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rusqlite::Connection;
 use tokio::sync::broadcast;
 
-use super::steward::{CloudSteward, HistoryLimits};
+use super::state::{CloudState, HistoryLimits};
 use super::{CloudStore, OpenError, Shared, versions};
 use crate::store::StoreError;
 use crate::store::engine::{self, EngineOptions, Kind, with_suffix};
@@ -132,7 +132,7 @@ fn start(
     let last_version = Arc::new(AtomicU64::new(0));
     let observer = Arc::new(OnceLock::new());
     let shared = Shared {
-        // The steward holds the only strong one: the feed ends when the writer does.
+        // The state holds the only strong one: the feed ends when the writer does.
         feed: feed.downgrade(),
         observer: Arc::clone(&observer),
         last_version: Arc::clone(&last_version),
@@ -142,8 +142,8 @@ fn start(
         max_object_bytes: options.max_object_bytes,
         clock: options.clock,
     };
-    let steward = CloudSteward::new(opened.counters, feed, observer, last_version, options.history, lock);
-    let writer = Writer::start("cloud-write", conn, steward, options.writer)?;
+    let state = CloudState::new(opened.counters, feed, observer, last_version, options.history, lock);
+    let writer = Writer::start("cloud-write", conn, state, options.writer)?;
     let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "a read found damage"));
     let readers = Readers::start(path, &options.engine, options.readers, &Generation::default(), on_corrupt)?;
     let snapshots = Snapshots::new(path, &options.engine, options.snapshots, readers.clone());

@@ -13,7 +13,7 @@ use crate::object::name::MAX_SUBDOMAIN;
 use crate::object::{NodeReport, Object, ObjectKey, Problems, Resource, Scope};
 use crate::store::StoreError;
 use crate::store::checksum::checksum64;
-use crate::store::writer::Steward;
+use crate::store::writer::WriterHooks;
 use crate::sync::change::Uid;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
 
@@ -178,15 +178,15 @@ impl Tx<'_> {
         effect: &Effect,
         shared: &Shared,
     ) -> Result<Option<(RefusedReason, String)>, CloudError> {
-        let mark = self.steward.mark();
+        let mark = self.state.mark();
         self.conn.prepare_cached("SAVEPOINT effect")?.execute([])?;
         let refusal = match self.apply(node, effect, shared) {
             Ok(()) => None,
             Err(Failure::Store(error)) => return Err(error.into()),
             Err(Failure::Refused(reason, message)) => {
                 self.conn.prepare_cached("ROLLBACK TO effect")?.execute([])?;
-                self.steward.reset(&mark);
-                self.steward.rolled_back(self.conn);
+                self.state.reset(&mark);
+                self.state.rolled_back(self.conn);
                 Some((reason, message))
             }
         };

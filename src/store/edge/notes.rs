@@ -58,7 +58,7 @@ fn fits(key: &str, text: &str) -> bool {
 
 /// Writes the facts that wait.
 #[derive(Debug)]
-pub(super) struct Scribe {
+pub(super) struct NoteWriter {
     /// When they were written last.
     written: Instant,
     /// What is in the transaction that runs.
@@ -76,7 +76,7 @@ pub(super) enum Occasion {
     End,
 }
 
-impl Scribe {
+impl NoteWriter {
     pub(super) fn new() -> Self {
         Self { written: Instant::now(), writing: Vec::new() }
     }
@@ -218,7 +218,7 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)").unwrap();
         let pending = Pending::default();
-        let mut scribe = Scribe::new();
+        let mut scribe = NoteWriter::new();
         lock(&pending).insert("k", "1".into());
         scribe.write(&conn, &pending, Occasion::Commit).unwrap();
         assert!(scribe.writing.is_empty(), "it is too early");
@@ -231,7 +231,7 @@ mod tests {
         scribe.rolled_back();
         scribe.committed(&pending);
         assert!(!lock(&pending).is_empty(), "what was rolled back still waits");
-        Scribe::post(&conn, &pending, "k", "3").unwrap();
+        NoteWriter::post(&conn, &pending, "k", "3").unwrap();
         assert!(lock(&pending).is_empty());
         assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("3"));
     }

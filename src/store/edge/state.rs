@@ -19,7 +19,7 @@ use super::files::{self, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
 use super::new_file::{self, Floor, KIND, recount};
-use super::notes::{Occasion, Pending, Scribe};
+use super::notes::{NoteWriter, Occasion, Pending};
 use super::observer::{Recorder, Versions};
 use super::outbox::{Outbox, OutboxShared};
 use super::rows::Resources;
@@ -31,7 +31,7 @@ use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
 use crate::store::reader::Generation;
-use crate::store::writer::Steward;
+use crate::store::writer::WriterHooks;
 use crate::sync::change::Change;
 use crate::sync::digest::Epoch;
 use crate::sync::replica::{self, Applied, Totals};
@@ -74,7 +74,7 @@ pub(super) struct State {
     /// When Events that are too old were last looked for.
     expired: Instant,
     /// Writes facts that change often.
-    scribe: Scribe,
+    scribe: NoteWriter,
     /// Whether the transaction that runs has more in it than was asked for.
     goes_along: bool,
     /// When such a transaction failed last.
@@ -169,7 +169,7 @@ impl State {
             recorder: Recorder::default(),
             told,
             expired: Instant::now(),
-            scribe: Scribe::new(),
+            scribe: NoteWriter::new(),
             goes_along: false,
             modest_since: None,
             seals,
@@ -460,7 +460,7 @@ impl State {
     }
 }
 
-impl Steward for State {
+impl WriterHooks for State {
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         // A file known to be gone takes nothing that would be reported as kept.
         if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {

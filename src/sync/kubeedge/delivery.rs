@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::desk::Desk;
 use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::object::Kinds;
+use super::outbound::Outbound;
 use crate::sync::change::{Change, RejectReason, Rejected};
 use crate::sync::frame::{Objects, Received, Report};
 
@@ -50,50 +50,50 @@ impl Delivery {
     /// Hands a change to the machine. `is_compared` says that it was asked for.
     pub(super) fn begin(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         incoming: &Incoming<'_>,
         change: Change,
         is_compared: bool,
     ) {
-        self.hand_over(desk, Some(incoming), is_compared, vec![change], Vec::new());
+        self.hand_over(outbound, Some(incoming), is_compared, vec![change], Vec::new());
     }
 
     /// Hands the rejection of a message's object to the machine, which counts and shows it as all others.
-    pub(super) fn reject(&mut self, desk: &mut Desk, incoming: &Incoming<'_>, rejected: Rejected) {
-        self.hand_over(desk, Some(incoming), false, Vec::new(), vec![rejected]);
+    pub(super) fn reject(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>, rejected: Rejected) {
+        self.hand_over(outbound, Some(incoming), false, Vec::new(), vec![rejected]);
     }
 
     /// Hands changes to the machine that no message wants an acknowledgement for: parts of a list, what a round found.
-    pub(super) fn apply(&mut self, desk: &mut Desk, changes: Vec<Change>, rejected: Vec<Rejected>) {
-        self.hand_over(desk, None, true, changes, rejected);
+    pub(super) fn apply(&mut self, outbound: &mut Outbound, changes: Vec<Change>, rejected: Vec<Rejected>) {
+        self.hand_over(outbound, None, true, changes, rejected);
     }
 
     fn hand_over(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         incoming: Option<&Incoming<'_>>,
         is_compared: bool,
         changes: Vec<Change>,
         rejected: Vec<Rejected>,
     ) {
-        let Some(session) = desk.session.clone() else { return };
+        let Some(session) = outbound.session.clone() else { return };
         let message = incoming.and_then(|incoming| incoming.id);
         // It is sent every 5 s until it is acknowledged.
         if message.is_some() && self.pending.values().any(|pending| pending.message == message) {
-            desk.counters.repeated += 1;
+            outbound.counters.repeated += 1;
             return;
         }
         self.next_receipt += 1;
         let answer = incoming.map(message::Answer::to);
         self.pending.insert(self.next_receipt, Pending { message, answer, is_compared });
         let receipt = self.next_receipt;
-        desk.frames.push_back(Received::Objects(Objects { session, changes, rejected, receipt }));
+        outbound.frames.push_back(Received::Objects(Objects { session, changes, rejected, receipt }));
     }
 
     /// The machine has reported a batch. Objects that are wrong themselves are acknowledged, so that they do not hold up
     /// the queue of CloudCore; what finds no room is not: nothing is acknowledged that a later moment could store.
     /// Returns how many rows were changed by what was asked for.
-    pub(super) fn reported(&mut self, desk: &mut Desk, report: &Report) -> u64 {
+    pub(super) fn reported(&mut self, outbound: &mut Outbound, report: &Report) -> u64 {
         let Some(pending) = self.pending.remove(&report.receipt) else { return 0 };
         let changes = if pending.is_compared { report.to.saturating_sub(report.from) } else { 0 };
         let Some(answer) = pending.answer else { return changes };
@@ -101,22 +101,22 @@ impl Delivery {
             matches!(rejected.reason, RejectReason::StoreFull | RejectReason::StoreUnavailable)
         };
         if report.rejected.iter().any(for_want_of_room) {
-            desk.counters.withheld += 1;
+            outbound.counters.withheld += 1;
             return changes;
         }
-        desk.counters.rejected += u64::from(!report.rejected.is_empty());
-        self.send(desk, &answer);
+        outbound.counters.rejected += u64::from(!report.rejected.is_empty());
+        self.send(outbound, &answer);
         changes
     }
 
     /// Acknowledges a message of which nothing is stored.
-    pub(super) fn acknowledge(&mut self, desk: &mut Desk, incoming: &Incoming<'_>) {
-        self.send(desk, &message::Answer::to(incoming));
+    pub(super) fn acknowledge(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) {
+        self.send(outbound, &message::Answer::to(incoming));
     }
 
-    fn send(&mut self, desk: &mut Desk, answer: &message::Answer) {
-        desk.counters.acknowledged += 1;
-        self.acknowledged_at = Some(desk.at.wall);
-        desk.send(&answer.draft());
+    fn send(&mut self, outbound: &mut Outbound, answer: &message::Answer) {
+        outbound.counters.acknowledged += 1;
+        self.acknowledged_at = Some(outbound.at.wall);
+        outbound.send(&answer.draft());
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::desk::Desk;
 use super::message::MessageId;
 use super::message::{self, Incoming};
+use super::outbound::Outbound;
 use super::types::BridgeConfig;
 use crate::object::member;
 use crate::sync::change::{Put, Uid};
@@ -76,12 +76,12 @@ impl Endings {
     }
 
     /// Says what is due.
-    pub(super) fn tick(&mut self, desk: &mut Desk) {
-        let now = desk.at.now;
+    pub(super) fn tick(&mut self, outbound: &mut Outbound) {
+        let now = outbound.at.now;
         for (uid, ending) in self.pods.iter_mut().filter(|(_, ending)| ending.due <= now) {
             let content =
                 serde_json::json!({"gracePeriodSeconds": 0, "preconditions": {"uid": &**uid}}).to_string();
-            ending.asked = Some(desk.send(&message::write("pod", "delete", &*ending.resource, content)));
+            ending.asked = Some(outbound.send(&message::write("pod", "delete", &*ending.resource, content)));
             ending.due = now + AGAIN;
         }
     }

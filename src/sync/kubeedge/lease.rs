@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::desk::Desk;
 use super::message::MessageId;
 use super::message::{self, Incoming};
+use super::outbound::Outbound;
 use super::types::{BridgeConfig, BridgeEffect};
 use crate::object::time::rfc3339_micros;
 use crate::sync::digest::Epoch;
@@ -143,12 +143,12 @@ impl LeaseKeeper {
     }
 
     /// Asks for the Lease.
-    pub(super) fn ask(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+    pub(super) fn ask(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
         // What waits is of an earlier session.
         self.waiting = None;
         self.attempts = 0;
-        self.heard = desk.counters.received;
-        self.run(desk, config, Step::Ask);
+        self.heard = outbound.counters.received;
+        self.run(outbound, config, Step::Ask);
     }
 
     /// Whether it is known that there is one, or none.
@@ -161,24 +161,24 @@ impl LeaseKeeper {
     /// stays as it is.
     pub(super) fn renew(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         lease: Lease,
         owner: Option<String>,
         marker: Option<Marker>,
     ) {
         self.waiting = Some(Renewal { lease, owner, marker });
-        self.write_waiting(desk, config);
+        self.write_waiting(outbound, config);
     }
 
     /// Writes the renewal that waits, unless something is under way or due.
-    fn write_waiting(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+    fn write_waiting(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
         if self.waiting.is_some() && self.flight.is_none() && self.due.is_none() {
-            self.run(desk, config, Step::Write);
+            self.run(outbound, config, Step::Write);
         }
     }
 
-    fn run(&mut self, desk: &mut Desk, config: &BridgeConfig, step: Step) {
+    fn run(&mut self, outbound: &mut Outbound, config: &BridgeConfig, step: Step) {
         self.due = None;
         let step = if step == Step::Write && !self.is_known() { Step::Ask } else { step };
         let resource = format!("{NAMESPACE}/lease/{}", config.node);
@@ -186,24 +186,24 @@ impl LeaseKeeper {
             Step::Ask | Step::AskAnew => (message::write("lease", "query", resource, "null"), None),
             Step::Write => {
                 let Some(renewal) = self.waiting.take() else { return };
-                let Some((operation, content)) = self.content(desk, config, &renewal) else {
+                let Some((operation, content)) = self.content(outbound, config, &renewal) else {
                     self.waiting = Some(renewal);
                     return;
                 };
                 (message::write("lease", operation, resource, content), Some(renewal))
             }
         };
-        let until = desk.at.now + self.patience(desk, config);
-        self.flight = Some(Flight { id: desk.send(&draft), step, renewal, until });
+        let until = outbound.at.now + self.patience(outbound, config);
+        self.flight = Some(Flight { id: outbound.send(&draft), step, renewal, until });
     }
 
     /// How long an answer may take; longer after each that did not come.
-    fn patience(&self, desk: &mut Desk, config: &BridgeConfig) -> Duration {
+    fn patience(&self, outbound: &mut Outbound, config: &BridgeConfig) -> Duration {
         match self.attempts {
             0 => config.answer_timeout,
             attempts => {
                 let min = config.answer_timeout.saturating_mul(2);
-                backoff(min, config.retry_max.max(min), attempts - 1, desk.draw())
+                backoff(min, config.retry_max.max(min), attempts - 1, outbound.draw())
             }
         }
     }
@@ -211,7 +211,7 @@ impl LeaseKeeper {
     /// Operation and content of a write; none as long as the Lease would have no owner.
     fn content(
         &self,
-        desk: &Desk,
+        outbound: &Outbound,
         config: &BridgeConfig,
         renewal: &Renewal,
     ) -> Option<(&'static str, String)> {
@@ -229,7 +229,7 @@ impl LeaseKeeper {
             annotate(&mut metadata, marker);
         }
         let renewed = Timestamp::from_microsecond(lease.renewed);
-        let renewed = renewed.or_else(|_| Timestamp::from_millisecond(desk.at.wall)).unwrap_or_default();
+        let renewed = renewed.or_else(|_| Timestamp::from_millisecond(outbound.at.wall)).unwrap_or_default();
         let spec = json!({
             "holderIdentity": config.node,
             "leaseDurationSeconds": lease.seconds,
@@ -241,7 +241,7 @@ impl LeaseKeeper {
     /// Takes an answer if it is one to a question or a write of this keeper. A conflict asks anew and is no news.
     pub(super) fn answered(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         incoming: &Incoming<'_>,
     ) -> Option<LeaseNews> {
@@ -251,22 +251,22 @@ impl LeaseKeeper {
         let error = outcome.as_ref().and_then(|outcome| outcome.error.clone());
         let metadata = outcome.and_then(|outcome| metadata(outcome.object?.get()));
         if let (None, Some(metadata)) = (&error, metadata) {
-            return self.is_there(desk, config, step, metadata);
+            return self.is_there(outbound, config, step, metadata);
         }
         // It is still to be written, unless there is a later one.
         self.waiting = self.waiting.take().or(renewal);
-        self.failed(desk, config, step, error.map_or(0, |failure| failure.code))
+        self.failed(outbound, config, step, error.map_or(0, |failure| failure.code))
     }
 
     fn is_there(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         step: Step,
         metadata: Map<String, Value>,
     ) -> Option<LeaseNews> {
         let version = metadata.get("resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        self.answered = Some((version.to_owned(), desk.at.wall));
+        self.answered = Some((version.to_owned(), outbound.at.wall));
         let news = match step {
             Step::Ask => Some(LeaseNews::Found { marker: marker(&metadata), owner: owner(&metadata) }),
             Step::AskAnew => None,
@@ -276,17 +276,23 @@ impl LeaseKeeper {
         if step != Step::AskAnew {
             self.attempts = 0;
         }
-        self.write_waiting(desk, config);
+        self.write_waiting(outbound, config);
         news
     }
 
-    fn failed(&mut self, desk: &mut Desk, config: &BridgeConfig, step: Step, code: u16) -> Option<LeaseNews> {
+    fn failed(
+        &mut self,
+        outbound: &mut Outbound,
+        config: &BridgeConfig,
+        step: Step,
+        code: u16,
+    ) -> Option<LeaseNews> {
         let is_update = matches!(self.known, Known::There(_));
         match (step, code) {
             (Step::Ask, 404) => {
                 self.known = Known::Missing;
                 self.attempts = 0;
-                self.write_waiting(desk, config);
+                self.write_waiting(outbound, config);
                 return Some(LeaseNews::Missing);
             }
             (Step::Write, 404) if is_update => {
@@ -295,37 +301,37 @@ impl LeaseKeeper {
             }
             (Step::AskAnew, 404) => {
                 self.known = Known::Missing;
-                self.later(desk, config, Step::Write);
+                self.later(outbound, config, Step::Write);
             }
             // Somebody else has written it, or what was told last was not the latest: once that is asked for at once.
             (Step::Write, 409) if self.attempts == 0 => {
                 self.attempts = 1;
-                self.run(desk, config, Step::AskAnew);
+                self.run(outbound, config, Step::AskAnew);
             }
-            (Step::Write, _) => self.later(desk, config, Step::AskAnew),
-            (Step::Ask | Step::AskAnew, _) => self.later(desk, config, step),
+            (Step::Write, _) => self.later(outbound, config, Step::AskAnew),
+            (Step::Ask | Step::AskAnew, _) => self.later(outbound, config, step),
         }
         None
     }
 
-    fn later(&mut self, desk: &mut Desk, config: &BridgeConfig, step: Step) {
-        let delay = backoff(RETRY_MIN, config.retry_max, self.attempts, desk.draw());
+    fn later(&mut self, outbound: &mut Outbound, config: &BridgeConfig, step: Step) {
+        let delay = backoff(RETRY_MIN, config.retry_max, self.attempts, outbound.draw());
         self.attempts = self.attempts.saturating_add(1);
-        self.due = Some((desk.at.now + delay, step));
+        self.due = Some((outbound.at.now + delay, step));
     }
 
     /// Asks or writes again what was not answered.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let now = desk.at.now;
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        let now = outbound.at.now;
         if let Some(Flight { step, renewal, .. }) = self.flight.take_if(|flight| flight.until <= now) {
             self.attempts = self.attempts.saturating_add(1);
-            if self.attempts == SILENT && step == Step::Ask && desk.counters.received == self.heard {
-                desk.effects.push_back(BridgeEffect::Reconnect);
+            if self.attempts == SILENT && step == Step::Ask && outbound.counters.received == self.heard {
+                outbound.effects.push_back(BridgeEffect::Reconnect);
             }
             self.waiting = self.waiting.take().or(renewal);
-            self.run(desk, config, step);
+            self.run(outbound, config, step);
         } else if let Some((_, step)) = self.due.take_if(|(due, _)| *due <= now) {
-            self.run(desk, config, step);
+            self.run(outbound, config, step);
         }
     }
 

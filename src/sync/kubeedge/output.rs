@@ -21,29 +21,29 @@ impl Bridge {
 
     /// The next message for CloudCore. To be called only when the link has room for it.
     pub fn poll_message(&mut self) -> Option<Sent> {
-        self.desk.messages.pop_front()
+        self.outbound.messages.pop_front()
     }
 
     /// Whether a message waits for the link.
     #[must_use]
     pub fn has_message(&self) -> bool {
-        !self.desk.messages.is_empty()
+        !self.outbound.messages.is_empty()
     }
 
     /// The next frame for the edge machine. To be called only when that wants one.
     pub fn poll_frame(&mut self) -> Option<Received> {
-        self.desk.frames.pop_front()
+        self.outbound.frames.pop_front()
     }
 
     /// Whether a frame waits for the edge machine.
     #[must_use]
     pub fn has_frame(&self) -> bool {
-        !self.desk.frames.is_empty()
+        !self.outbound.frames.is_empty()
     }
 
     /// The next piece of work for the store, or news.
     pub fn poll_effect(&mut self) -> Option<BridgeEffect> {
-        self.desk.effects.pop_front()
+        self.outbound.effects.pop_front()
     }
 
     /// What the status shows of it.
@@ -55,6 +55,6 @@ impl Bridge {
     /// The counters.
     #[must_use]
     pub fn counters(&self) -> BridgeCounters {
-        self.desk.counters
+        self.outbound.counters
     }
 }

@@ -20,10 +20,10 @@ mod watch;
 
 use std::time::Duration;
 
-use super::ask::Asking;
 use super::delivery::Delivery;
-use super::desk::Desk;
 use super::message::Incoming;
+use super::outbound::Outbound;
+use super::queries::Queries;
 use super::types::{BridgeConfig, BridgeNotice, DynamicController, HeldPage, RoundReason};
 use crate::sync::change::Change;
 use crate::sync::timing::{Now, earlier};
@@ -118,9 +118,9 @@ impl Rounds {
     /// or demanded stays urgent). `rows` is how many objects are held.
     pub(super) fn begin(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
-        asking: &mut Asking,
+        asking: &mut Queries,
         reason: RoundReason,
         rows: u64,
     ) {
@@ -128,13 +128,19 @@ impl Rounds {
         let demanded = self.demanded.take();
         let reason = if reason.is_urgent() { reason } else { self.owed.or(demanded).unwrap_or(reason) };
         if matches!(reason, RoundReason::First | RoundReason::Lost) && self.owed.is_none() {
-            desk.notice(BridgeNotice::Refilling(reason));
+            outbound.notice(BridgeNotice::Refilling(reason));
         }
-        self.start(desk, config, asking, reason);
+        self.start(outbound, config, asking, reason);
     }
 
-    fn start(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking, reason: RoundReason) {
-        let now = desk.at.now;
+    fn start(
+        &mut self,
+        outbound: &mut Outbound,
+        config: &BridgeConfig,
+        asking: &mut Queries,
+        reason: RoundReason,
+    ) {
+        let now = outbound.at.now;
         self.budget.pace(now, self.rows, config.verify_interval);
         self.watches.want(scope::watched(config));
         let interrupted = self.interrupted.take().filter(|_| reason == RoundReason::Reconnect);
@@ -163,8 +169,8 @@ impl Rounds {
             asking.remember(&name);
         }
         if reason == RoundReason::Reconnect {
-            round.compared += asking.ask_for_missing(desk, config);
-            let asked = asking.ask_for_held(desk, config, self.budget.left(now));
+            round.compared += asking.ask_for_missing(outbound, config);
+            let asked = asking.ask_for_held(outbound, config, self.budget.left(now));
             self.budget.take(asked);
             round.compared += u64::from(asked);
             self.next_at = self.next_at.or(Some(now + config.verify_interval));
@@ -204,7 +210,7 @@ impl Rounds {
     }
 
     /// What is still to be done before the node is in sync: of urgent rounds, and of the first [`BURST`] after a reconnect.
-    pub(super) fn pending(&self, asking: &Asking) -> u64 {
+    pub(super) fn pending(&self, asking: &Queries) -> u64 {
         match &self.round {
             Some(round) if round.reason.is_urgent() => 1 + asking.open(),
             Some(round) if round.is_bursting => asking.open(),
@@ -215,22 +221,22 @@ impl Rounds {
     /// An answer of the dynamic controller to a watch, or to a page of a list.
     pub(super) fn answered(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
-        asking: &mut Asking,
+        asking: &mut Queries,
         incoming: &Incoming<'_>,
     ) {
-        if self.watches.answered(desk, incoming)
-            || self.list_answered(desk, config, delivery, asking, incoming)
+        if self.watches.answered(outbound, incoming)
+            || self.list_answered(outbound, config, delivery, asking, incoming)
         {
             self.dynamic = DynamicController::On;
         }
     }
 
     /// What was asked for has changed so much.
-    pub(super) fn applied(&mut self, desk: &mut Desk, changes: u64) {
-        desk.counters.differed += changes;
+    pub(super) fn applied(&mut self, outbound: &mut Outbound, changes: u64) {
+        outbound.counters.differed += changes;
         if let Some(round) = &mut self.round {
             round.differed += changes;
         }
@@ -254,9 +260,9 @@ impl Rounds {
     }
 
     /// The rows could not be read.
-    pub(super) fn read_failed(&mut self, desk: &Desk, config: &BridgeConfig) {
+    pub(super) fn read_failed(&mut self, outbound: &Outbound, config: &BridgeConfig) {
         if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
-            walk.failed(desk.at.now + config.answer_timeout);
+            walk.failed(outbound.at.now + config.answer_timeout);
         }
     }
 
@@ -266,46 +272,46 @@ impl Rounds {
     }
 
     /// Gives up what was not answered, and begins a round that is due.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig, asking: &mut Asking) {
-        let now = desk.at.now;
-        let in_vain = self.watches.tick(desk, config);
-        if self.list_tick(desk) || in_vain {
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig, asking: &mut Queries) {
+        let now = outbound.at.now;
+        let in_vain = self.watches.tick(outbound, config);
+        if self.list_tick(outbound) || in_vain {
             if self.dynamic != DynamicController::Silent {
-                desk.notice(BridgeNotice::DynamicControllerSilent);
+                outbound.notice(BridgeNotice::DynamicControllerSilent);
             }
             self.dynamic = DynamicController::Silent;
         }
         if let Some(reason) = self.demanded.take() {
-            self.start(desk, config, asking, reason);
+            self.start(outbound, config, asking, reason);
         } else if self.is_interruptible() && self.next_at.is_some_and(|at| at <= now) {
             self.next_at = None;
-            self.start(desk, config, asking, self.owed.unwrap_or(RoundReason::Routine));
+            self.start(outbound, config, asking, self.owed.unwrap_or(RoundReason::Routine));
         }
     }
 
     /// Goes as far as it can without waiting.
     pub(super) fn advance(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
-        asking: &mut Asking,
+        asking: &mut Queries,
     ) {
         if !self.is_live {
             return;
         }
         self.waits = false;
-        self.watches.advance(desk, config);
+        self.watches.advance(outbound, config);
         while let Some(round) = &mut self.round {
             if round.is_bursting && asking.open() == 0 {
                 round.is_bursting = false;
             }
             let goes_on = match &round.stage {
-                Stage::Listing(_) => self.list_on(desk, config, delivery),
-                Stage::Walking(_) => self.walk_on(desk, config, delivery, asking),
+                Stage::Listing(_) => self.list_on(outbound, config, delivery),
+                Stage::Walking(_) => self.walk_on(outbound, config, delivery, asking),
                 Stage::Ending => {
                     if asking.open() == 0 && !delivery.has_compared() {
-                        self.finish(desk, config);
+                        self.finish(outbound, config);
                     }
                     false
                 }
@@ -316,20 +322,20 @@ impl Rounds {
         }
     }
 
-    fn finish(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+    fn finish(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
         let Some(Round { reason, compared, differed, is_incomplete, .. }) = self.round.take() else { return };
-        desk.counters.rounds += 1;
-        self.verified = Some((desk.at.wall, reason, compared, differed));
-        desk.notice(BridgeNotice::Verified { reason, compared, differed });
+        outbound.counters.rounds += 1;
+        self.verified = Some((outbound.at.wall, reason, compared, differed));
+        outbound.notice(BridgeNotice::Verified { reason, compared, differed });
         if is_incomplete {
-            self.next_at = Some(desk.at.now + config.retry_max.max(AGAIN));
+            self.next_at = Some(outbound.at.now + config.retry_max.max(AGAIN));
             return;
         }
         if reason.is_urgent() {
             self.owed = None;
         }
         if reason != RoundReason::Reconnect || self.next_at.is_none() {
-            self.next_at = Some(desk.at.now + config.verify_interval);
+            self.next_at = Some(outbound.at.now + config.verify_interval);
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::desk::Desk;
+use super::outbound::Outbound;
 use super::types::{BridgeConfig, Moment, Sent};
 
 /// When all tests begin: the time of the captured registration.
@@ -24,12 +24,12 @@ pub(super) fn config() -> BridgeConfig {
     }
 }
 
-/// A desk in session `s`.
-pub(super) fn desk() -> Desk {
-    let mut desk = Desk::default();
-    desk.begin(Moment { now: Duration::ZERO, wall: WALL }, 7);
-    desk.session = Some("s".into());
-    desk
+/// A outbound in session `s`.
+pub(super) fn outbound() -> Outbound {
+    let mut outbound = Outbound::default();
+    outbound.begin(Moment { now: Duration::ZERO, wall: WALL }, 7);
+    outbound.session = Some("s".into());
+    outbound
 }
 
 /// A captured message.
@@ -39,19 +39,19 @@ pub(super) fn captured(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Takes what was sent from the desk; a ping is `{"ping": number}`.
-pub(super) fn sent(desk: &mut Desk) -> Vec<Value> {
+/// Takes what was sent from the outbound; a ping is `{"ping": number}`.
+pub(super) fn sent(outbound: &mut Outbound) -> Vec<Value> {
     let value = |sent| match sent {
         Sent::Text { text, .. } => serde_json::from_str(&text).unwrap(),
         Sent::Ping(number) => json!({ "ping": number }),
     };
-    desk.messages.drain(..).map(value).collect()
+    outbound.messages.drain(..).map(value).collect()
 }
 
 /// The one message that was sent.
 #[track_caller]
-pub(super) fn one(desk: &mut Desk) -> Value {
-    let mut all = sent(desk);
+pub(super) fn one(outbound: &mut Outbound) -> Value {
+    let mut all = sent(outbound);
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
 }
@@ -94,7 +94,7 @@ pub(super) fn error(code: u16, reason: &str) -> Value {
 }
 
 /// Time passes up to this moment.
-pub(super) fn pass_to(desk: &mut Desk, now: Duration) {
-    desk.at.wall += i64::try_from((now - desk.at.now).as_millis()).unwrap();
-    desk.at.now = now;
+pub(super) fn pass_to(outbound: &mut Outbound, now: Duration) {
+    outbound.at.wall += i64::try_from((now - outbound.at.now).as_millis()).unwrap();
+    outbound.at.now = now;
 }

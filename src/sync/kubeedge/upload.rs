@@ -7,8 +7,8 @@ mod item;
 
 use std::collections::BTreeMap;
 
-use super::desk::Desk;
 use super::message::{self, Incoming};
+use super::outbound::Outbound;
 use super::types::BridgeConfig;
 use crate::sync::change::Put;
 use crate::sync::frame::{Received, Upload, UploadConfirm};
@@ -62,22 +62,22 @@ impl Uploads {
 
     /// An object passes by: if it is the Node of this node, its UID is noted, and if it is not ready, it is told that it
     /// is. Often only if somebody else insists on the contrary: then once in the time that an answer may take.
-    pub(super) fn seen(&mut self, desk: &mut Desk, config: &BridgeConfig, put: &Put) {
+    pub(super) fn seen(&mut self, outbound: &mut Outbound, config: &BridgeConfig, put: &Put) {
         if put.resource.kind != "Node" || !put.resource.group.is_empty() || *put.name != *config.node {
             return;
         }
         self.node_uid = Some(put.uid.to_string());
         self.seen = Seen::read(put.body.get());
-        let again = self.ready_sent.map_or(desk.at.now, |sent| sent + config.answer_timeout);
-        self.ready_due = (!self.seen.is_ready()).then(|| again.max(desk.at.now));
-        self.tell_ready(desk, config);
+        let again = self.ready_sent.map_or(outbound.at.now, |sent| sent + config.answer_timeout);
+        self.ready_due = (!self.seen.is_ready()).then(|| again.max(outbound.at.now));
+        self.tell_ready(outbound, config);
     }
 
-    fn tell_ready(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let now = desk.at.now;
+    fn tell_ready(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        let now = outbound.at.now;
         if self.ready_due.take_if(|due| *due <= now).is_some() {
-            let content = message::quoted(&node::ready_patch(&config.node, &self.seen, desk.at.wall));
-            desk.send(&message::write("node", "patch", node::patch_resource(&config.node), content));
+            let content = message::quoted(&node::ready_patch(&config.node, &self.seen, outbound.at.wall));
+            outbound.send(&message::write("node", "patch", node::patch_resource(&config.node), content));
             self.ready_sent = Some(now);
         }
     }
@@ -85,8 +85,8 @@ impl Uploads {
     /// A frame of the outbox; one that is under way is given up for it, but for what its items have come to if they are
     /// the same. Without items it asks where the lanes stand: CloudCore has no numbers, so they stand where the machine
     /// says.
-    pub(super) fn upload(&mut self, desk: &mut Desk, config: &BridgeConfig, upload: Upload) {
-        if desk.session.as_ref() != Some(&upload.session) {
+    pub(super) fn upload(&mut self, outbound: &mut Outbound, config: &BridgeConfig, upload: Upload) {
+        if outbound.session.as_ref() != Some(&upload.session) {
             return;
         }
         let before = self
@@ -94,7 +94,7 @@ impl Uploads {
             .take()
             .filter(|flight| (&flight.upload.outbox, flight.upload.lane) == (&upload.outbox, upload.lane));
         if upload.items.is_empty() {
-            return confirm(desk, &upload, upload.confirmed, Vec::new());
+            return confirm(outbound, &upload, upload.confirmed, Vec::new());
         }
         let attempts = before.as_ref().map_or(0, |flight| flight.attempts);
         let mut known: BTreeMap<u64, _> = before
@@ -106,23 +106,23 @@ impl Uploads {
         let registered = self.node_uid.is_some();
         let items = upload.items.iter().map(|raw| match known.remove(&raw.seq) {
             Some((content, item)) if content.get() == raw.content.get() => item,
-            _ => Item::read(raw.content.get(), config, desk.at.wall, &self.seen, registered),
+            _ => Item::read(raw.content.get(), config, outbound.at.wall, &self.seen, registered),
         });
         let items = items.collect();
-        let until = desk.at.now + config.answer_timeout;
+        let until = outbound.at.now + config.answer_timeout;
         let mut flight = Flight { upload, items, until, attempts };
-        if !is_repeated || desk.messages.len() <= BACKLOG {
-            flight.send(desk, |item| !item.is_settled());
+        if !is_repeated || outbound.messages.len() <= BACKLOG {
+            flight.send(outbound, |item| !item.is_settled());
         }
         self.flight = Some(flight);
-        self.settle(desk);
+        self.settle(outbound);
     }
 
     /// Takes an answer if it is one to an item. `AlreadyExists` of the Node leads to a patch, `NotFound` of a patch to the
     /// registration; what else is refused is refused for good.
     pub(super) fn answered(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         incoming: &Incoming<'_>,
     ) -> bool {
@@ -131,47 +131,47 @@ impl Uploads {
         let (next, identity) = item.answered(incoming);
         if let Some(identity) = identity {
             self.node_uid = Some(identity.uid);
-            self.node = Some((identity.version, desk.at.wall));
+            self.node = Some((identity.version, outbound.at.wall));
         }
         match next {
             Next::Settled(refusal) => item.state = State::Settled(refusal),
             Next::Later => item.state = State::Turn,
             Next::Now => {
-                item.send(desk);
-                flight.until = flight.until.max(desk.at.now + config.answer_timeout);
+                item.send(outbound);
+                flight.until = flight.until.max(outbound.at.now + config.answer_timeout);
             }
         }
-        self.settle(desk);
+        self.settle(outbound);
         true
     }
 
     /// Everything sent before this ping was read.
-    pub(super) fn pong(&mut self, desk: &mut Desk, number: u64) {
+    pub(super) fn pong(&mut self, outbound: &mut Outbound, number: u64) {
         let Some(flight) = &mut self.flight else { return };
         for item in &mut flight.items {
             item.was_read(number);
         }
-        flight.send(desk, Item::is_next_of_event);
-        self.settle(desk);
+        flight.send(outbound, Item::is_next_of_event);
+        self.settle(outbound);
     }
 
     /// Sends again what was not answered.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        self.tell_ready(desk, config);
-        let now = desk.at.now;
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        self.tell_ready(outbound, config);
+        let now = outbound.at.now;
         let Some(flight) = self.flight.as_mut().filter(|flight| flight.until <= now) else { return };
-        if desk.messages.len() > BACKLOG {
+        if outbound.messages.len() > BACKLOG {
             flight.until = now + config.answer_timeout;
             return;
         }
         for item in &mut flight.items {
             item.give_up_if_silent();
         }
-        flight.send(desk, |item| !item.is_settled());
+        flight.send(outbound, |item| !item.is_settled());
         let min = config.answer_timeout.saturating_mul(2);
-        flight.until = now + backoff(min, config.retry_max.max(min), flight.attempts, desk.draw());
+        flight.until = now + backoff(min, config.retry_max.max(min), flight.attempts, outbound.draw());
         flight.attempts = flight.attempts.saturating_add(1);
-        self.settle(desk);
+        self.settle(outbound);
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
@@ -179,25 +179,25 @@ impl Uploads {
     }
 
     /// Confirms the frame if nothing of it is open.
-    fn settle(&mut self, desk: &mut Desk) {
+    fn settle(&mut self, outbound: &mut Outbound) {
         let is_done = |flight: &mut Flight| flight.items.iter().all(Item::is_settled);
         let Some(Flight { upload, items, .. }) = self.flight.take_if(is_done) else { return };
         let last = upload.items.last().map_or(upload.confirmed, |item| item.seq);
         let refused = upload.items.iter().zip(items).filter_map(|(raw, item)| item.refused(raw.seq));
-        confirm(desk, &upload, last, refused.collect());
+        confirm(outbound, &upload, last, refused.collect());
     }
 }
 
 impl Flight {
     /// Sends the items that are chosen, and one ping behind those that nothing else answers.
-    fn send(&mut self, desk: &mut Desk, choose: impl Fn(&Item) -> bool) {
+    fn send(&mut self, outbound: &mut Outbound, choose: impl Fn(&Item) -> bool) {
         let mut wants_pong = false;
         for item in self.items.iter_mut().filter(|item| choose(item)) {
-            item.send(desk);
+            item.send(outbound);
             wants_pong |= !item.is_answered();
         }
         if wants_pong {
-            let number = desk.ping();
+            let number = outbound.ping();
             // What has been sent before waits for the first ping behind it.
             for item in self.items.iter_mut().filter(|item| item.is_next_of_event()) {
                 item.state = State::Pong(number);
@@ -207,11 +207,11 @@ impl Flight {
 }
 
 /// Lanes that are not spoken of stay where they are.
-fn confirm(desk: &mut Desk, upload: &Upload, number: u64, refused: Vec<Refused>) {
+fn confirm(outbound: &mut Outbound, upload: &Upload, number: u64, refused: Vec<Refused>) {
     let mut last = Lanes::default();
     last.set(upload.lane, number);
     let (session, outbox) = (upload.session.clone(), upload.outbox.clone());
-    desk.frames.push_back(Received::UploadConfirm(UploadConfirm { session, outbox, last, refused }));
+    outbound.frames.push_back(Received::UploadConfirm(UploadConfirm { session, outbox, last, refused }));
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::api::{Access, Address, Client, Extension, ExtensionCall, Keeper, Limits, Listener, Server};
+use edgesync::api::{Access, Address, Client, Extension, ExtensionCall, Limits, Listener, Server, Storage};
 use edgesync::cloud::CloudObjects;
 use edgesync::object::Status;
 use edgesync::object::status::Result;
@@ -52,12 +52,12 @@ pub(crate) struct Running {
 
 impl Running {
     /// Serves a keeper on both kinds of address.
-    pub(crate) async fn start<K: Keeper>(keeper: Arc<K>, limits: Limits) -> Self {
+    pub(crate) async fn start<K: Storage>(keeper: Arc<K>, limits: Limits) -> Self {
         Self::start_at(keeper, limits, &"127.0.0.1:0".parse().unwrap()).await
     }
 
     /// Serves a keeper on a Unix socket and at a TCP address.
-    pub(crate) async fn start_at<K: Keeper>(keeper: Arc<K>, limits: Limits, tcp: &Address) -> Self {
+    pub(crate) async fn start_at<K: Storage>(keeper: Arc<K>, limits: Limits, tcp: &Address) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
         let tcp = Listener::bind(tcp).await.unwrap();

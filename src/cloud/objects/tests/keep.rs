@@ -1,7 +1,7 @@
 //! What a keeper promises, one call at a time.
 
 use super::super::*;
-use crate::api::{Batch, ChangeType, Cursor, Keeper, Page, PageQuery, Snapshot, Stored};
+use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, kinds};
 use crate::store::cloud::{CloudOptions, RecordBatch, RecordPut};
 use crate::store::snapshots::SnapshotLimits;
@@ -44,7 +44,7 @@ pub(super) fn config_map(namespace: &str, name: &str, data: &Value) -> Object {
 }
 
 async fn create(objects: &CloudObjects, name: &str) -> Stored {
-    Keeper::create(objects, &resource("cm"), config_map("lab", name, &json!("0"))).await.unwrap()
+    Storage::create(objects, &resource("cm"), config_map("lab", name, &json!("0"))).await.unwrap()
 }
 
 /// The object as it is stored, with other data.
@@ -87,10 +87,10 @@ async fn what_the_api_has_given_an_object_is_kept() {
     ] {
         object.set_metadata(field, value);
     }
-    let stored = Keeper::create(objects, &resource("cm"), object.clone()).await.unwrap();
+    let stored = Storage::create(objects, &resource("cm"), object.clone()).await.unwrap();
     object.set_metadata("resourceVersion", stored.version.to_string());
     assert_eq!(Object::parse(&stored.json).unwrap(), object);
-    assert_eq!(Keeper::get(objects, &resource("cm"), "lab", "a").await.unwrap(), Some(stored.clone()));
+    assert_eq!(Storage::get(objects, &resource("cm"), "lab", "a").await.unwrap(), Some(stored.clone()));
     object.set_metadata("generation", 9);
     let updated = objects.update(&resource("cm"), object.clone(), stored.version).await.unwrap();
     object.set_metadata("resourceVersion", updated.version.to_string());
@@ -110,7 +110,7 @@ async fn a_change_needs_the_version_and_the_uid_of_what_it_changes() {
     other.set_metadata("uid", "other");
     assert_eq!(code(objects.update(&cm, other, second.version).await), 409);
     assert_eq!(code(objects.update(&cm, config_map("lab", "b", &json!("2")), 1).await), 404);
-    assert_eq!(code(Keeper::create(objects, &cm, config_map("lab", "a", &json!("2"))).await), 409);
+    assert_eq!(code(Storage::create(objects, &cm, config_map("lab", "a", &json!("2"))).await), 409);
     assert_eq!(code(objects.remove(&cm, "lab", "a", first.version).await), 409);
     assert_eq!(code(objects.remove(&cm, "lab", "b", 1).await), 404);
     let removed = objects.remove(&cm, "lab", "a", second.version).await.unwrap();
@@ -127,7 +127,7 @@ async fn an_equal_object_changes_nothing() {
     let mut same = Object::parse(&stored.json).unwrap();
     same.remove_metadata("resourceVersion");
     assert_eq!(objects.update(&resource("cm"), same, stored.version).await.unwrap(), stored);
-    assert_eq!(Keeper::version(objects, &resource("cm")), stored.version);
+    assert_eq!(Storage::version(objects, &resource("cm")), stored.version);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ fn seen(batch: &Batch) -> Vec<(ChangeType, String, Option<String>)> {
 async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
-    let start = Keeper::version(&fixture.objects, &cm);
+    let start = Storage::version(&fixture.objects, &cm);
     assert!(fixture.objects.ring.after("", "ConfigMap", start).is_none());
     let added = create(&fixture.objects, "a").await;
     let modified = update(&fixture.objects, &added, "1").await;
@@ -168,7 +168,7 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
     let fixture = fixture.reopen(&CloudOptions::default(), RingLimits::default()).await;
     let from_history = fixture.objects.changes(&cm, start).await.unwrap();
     assert_eq!(seen(&from_history), expected);
-    assert_eq!(from_history.version, Keeper::version(&fixture.objects, &cm));
+    assert_eq!(from_history.version, Storage::version(&fixture.objects, &cm));
     let later = fixture.objects.changes(&cm, added.version).await.unwrap();
     assert_eq!(seen(&later), expected[1..]);
 }
@@ -189,8 +189,9 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
     let fixture = Fixture::plain().await;
     let syncs = resource("objectsyncs");
     let store = fixture.objects.store().clone();
-    let get =
-        async |objects: &CloudObjects| Keeper::get(objects, &syncs, "lab", "edge.u1").await.unwrap().unwrap();
+    let get = async |objects: &CloudObjects| {
+        Storage::get(objects, &syncs, "lab", "edge.u1").await.unwrap().unwrap()
+    };
     let start = store.version();
     assert!(fixture.objects.ring.after(&syncs.group, &syncs.kind, start).is_none());
     store.record("edge", report(99)).await.unwrap();
@@ -222,7 +223,7 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
 async fn a_version_of_the_future_waits_and_a_closed_store_is_unavailable() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
-    let now = Keeper::version(objects, &cm);
+    let now = Storage::version(objects, &cm);
     let (waited, second) = tokio::join!(objects.changes(&cm, now + 1), async {
         create(objects, "a").await;
         create(objects, "b").await
@@ -241,7 +242,7 @@ async fn a_version_that_no_list_of_this_store_has_shown_is_expired() {
     let cm = resource("cm");
     let old = create(&fixture.objects, "a").await.version;
     let fixture = fixture.reopen(&options, RingLimits::default()).await;
-    let opened = Keeper::version(&fixture.objects, &cm);
+    let opened = Storage::version(&fixture.objects, &cm);
     let new = create(&fixture.objects, "b").await.version;
     for good in [old, opened] {
         assert_eq!(fixture.objects.changes(&cm, good).await.unwrap().version, new, "{good}");
@@ -288,7 +289,7 @@ async fn pages_are_in_order_of_namespace_and_name_and_filtered_while_they_are_re
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     for (namespace, name) in [("b", "1"), ("a", "2"), ("a", "1"), ("a", "3"), ("c", "1")] {
-        Keeper::create(objects, &cm, config_map(namespace, name, &json!(name))).await.unwrap();
+        Storage::create(objects, &cm, config_map(namespace, name, &json!(name))).await.unwrap();
     }
     let mut snapshot = objects.snapshot(&cm).await.unwrap();
     let names = |items: &[Stored]| {

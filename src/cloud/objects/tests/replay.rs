@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::super::*;
 use super::keep::{Fixture, config_map, pages, resource};
-use crate::api::{ChangeType, Keeper, PageQuery, Snapshot, Stored};
+use crate::api::{ChangeType, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, ObjectRef};
 use crate::store::cloud::{CloudOptions, HistoryLimits, RecordBatch, RecordPut};
 use serde_json::json;
@@ -36,8 +36,8 @@ async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     for n in 0..count {
         let (namespace, name) = (["a", "b"][dice.below(2) as usize], format!("o{}", dice.below(8)));
         let object = config_map(namespace, &name, &json!(format!("{n}-{}", dice.below(1000))));
-        let result = match Keeper::get(&*objects, &cm, namespace, &name).await.unwrap() {
-            None => Keeper::create(&*objects, &cm, object).await,
+        let result = match Storage::get(&*objects, &cm, namespace, &name).await.unwrap() {
+            None => Storage::create(&*objects, &cm, object).await,
             Some(old) if dice.below(4) == 0 => objects.remove(&cm, namespace, &name, old.version).await,
             Some(old) => {
                 let mut new = Object::parse(&old.json).unwrap();

@@ -8,7 +8,7 @@ use super::State;
 use crate::store::StoreError;
 use crate::store::edge::LocalKind;
 use crate::store::edge::local::{self, LocalOutcome, LocalWrite};
-use crate::store::edge::notes::{Occasion, Scribe};
+use crate::store::edge::notes::{NoteWriter, Occasion};
 use crate::store::edge::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use crate::sync::upload::Lane;
 
@@ -44,7 +44,7 @@ impl State {
                 let rules = self.shared.outbox.rules();
                 return self.stored.outbox.put(conn, rules, put);
             }
-            Posting::Note(key, text) => return Scribe::post(conn, &self.shared.notes, key, text),
+            Posting::Note(key, text) => return NoteWriter::post(conn, &self.shared.notes, key, text),
             Posting::Local(write) => self.write_and_upload(conn, write, None)?,
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sync::kubeedge::testing::{
-    answer, captured, config, desk, error, one, pass_to, routes, sent, text,
+    answer, captured, config, error, one, outbound, pass_to, routes, sent, text,
 };
 use proptest::prelude::*;
 
@@ -20,20 +20,20 @@ fn marker_of(revision: u64) -> Marker {
 /// A keeper and what it works with.
 struct Test {
     keeper: LeaseKeeper,
-    desk: Desk,
+    outbound: Outbound,
     config: BridgeConfig,
 }
 
 impl Test {
     fn new() -> Self {
-        Self { keeper: LeaseKeeper::default(), desk: desk(), config: config() }
+        Self { keeper: LeaseKeeper::default(), outbound: outbound(), config: config() }
     }
 
     /// One that was told that there is no Lease.
     fn without_lease() -> Self {
         let mut test = Self::new();
-        test.keeper.ask(&mut test.desk, &test.config);
-        let asked = one(&mut test.desk);
+        test.keeper.ask(&mut test.outbound, &test.config);
+        let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
         test
     }
@@ -42,7 +42,7 @@ impl Test {
     fn with_lease() -> Self {
         let mut test = Self::without_lease();
         test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
-        let written = one(&mut test.desk);
+        let written = one(&mut test.outbound);
         let content = captured("samples/s2c-lease-insert-response.json")["content"].clone();
         assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed));
         test
@@ -50,25 +50,25 @@ impl Test {
 
     fn renew(&mut self, renewed: &str, owner: Option<&str>, marker: Option<Marker>) {
         let owner = owner.map(str::to_owned);
-        self.keeper.renew(&mut self.desk, &self.config, lease(renewed), owner, marker);
+        self.keeper.renew(&mut self.outbound, &self.config, lease(renewed), owner, marker);
     }
 
     fn hear(&mut self, message: &Value, content: &Value) -> Option<LeaseNews> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
-        self.keeper.answered(&mut self.desk, &self.config, &incoming)
+        self.keeper.answered(&mut self.outbound, &self.config, &incoming)
     }
 
     /// The time of the deadline has come.
     fn tick(&mut self) {
         let deadline = self.keeper.deadline().expect("something is to be done");
-        let now = deadline.max(self.desk.at.now);
-        pass_to(&mut self.desk, now);
-        self.keeper.tick(&mut self.desk, &self.config);
+        let now = deadline.max(self.outbound.at.now);
+        pass_to(&mut self.outbound, now);
+        self.keeper.tick(&mut self.outbound, &self.config);
     }
 
     fn routes(&mut self) -> Vec<String> {
-        routes(&sent(&mut self.desk))
+        routes(&sent(&mut self.outbound))
     }
 }
 
@@ -92,23 +92,23 @@ const UPDATE: &str = "update kube-node-lease/lease/edgea";
 #[test]
 fn question_and_insert_are_those_of_an_edgecore() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.desk, &test.config);
-    let (asked, capture) = (one(&mut test.desk), captured("samples/c2s-query-lease.json"));
+    test.keeper.ask(&mut test.outbound, &test.config);
+    let (asked, capture) = (one(&mut test.outbound), captured("samples/c2s-query-lease.json"));
     assert_eq!((&asked["route"], &asked["content"]), (&capture["route"], &capture["content"]));
     assert!(!test.keeper.is_known());
     assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
     assert!(test.keeper.is_known());
     test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
-    let (written, capture) = (one(&mut test.desk), captured("samples/c2s-lease-insert.json"));
+    let (written, capture) = (one(&mut test.outbound), captured("samples/c2s-lease-insert.json"));
     assert_eq!((&written["route"], &written["content"]), (&capture["route"], &capture["content"]));
 }
 
 #[test]
 fn an_update_is_that_of_an_edgecore_but_for_the_managed_fields() {
     let mut test = Test::with_lease();
-    assert_eq!(test.keeper.answered, Some(("371".into(), test.desk.at.wall)));
+    assert_eq!(test.keeper.answered, Some(("371".into(), test.outbound.at.wall)));
     test.renew("2026-11-21T01:42:51.924261Z", Some(OWNER), None);
-    let (written, mut capture) = (one(&mut test.desk), captured("samples/c2s-lease-update.json"));
+    let (written, mut capture) = (one(&mut test.outbound), captured("samples/c2s-lease-update.json"));
     capture["content"]["metadata"].as_object_mut().unwrap().remove("managedFields").unwrap();
     assert_eq!((&written["route"], &written["content"]), (&capture["route"], &capture["content"]));
 }
@@ -116,14 +116,14 @@ fn an_update_is_that_of_an_edgecore_but_for_the_managed_fields() {
 #[test]
 fn the_marker_is_written_beside_what_others_have_noted() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.desk, &test.config);
-    let asked = one(&mut test.desk);
+    test.keeper.ask(&mut test.outbound, &test.config);
+    let asked = one(&mut test.outbound);
     let before = json!({"annotations": {"other": "x", ANNOTATION: marker_of(6).to_string()}, "labels": {"l": "1"},
         "managedFields": [1], "ownerReferences": [{"kind": "Lab", "uid": "l"}, {"kind": "Node", "uid": OWNER}]});
     let news = test.hear(&asked, &found("5", &before));
     assert_eq!(news, Some(LeaseNews::Found { marker: Some(marker_of(6)), owner: Some(OWNER.into()) }));
     test.renew("2026-11-21T01:42:51Z", None, Some(marker_of(7)));
-    let written = one(&mut test.desk)["content"]["metadata"].take();
+    let written = one(&mut test.outbound)["content"]["metadata"].take();
     assert_eq!(written["annotations"], json!({"other": "x", ANNOTATION: marker_of(7).to_string()}));
     assert_eq!((&written["labels"], &written["resourceVersion"]), (&json!({"l": "1"}), &json!("5")));
     assert_eq!(written["ownerReferences"], before["ownerReferences"]);
@@ -133,13 +133,13 @@ fn the_marker_is_written_beside_what_others_have_noted() {
 #[test]
 fn without_a_marker_the_annotation_stays_and_a_new_node_becomes_the_owner() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.desk, &test.config);
-    let asked = one(&mut test.desk);
+    test.keeper.ask(&mut test.outbound, &test.config);
+    let asked = one(&mut test.outbound);
     let before = json!({"annotations": {ANNOTATION: "odd"}, "ownerReferences": [{"kind": "Lab"}, {"kind": "Node", "uid": "old"}]});
     let news = test.hear(&asked, &found("5", &before));
     assert_eq!(news, Some(LeaseNews::Found { marker: None, owner: Some("old".into()) }));
     test.renew("2026-11-21T01:42:51Z", Some("new"), None);
-    let written = one(&mut test.desk)["content"]["metadata"].take();
+    let written = one(&mut test.outbound)["content"]["metadata"].take();
     assert_eq!(written["annotations"], before["annotations"]);
     let node = json!({"apiVersion": "v1", "kind": "Node", "name": "edgea", "uid": "new"});
     assert_eq!(written["ownerReferences"], json!([{"kind": "Lab"}, node]));
@@ -151,7 +151,7 @@ fn a_lease_is_made_once_the_node_is_known() {
     test.renew("2026-11-21T01:42:41Z", None, None);
     assert!(test.routes().is_empty() && test.keeper.deadline().is_none());
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
+    let written = one(&mut test.outbound);
     assert_eq!(written["content"]["spec"]["renewTime"], "2026-11-21T01:42:51.000000Z");
 }
 
@@ -161,10 +161,10 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
     for second in 51..54 {
         test.renew(&format!("2026-11-21T01:42:{second}Z"), Some(OWNER), None);
     }
-    let first = one(&mut test.desk);
+    let first = one(&mut test.outbound);
     assert_eq!(first["content"]["spec"]["renewTime"], "2026-11-21T01:42:51.000000Z");
     assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed));
-    let next = one(&mut test.desk);
+    let next = one(&mut test.outbound);
     assert_eq!(next["content"]["spec"]["renewTime"], "2026-11-21T01:42:53.000000Z");
     assert_eq!(next["content"]["metadata"]["resourceVersion"], "400");
     assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed));
@@ -175,22 +175,22 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
 fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
+    let written = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &error(409, "Conflict")), None);
-    let asked = one(&mut test.desk);
+    let asked = one(&mut test.outbound);
     assert_eq!(routes(std::slice::from_ref(&asked)), [QUERY]);
     // What CloudCore reads from is behind still.
     assert_eq!(test.hear(&asked, &found("371", &json!({}))), None, "that is no news");
-    let again = one(&mut test.desk);
+    let again = one(&mut test.outbound);
     assert_eq!(again["content"]["spec"], written["content"]["spec"]);
     assert_eq!(test.hear(&again, &error(409, "Conflict")), None);
     assert!(test.routes().is_empty(), "not without a delay");
     test.renew("2026-11-21T01:43:01Z", Some(OWNER), None);
     assert!(test.routes().is_empty(), "a renewal does not shorten it");
     test.tick();
-    let asked = one(&mut test.desk);
+    let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&asked, &found("380", &json!({}))), None);
-    let last = one(&mut test.desk);
+    let last = one(&mut test.outbound);
     assert_eq!(last["content"]["metadata"]["resourceVersion"], "380");
     assert_eq!(last["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
     assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed));
@@ -201,9 +201,9 @@ fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
 fn a_lease_that_is_there_already_is_updated() {
     let mut test = Test::without_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
+    let written = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &error(409, "AlreadyExists")), None);
-    let asked = one(&mut test.desk);
+    let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&asked, &found("9", &json!({}))), None);
     assert_eq!(test.routes(), [UPDATE]);
 }
@@ -212,9 +212,9 @@ fn a_lease_that_is_there_already_is_updated() {
 fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
     let mut test = Test::without_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
+    let written = one(&mut test.outbound);
     test.hear(&written, &error(409, "AlreadyExists"));
-    let asked = one(&mut test.desk);
+    let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&asked, &missing()), None);
     assert!(test.routes().is_empty());
     test.tick();
@@ -225,11 +225,11 @@ fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
 fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
+    let written = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &error(404, "NotFound")), Some(LeaseNews::Gone));
     assert!(!test.keeper.is_known() && test.routes().is_empty());
     test.renew("2026-11-21T01:43:01Z", Some(OWNER), None);
-    let asked = one(&mut test.desk);
+    let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
     assert_eq!(test.routes(), [INSERT]);
 }
@@ -237,13 +237,13 @@ fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
 #[test]
 fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_no_more() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.desk, &test.config);
-    let first = one(&mut test.desk);
+    test.keeper.ask(&mut test.outbound, &test.config);
+    let first = one(&mut test.outbound);
     let mut waits = Vec::new();
     for _ in 0..6 {
-        let before = test.desk.at.now;
+        let before = test.outbound.at.now;
         test.tick();
-        waits.push((test.desk.at.now - before).as_secs());
+        waits.push((test.outbound.at.now - before).as_secs());
         assert_eq!(test.routes(), [QUERY]);
     }
     assert_eq!(waits[0], 10);
@@ -256,13 +256,13 @@ fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_
 fn a_cloudcore_that_never_says_anything_is_left_once() {
     for (received, effects) in [(0, 1), (1, 0)] {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.desk, &test.config);
-        test.desk.counters.received = received;
+        test.keeper.ask(&mut test.outbound, &test.config);
+        test.outbound.counters.received = received;
         for _ in 0..8 {
             test.tick();
         }
         let count =
-            test.desk.effects.iter().filter(|effect| matches!(effect, BridgeEffect::Reconnect)).count();
+            test.outbound.effects.iter().filter(|effect| matches!(effect, BridgeEffect::Reconnect)).count();
         assert_eq!(count, effects, "{received} received");
     }
 }
@@ -272,12 +272,12 @@ fn a_write_that_is_not_answered_is_written_again_with_the_latest_time() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     test.tick();
-    let all = sent(&mut test.desk);
+    let all = sent(&mut test.outbound);
     assert_eq!(routes(&all), [UPDATE, UPDATE]);
     assert_eq!(all[0]["content"], all[1]["content"]);
     test.renew("2026-11-21T01:43:01Z", Some(OWNER), None);
     test.tick();
-    assert_eq!(one(&mut test.desk)["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
+    assert_eq!(one(&mut test.outbound)["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
 }
 
 #[test]
@@ -287,8 +287,8 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
         [nothing, json!("not a lease"), Value::Null, json!({"Object": {"metadata": 1}, "Err": null})]
     {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.desk, &test.config);
-        let asked = one(&mut test.desk);
+        test.keeper.ask(&mut test.outbound, &test.config);
+        let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &content), None, "{content}");
         assert!(test.routes().is_empty());
         test.tick();
@@ -296,10 +296,10 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
 
         let mut test = Test::with_lease();
         test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-        let written = one(&mut test.desk);
+        let written = one(&mut test.outbound);
         assert_eq!(test.hear(&written, &content), None, "{content}");
         test.tick();
-        let asked = one(&mut test.desk);
+        let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &found("500", &json!({}))), None);
         assert_eq!(test.routes(), [UPDATE], "the renewal is not lost");
     }
@@ -309,9 +309,9 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
 fn a_new_session_asks_whatever_was_under_way() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
-    let written = one(&mut test.desk);
-    test.keeper.ask(&mut test.desk, &test.config);
-    let asked = one(&mut test.desk);
+    let written = one(&mut test.outbound);
+    test.keeper.ask(&mut test.outbound, &test.config);
+    let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &found("372", &json!({}))), None, "not what is waited for");
     assert!(matches!(test.hear(&asked, &found("372", &json!({}))), Some(LeaseNews::Found { .. })));
     test.keeper.forget();
@@ -335,10 +335,10 @@ proptest! {
     #[test]
     fn no_answers_make_it_panic_or_stop(steps in prop::collection::vec((0u8..12, 0u8..4), 1..60)) {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.desk, &test.config);
+        test.keeper.ask(&mut test.outbound, &test.config);
         let mut asked = Vec::new();
         for (answer, act) in steps {
-            asked.extend(sent(&mut test.desk));
+            asked.extend(sent(&mut test.outbound));
             let content = match answer {
                 0 => missing(),
                 1 => found("7", &json!({"annotations": 1, "ownerReferences": {"kind": []}})),
@@ -366,10 +366,10 @@ proptest! {
         let mut renewed = false;
         for _ in 0..8 {
             if renewed { break; }
-            let Some(message) = sent(&mut test.desk).pop().or_else(|| asked.pop()) else { test.tick(); continue };
+            let Some(message) = sent(&mut test.outbound).pop().or_else(|| asked.pop()) else { test.tick(); continue };
             renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed)
                 && text(&message["content"]["spec"]["renewTime"]).contains("52.");
-            if !renewed && test.desk.messages.is_empty() && test.keeper.deadline().is_some() { test.tick(); }
+            if !renewed && test.outbound.messages.is_empty() && test.keeper.deadline().is_some() { test.tick(); }
         }
         prop_assert!(renewed);
     }

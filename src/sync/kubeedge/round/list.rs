@@ -8,13 +8,13 @@ use super::{ATTEMPTS, Round, Rounds, Stage};
 use crate::object::{Resource, Scope as ObjectScope, member, split_api_version};
 use crate::sync::change::Change;
 use crate::sync::kubeedge::application::{self, Page, Request, Response};
-use crate::sync::kubeedge::ask::{Asking, asked_name};
 use crate::sync::kubeedge::delivery::Delivery;
-use crate::sync::kubeedge::desk::Desk;
 use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Failure, Incoming};
 use crate::sync::kubeedge::names::WatchRule;
 use crate::sync::kubeedge::object;
+use crate::sync::kubeedge::outbound::Outbound;
+use crate::sync::kubeedge::queries::{Queries, asked_name};
 use crate::sync::kubeedge::types::{BridgeConfig, DynamicController, RoundReason};
 use crate::sync::timing::Now;
 
@@ -78,7 +78,12 @@ impl Round {
 
 impl Rounds {
     /// Asks for the next page. Returns whether the round goes on at once.
-    pub(super) fn list_on(&mut self, desk: &mut Desk, config: &BridgeConfig, delivery: &Delivery) -> bool {
+    pub(super) fn list_on(
+        &mut self,
+        outbound: &mut Outbound,
+        config: &BridgeConfig,
+        delivery: &Delivery,
+    ) -> bool {
         let Some(round) = &mut self.round else { return false };
         let lists_all = round.lists_all();
         let Stage::Listing(listing) = &mut round.stage else { return false };
@@ -87,7 +92,7 @@ impl Rounds {
         }
         let Some(target) = round.targets.get(listing.target) else {
             self.watches.all_listed();
-            self.watches.advance(desk, config);
+            self.watches.advance(outbound, config);
             round.walk();
             return true;
         };
@@ -101,7 +106,7 @@ impl Rounds {
             return true;
         }
         if lists_all && !round.reason.is_urgent() {
-            if self.budget.left(desk.at.now) == 0 {
+            if self.budget.left(outbound.at.now) == 0 {
                 self.waits = true;
                 return false;
             }
@@ -110,18 +115,18 @@ impl Rounds {
         let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
         let limit = if lists_all && !is_proof { self.limit.0 } else { 1 };
         let request = Request::List { scope: &target.scope, limit, continues };
-        let id = desk.send(&message::application("null", request.to_json(&config.node)));
+        let id = outbound.send(&message::application("null", request.to_json(&config.node)));
         listing.attempt += 1;
-        listing.asked = Some((id, desk.at.now + config.answer_timeout, listing.attempt));
+        listing.asked = Some((id, outbound.at.now + config.answer_timeout, listing.attempt));
         false
     }
 
     /// Puts a question again that was not answered. Returns whether the dynamic controller is silent: what it would have
     /// listed is left out.
-    pub(super) fn list_tick(&mut self, desk: &Desk) -> bool {
+    pub(super) fn list_tick(&mut self, outbound: &Outbound) -> bool {
         let Some(round) = &mut self.round else { return false };
         let Stage::Listing(listing) = &mut round.stage else { return false };
-        let Some((.., attempt)) = listing.asked.take_if(|(_, until, _)| *until <= desk.at.now) else {
+        let Some((.., attempt)) = listing.asked.take_if(|(_, until, _)| *until <= outbound.at.now) else {
             return false;
         };
         if attempt < ATTEMPTS {
@@ -136,10 +141,10 @@ impl Rounds {
     /// Takes a page. Returns whether it was asked for.
     pub(super) fn list_answered(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
-        asking: &mut Asking,
+        asking: &mut Queries,
         incoming: &Incoming<'_>,
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
@@ -168,7 +173,7 @@ impl Rounds {
                 let is_final = |failure: &Failure| matches!(failure.code, 403 | 404);
                 let is_final = matches!(&response, Some(Response::Refused(failure)) if is_final(failure));
                 round.is_incomplete |= !is_final;
-                self.watches.deny(desk, &target.scope, message);
+                self.watches.deny(outbound, &target.scope, message);
                 listing.next();
                 return true;
             }
@@ -176,7 +181,7 @@ impl Rounds {
         match target.purpose {
             Purpose::Pods => {}
             Purpose::Proof => self.watches.prove(&target.scope),
-            Purpose::Watched | Purpose::Fetched => self.watches.listed(desk, config, &target.scope),
+            Purpose::Watched | Purpose::Fetched => self.watches.listed(outbound, config, &target.scope),
         }
         if !lists_all || target.purpose == Purpose::Proof {
             listing.next();
@@ -194,7 +199,7 @@ impl Rounds {
         }
         self.limit.0 = (self.limit.0 * 2).min(LIMIT);
         let before = listing.so_far.uids.len();
-        take_items(&page, target, &mut listing.so_far, desk, config, delivery, asking);
+        take_items(&page, target, &mut listing.so_far, outbound, config, delivery, asking);
         round.compared += (listing.so_far.uids.len() - before) as u64;
         listing.continues = page.continues;
         if listing.continues.is_empty() {
@@ -212,10 +217,10 @@ fn take_items(
     page: &Page<'_>,
     target: &Target,
     listed: &mut Listed,
-    desk: &mut Desk,
+    outbound: &mut Outbound,
     config: &BridgeConfig,
     delivery: &mut Delivery,
-    asking: &mut Asking,
+    asking: &mut Queries,
 ) {
     let resource = Arc::new(resource(page, &target.scope.rule));
     if !page.items.is_empty() {
@@ -229,7 +234,7 @@ fn take_items(
                 let name = asked_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
                 let is_wanted = |name| target.purpose != Purpose::Fetched || asking.wants_name(config, &name);
                 if name.is_none_or(is_wanted) {
-                    asking.stored(desk, config, &put);
+                    asking.stored(outbound, config, &put);
                     changes.push(Change::Put(put));
                 }
             }
@@ -242,10 +247,10 @@ fn take_items(
             }
         }
         if changes.len() + rejected.len() >= BATCH {
-            delivery.apply(desk, std::mem::take(&mut changes), std::mem::take(&mut rejected));
+            delivery.apply(outbound, std::mem::take(&mut changes), std::mem::take(&mut rejected));
         }
     }
     if !changes.is_empty() || !rejected.is_empty() {
-        delivery.apply(desk, changes, rejected);
+        delivery.apply(outbound, changes, rejected);
     }
 }

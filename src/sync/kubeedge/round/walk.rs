@@ -7,10 +7,10 @@ use super::scope::Says;
 use super::{BURST, Round, Rounds, Stage};
 use crate::object::{ObjectKey, split_api_version};
 use crate::sync::change::{Change, Delete};
-use crate::sync::kubeedge::ask::{Asking, asked_name};
 use crate::sync::kubeedge::delivery::Delivery;
-use crate::sync::kubeedge::desk::Desk;
 use crate::sync::kubeedge::names::Name;
+use crate::sync::kubeedge::outbound::Outbound;
+use crate::sync::kubeedge::queries::{Queries, asked_name};
 use crate::sync::kubeedge::types::{BridgeConfig, BridgeEffect, HeldEntry, HeldPage};
 use crate::sync::timing::Now;
 
@@ -97,10 +97,10 @@ impl Walk {
     }
 
     /// Asks for the next page if there is one.
-    fn read_on(&mut self, desk: &mut Desk) -> bool {
+    fn read_on(&mut self, outbound: &mut Outbound) -> bool {
         let Some(cursor) = self.next.take() else { return false };
         (self.cursor, self.is_reading, self.retry_at) = (cursor, true, None);
-        desk.effects.push_back(BridgeEffect::ReadHeld { cursor, limit: PAGE });
+        outbound.effects.push_back(BridgeEffect::ReadHeld { cursor, limit: PAGE });
         true
     }
 }
@@ -133,7 +133,7 @@ impl Round {
     fn judge(
         &self,
         config: &BridgeConfig,
-        asking: &Asking,
+        asking: &Queries,
         entry: &HeldEntry,
         name: Option<&Name>,
     ) -> Verdict {
@@ -159,16 +159,16 @@ impl Rounds {
     /// Goes on with the walk. Returns whether it is over.
     pub(super) fn walk_on(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
-        asking: &mut Asking,
+        asking: &mut Queries,
     ) -> bool {
         let Some(mut round) = self.round.take() else { return false };
-        let is_over = self.walk_page(&mut round, desk, config, delivery, asking);
+        let is_over = self.walk_page(&mut round, outbound, config, delivery, asking);
         if is_over {
             asking.sweep(config);
-            round.compared += asking.ask_for_missing(desk, config);
+            round.compared += asking.ask_for_missing(outbound, config);
             round.stage = Stage::Ending;
         }
         self.round = Some(round);
@@ -178,12 +178,12 @@ impl Rounds {
     fn walk_page(
         &mut self,
         round: &mut Round,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
-        asking: &mut Asking,
+        asking: &mut Queries,
     ) -> bool {
-        let now = desk.at.now;
+        let now = outbound.at.now;
         let is_paced = !round.reason.is_urgent();
         let mut removed = Vec::new();
         let mut page = match &mut round.stage {
@@ -209,7 +209,7 @@ impl Rounds {
                     self.budget.take(u32::from(is_paced));
                     round.compared += 1;
                     asking.is_held(&name, &entry.uid);
-                    asking.ask(desk, config, name, Some(entry.uid.clone()));
+                    asking.ask(outbound, config, name, Some(entry.uid.clone()));
                 }
                 Verdict::Keep => {
                     name.iter().for_each(|name| asking.is_held(name, &entry.uid));
@@ -219,7 +219,7 @@ impl Rounds {
             page.pop_front();
         }
         if !removed.is_empty() {
-            delivery.apply(desk, removed, Vec::new());
+            delivery.apply(outbound, removed, Vec::new());
         }
         let Stage::Walking(walk) = &mut round.stage else { return false };
         walk.page = page;
@@ -227,7 +227,7 @@ impl Rounds {
         if !walk.page.is_empty() || walk.is_reading || must_wait || delivery.pending() > 0 {
             return false;
         }
-        if walk.read_on(desk) {
+        if walk.read_on(outbound) {
             return false;
         }
         if round.cursor == 0 {

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::ATTEMPTS;
 use crate::sync::kubeedge::application::{self, Request, Response, Scope};
-use crate::sync::kubeedge::desk::Desk;
 use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Incoming};
+use crate::sync::kubeedge::outbound::Outbound;
 use crate::sync::kubeedge::types::{BridgeConfig, BridgeNotice};
 use crate::sync::timing::Now;
 
@@ -86,7 +86,7 @@ impl Watches {
     }
 
     /// A list of this key was approved: it is safe to watch it, if that is so in all namespaces.
-    pub(super) fn listed(&mut self, desk: &mut Desk, config: &BridgeConfig, scope: &Scope) {
+    pub(super) fn listed(&mut self, outbound: &mut Outbound, config: &BridgeConfig, scope: &Scope) {
         if scope.rule.namespace.is_some() && !self.proven.contains(&scope.everywhere()) {
             return;
         }
@@ -94,11 +94,11 @@ impl Watches {
         let is_asked =
             |(asked, ..): &(Asked, Now, u32)| matches!(asked, Asked::Watch(asked) if asked == scope);
         if self.lacks(scope) && !self.flight.values().any(is_asked) {
-            self.ask(desk, config, Asked::Watch(scope.clone()), 1);
+            self.ask(outbound, config, Asked::Watch(scope.clone()), 1);
         }
     }
 
-    fn ask(&mut self, desk: &mut Desk, config: &BridgeConfig, asked: Asked, attempt: u32) {
+    fn ask(&mut self, outbound: &mut Outbound, config: &BridgeConfig, asked: Asked, attempt: u32) {
         let draft = match &asked {
             Asked::Watch(scope) => {
                 message::application("null", Request::Watch { scope }.to_json(&config.node))
@@ -108,8 +108,8 @@ impl Watches {
                 message::application("watchapp/sync", application::all_watches(&config.node, &watched))
             }
         };
-        let id = desk.send(&draft);
-        self.flight.insert(id, (asked, desk.at.now + config.answer_timeout, attempt));
+        let id = outbound.send(&draft);
+        self.flight.insert(id, (asked, outbound.at.now + config.answer_timeout, attempt));
     }
 
     /// All lists are through.
@@ -118,24 +118,24 @@ impl Watches {
     }
 
     /// Once the watches are answered too, CloudCore is told to forget all others.
-    pub(super) fn advance(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+    pub(super) fn advance(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
         if self.all_listed && !self.is_told && self.flight.is_empty() {
             (self.is_told, self.all_listed) = (true, false);
-            self.ask(desk, config, Asked::Only, 1);
+            self.ask(outbound, config, Asked::Only, 1);
         }
     }
 
     /// Something was refused.
-    pub(super) fn deny(&mut self, desk: &mut Desk, scope: &Scope, message: &str) {
+    pub(super) fn deny(&mut self, outbound: &mut Outbound, scope: &Scope, message: &str) {
         self.watched.remove(scope);
         if self.denied.insert(scope.clone()) {
             let what = scope.rule.to_string();
-            desk.notice(BridgeNotice::Denied { what, message: message.to_owned() });
+            outbound.notice(BridgeNotice::Denied { what, message: message.to_owned() });
         }
     }
 
     /// Takes an answer. Returns whether it is one to these questions.
-    pub(super) fn answered(&mut self, desk: &mut Desk, incoming: &Incoming<'_>) -> bool {
+    pub(super) fn answered(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) -> bool {
         let asked = incoming.parent.and_then(|id| self.flight.remove(&id));
         let Some((asked, ..)) = asked else { return false };
         match asked {
@@ -143,35 +143,37 @@ impl Watches {
                 Some(Response::Approved { .. }) => {
                     self.watched.insert(scope);
                 }
-                Some(Response::Refused(failure)) => self.deny(desk, &scope, &failure.message),
-                None => self.deny(desk, &scope, "the answer cannot be read"),
+                Some(Response::Refused(failure)) => self.deny(outbound, &scope, &failure.message),
+                None => self.deny(outbound, &scope, "the answer cannot be read"),
             },
-            Asked::Only => self.take_failed(desk, incoming),
+            Asked::Only => self.take_failed(outbound, incoming),
         }
         true
     }
 
-    fn take_failed(&mut self, desk: &mut Desk, incoming: &Incoming<'_>) {
+    fn take_failed(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) {
         let failed = incoming.content.map(RawValue::get);
         let failed: BTreeMap<String, Failed> =
             failed.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         for Failed { key, reason } in failed.into_values() {
             let scope = self.watched.iter().find(|scope| scope.key() == key).cloned();
             if let Some(scope) = scope {
-                self.deny(desk, &scope, &reason);
+                self.deny(outbound, &scope, &reason);
             }
         }
     }
 
     /// Asks again what was not answered. Returns whether that was in vain.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig) -> bool {
-        let now = desk.at.now;
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) -> bool {
+        let now = outbound.at.now;
         let due: Vec<_> =
             self.flight.iter().filter(|(_, (_, until, _))| *until <= now).map(|(id, _)| *id).collect();
         let mut in_vain = false;
         for id in due {
             match self.flight.remove(&id) {
-                Some((asked, _, attempt)) if attempt < ATTEMPTS => self.ask(desk, config, asked, attempt + 1),
+                Some((asked, _, attempt)) if attempt < ATTEMPTS => {
+                    self.ask(outbound, config, asked, attempt + 1)
+                }
                 Some((Asked::Watch(_), ..)) => in_vain = true,
                 // The next round tells it.
                 Some((Asked::Only, ..)) => self.is_told = false,

@@ -130,9 +130,9 @@ impl World {
         let bridge = &agent.bridge;
         let queues = [
             bridge.early.len(),
-            bridge.desk.messages.len(),
-            bridge.desk.frames.len(),
-            bridge.desk.effects.len(),
+            bridge.outbound.messages.len(),
+            bridge.outbound.frames.len(),
+            bridge.outbound.effects.len(),
             usize::try_from(bridge.delivery.pending()).unwrap(),
         ];
         if queues.iter().any(|queue| *queue > MAX_QUEUED) || bridge.early.len() > super::super::MAX_EARLY {

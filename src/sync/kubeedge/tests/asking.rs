@@ -86,7 +86,7 @@ fn no_more_questions_are_under_way_than_the_window_holds() {
     let names: Vec<_> = (0..100).map(|n| format!("conf-{n}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     rig.push_object("insert", &pod("lab/web", "p1", 60, &names));
-    assert_eq!(rig.queried().len(), super::super::ask::WINDOW);
+    assert_eq!(rig.queried().len(), super::super::queries::WINDOW);
 }
 
 #[test]

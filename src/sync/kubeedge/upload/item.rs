@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::object::Head;
 use crate::sync::kubeedge::application::{self, Response};
-use crate::sync::kubeedge::desk::Desk;
 use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Draft, Failure, Incoming};
+use crate::sync::kubeedge::outbound::Outbound;
 use crate::sync::kubeedge::types::BridgeConfig;
 use crate::sync::upload::{Content, Refused, RefusedReason};
 use event::EventTask;
@@ -126,8 +126,8 @@ impl Item {
     }
 
     /// Sends it. Behind an Event a ping is to follow.
-    pub(super) fn send(&mut self, desk: &mut Desk) {
-        let Some(id) = self.draft().map(|draft| desk.send(&draft)) else { return };
+    pub(super) fn send(&mut self, outbound: &mut Outbound) {
+        let Some(id) = self.draft().map(|draft| outbound.send(&draft)) else { return };
         self.sent = self.sent.saturating_add(1);
         if self.is_answered() {
             self.state = State::Answer(id);

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::object::kinds;
-use crate::sync::kubeedge::testing::{answer, captured, config, desk, error, pass_to, routes, sent, text};
+use crate::sync::kubeedge::testing::{
+    answer, captured, config, error, outbound, pass_to, routes, sent, text,
+};
 use crate::sync::upload::{Lane, RefusedReason, UploadItem};
 
 mod events;
@@ -19,7 +21,7 @@ mod statuses;
 /// The outbox and what it works with.
 struct Test {
     uploads: Uploads,
-    desk: Desk,
+    outbound: Outbound,
     config: BridgeConfig,
 }
 
@@ -36,7 +38,7 @@ fn frame(items: &[(u64, Value)]) -> Upload {
 
 impl Test {
     fn new() -> Self {
-        Self { uploads: Uploads::default(), desk: desk(), config: config() }
+        Self { uploads: Uploads::default(), outbound: outbound(), config: config() }
     }
 
     /// One whose Node is known.
@@ -48,34 +50,34 @@ impl Test {
 
     /// A frame arrives; gives what was sent for it.
     fn upload(&mut self, items: &[(u64, Value)]) -> Vec<Value> {
-        self.uploads.upload(&mut self.desk, &self.config, frame(items));
-        sent(&mut self.desk)
+        self.uploads.upload(&mut self.outbound, &self.config, frame(items));
+        sent(&mut self.outbound)
     }
 
     /// An answer arrives; gives what was sent thereupon.
     fn hear(&mut self, message: &Value, content: &Value) -> Vec<Value> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
-        assert!(self.uploads.answered(&mut self.desk, &self.config, &incoming), "{text}");
-        sent(&mut self.desk)
+        assert!(self.uploads.answered(&mut self.outbound, &self.config, &incoming), "{text}");
+        sent(&mut self.outbound)
     }
 
     fn pong(&mut self, number: u64) -> Vec<Value> {
-        self.uploads.pong(&mut self.desk, number);
-        sent(&mut self.desk)
+        self.uploads.pong(&mut self.outbound, number);
+        sent(&mut self.outbound)
     }
 
     /// The time of the deadline has come.
     fn tick(&mut self) -> Vec<Value> {
         let deadline = self.uploads.deadline().expect("something is to be done");
-        let now = deadline.max(self.desk.at.now);
-        pass_to(&mut self.desk, now);
-        self.uploads.tick(&mut self.desk, &self.config);
-        sent(&mut self.desk)
+        let now = deadline.max(self.outbound.at.now);
+        pass_to(&mut self.outbound, now);
+        self.uploads.tick(&mut self.outbound, &self.config);
+        sent(&mut self.outbound)
     }
 
     fn confirmed(&mut self) -> Option<UploadConfirm> {
-        match self.desk.frames.pop_front()? {
+        match self.outbound.frames.pop_front()? {
             Received::UploadConfirm(confirm) => Some(confirm),
             other => panic!("{other:?}"),
         }
@@ -167,8 +169,8 @@ fn what_cannot_be_read_is_refused_at_once() {
 fn a_frame_of_another_session_is_not_taken() {
     let mut test = Test::new();
     let upload = Upload { session: "t".into(), ..frame(&[(5, report())]) };
-    test.uploads.upload(&mut test.desk, &test.config, upload);
-    assert!(sent(&mut test.desk).is_empty() && test.uploads.deadline().is_none());
+    test.uploads.upload(&mut test.outbound, &test.config, upload);
+    assert!(sent(&mut test.outbound).is_empty() && test.uploads.deadline().is_none());
     test.open();
 }
 
@@ -179,9 +181,9 @@ fn what_is_not_answered_is_sent_again_later_and_later() {
     assert!(test.hear(&first[0], &ok("n")).is_empty());
     let mut waits = Vec::new();
     for number in 2..8 {
-        let before = test.desk.at.now;
+        let before = test.outbound.at.now;
         let again = test.tick();
-        waits.push((test.desk.at.now - before).as_secs());
+        waits.push((test.outbound.at.now - before).as_secs());
         let ping = format!("ping {number}");
         assert_eq!(routes(&again), ["patch lab/podpatch/web", "insert lab/event/a", &ping]);
         assert_eq!(again[0]["content"], first[1]["content"]);
@@ -196,7 +198,7 @@ fn while_the_link_has_no_room_nothing_is_sent_again() {
     let mut test = Test::registered();
     test.upload(&[(5, report())]);
     for _ in 0..=BACKLOG {
-        test.desk.ping();
+        test.outbound.ping();
     }
     assert_eq!(test.tick().len(), BACKLOG + 1);
     assert_eq!(routes(&test.tick()), ["patch null/nodepatch/edgea"]);
@@ -213,7 +215,7 @@ fn a_repeated_frame_sends_again_only_what_is_open() {
     assert_eq!(routes(&again), ["patch lab/podpatch/web"]);
     let late = answer(&first[1], &ok("u"));
     let incoming = message::decode(late.as_bytes()).unwrap();
-    assert!(!test.uploads.answered(&mut test.desk, &test.config, &incoming), "the later message counts");
+    assert!(!test.uploads.answered(&mut test.outbound, &test.config, &incoming), "the later message counts");
     assert!(test.hear(&again[0], &ok("u")).is_empty());
     assert_eq!(test.settled(7), [(6, RefusedReason::Other)]);
 }
@@ -238,7 +240,7 @@ fn with_the_connection_everything_under_way_is_forgotten_but_the_node() {
     test.uploads.forget();
     let late = answer(&messages[0], &ok("other"));
     let incoming = message::decode(late.as_bytes()).unwrap();
-    assert!(!test.uploads.answered(&mut test.desk, &test.config, &incoming));
+    assert!(!test.uploads.answered(&mut test.outbound, &test.config, &incoming));
     assert!(test.pong(1).is_empty() && test.uploads.deadline().is_none());
     test.open();
     assert_eq!(test.uploads.node_uid(), Some("n"));
@@ -280,7 +282,7 @@ proptest! {
         let mut messages = test.upload(&items);
         for (act, which, content) in steps {
             let open = test.uploads.flight.is_some();
-            prop_assert_eq!(open, test.desk.frames.is_empty());
+            prop_assert_eq!(open, test.outbound.frames.is_empty());
             if !open { break; }
             let chosen = which.get(&messages).clone();
             match (act, chosen["ping"].as_u64()) {
@@ -290,8 +292,8 @@ proptest! {
                 (_, None) => {
                     let text = answer(&chosen, &content);
                     let incoming = message::decode(text.as_bytes()).unwrap();
-                    test.uploads.answered(&mut test.desk, &test.config, &incoming);
-                    messages.extend(sent(&mut test.desk));
+                    test.uploads.answered(&mut test.outbound, &test.config, &incoming);
+                    messages.extend(sent(&mut test.outbound));
                 }
             }
         }
@@ -307,8 +309,8 @@ proptest! {
                 let good = if is_application { json!({"Status": "Approved", "RespBody": null}) } else { ok("u") };
                 let text = answer(&message, &good);
                 let incoming = message::decode(text.as_bytes()).unwrap();
-                test.uploads.answered(&mut test.desk, &test.config, &incoming);
-                answered.extend(sent(&mut test.desk));
+                test.uploads.answered(&mut test.outbound, &test.config, &incoming);
+                answered.extend(sent(&mut test.outbound));
             }
         }
         let confirm = test.confirmed().expect("it is confirmed in the end");

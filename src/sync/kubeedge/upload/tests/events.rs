@@ -41,7 +41,7 @@ fn what_an_event_of_the_core_group_says_stays() {
 #[test]
 fn events_are_confirmed_by_the_pong_behind_them_or_a_later_one() {
     let mut test = Test::new();
-    test.desk.ping();
+    test.outbound.ping();
     assert_eq!(
         routes(&test.upload(&[(5, event("a")), (6, event("b"))])),
         ["ping 1", "insert lab/event/a", "insert lab/event/b", "ping 2"]

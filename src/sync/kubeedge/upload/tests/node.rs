@@ -179,8 +179,8 @@ fn node(name: &str, ready: &str) -> Put {
 
 impl Test {
     fn see(&mut self, node: &Put) -> Vec<Value> {
-        self.uploads.seen(&mut self.desk, &self.config, node);
-        sent(&mut self.desk)
+        self.uploads.seen(&mut self.outbound, &self.config, node);
+        sent(&mut self.outbound)
     }
 }
 

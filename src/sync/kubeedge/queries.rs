@@ -2,17 +2,17 @@
 //! what is wanted and not there.
 //!
 //! A name is wanted because a rule without `*` says it, or because a Pod references it. It stays wanted when that Pod has
-//! gone, until the next walk over everything held has seen all references there are ([`Asking::sweep`]).
+//! gone, until the next walk over everything held has seen all references there are ([`Queries::sweep`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::delivery::Delivery;
-use super::desk::Desk;
 use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::names::{AskedKind, Name, WatchRule, references};
+use super::outbound::Outbound;
 use super::types::BridgeConfig;
 use crate::object::{Head, ObjectKey};
 use crate::sync::change::{Change, Delete, Put, Uid};
@@ -63,7 +63,7 @@ struct Wanted {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct Queries {
     wanted: BTreeMap<Name, Wanted>,
     queue: BTreeMap<Name, Option<Uid>>,
     flight: BTreeMap<MessageId, Question>,
@@ -123,7 +123,7 @@ fn watches(rule: &WatchRule, name: &Name) -> bool {
         && rule.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
 }
 
-impl Asking {
+impl Queries {
     /// The connection is over: questions are put again after the next one. What is wanted stays so.
     pub(super) fn forget(&mut self) {
         self.queue.clear();
@@ -153,15 +153,15 @@ impl Asking {
     }
 
     /// Wants a name (a rule, a reference): asks for it unless it is known to be held.
-    pub(super) fn want(&mut self, desk: &mut Desk, config: &BridgeConfig, name: Name) {
+    pub(super) fn want(&mut self, outbound: &mut Outbound, config: &BridgeConfig, name: Name) {
         self.remember(&name);
         let waits = |wanted: &Wanted| wanted.held.is_some() || wanted.retry_at.is_some();
         if !self.wanted.get(&name).is_some_and(waits) {
-            self.ask(desk, config, name, None);
+            self.ask(outbound, config, name, None);
         }
     }
 
-    /// Wants a name, and leaves the question for later: see [`Asking::ask_for_missing`].
+    /// Wants a name, and leaves the question for later: see [`Queries::ask_for_missing`].
     pub(super) fn remember(&mut self, name: &Name) {
         if let Some(wanted) = self.wanted.get_mut(name) {
             wanted.seen = self.walk;
@@ -175,39 +175,49 @@ impl Asking {
     /// room.
     pub(super) fn ask(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         name: Name,
         held: Option<Uid>,
     ) -> bool {
         let is_asked = |question: &Question| question.name == name && question.held == held;
-        self.flight.values().any(is_asked) || self.ask_anew(desk, config, name, held)
+        self.flight.values().any(is_asked) || self.ask_anew(outbound, config, name, held)
     }
 
-    /// As [`Asking::ask`], even if an answer to the same question is on its way.
-    fn ask_anew(&mut self, desk: &mut Desk, config: &BridgeConfig, name: Name, held: Option<Uid>) -> bool {
+    /// As [`Queries::ask`], even if an answer to the same question is on its way.
+    fn ask_anew(
+        &mut self,
+        outbound: &mut Outbound,
+        config: &BridgeConfig,
+        name: Name,
+        held: Option<Uid>,
+    ) -> bool {
         if self.queue.len() >= MAX_QUEUE && !self.queue.contains_key(&name) {
             return false;
         }
         let waiting = self.queue.entry(name).or_default();
         *waiting = held.or_else(|| waiting.take());
-        self.fill(desk, config);
+        self.fill(outbound, config);
         true
     }
 
-    fn fill(&mut self, desk: &mut Desk, config: &BridgeConfig) {
+    fn fill(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
         while self.flight.len() < WINDOW
             && let Some((name, held)) = self.queue.pop_first()
         {
-            self.put(desk, config, Question { name, held, until: Now::ZERO, attempts: 0, is_doubted: false });
+            self.put(
+                outbound,
+                config,
+                Question { name, held, until: Now::ZERO, attempts: 0, is_doubted: false },
+            );
         }
     }
 
-    fn put(&mut self, desk: &mut Desk, config: &BridgeConfig, mut question: Question) {
-        question.until = desk.at.now + config.answer_timeout;
+    fn put(&mut self, outbound: &mut Outbound, config: &BridgeConfig, mut question: Question) {
+        question.until = outbound.at.now + config.answer_timeout;
         question.attempts += 1;
-        desk.counters.asked += 1;
-        let id = desk.send(&message::query(&question.name));
+        outbound.counters.asked += 1;
+        let id = outbound.send(&message::query(&question.name));
         self.flight.insert(id, question);
     }
 
@@ -236,23 +246,23 @@ impl Asking {
     }
 
     /// Asks for everything that is wanted and not held. Returns how many names that are.
-    pub(super) fn ask_for_missing(&mut self, desk: &mut Desk, config: &BridgeConfig) -> u64 {
+    pub(super) fn ask_for_missing(&mut self, outbound: &mut Outbound, config: &BridgeConfig) -> u64 {
         let is_missing = |(_, wanted): &(&Name, &Wanted)| wanted.held.is_none();
         let names: Vec<_> = self.wanted.iter().filter(is_missing).map(|(name, _)| name.clone()).collect();
         let mut asked = 0;
         for name in names {
-            asked += u64::from(self.ask(desk, config, name, None));
+            asked += u64::from(self.ask(outbound, config, name, None));
         }
         asked
     }
 
     /// Asks for up to `limit` names that are wanted and held. Returns how many.
-    pub(super) fn ask_for_held(&mut self, desk: &mut Desk, config: &BridgeConfig, limit: u32) -> u32 {
+    pub(super) fn ask_for_held(&mut self, outbound: &mut Outbound, config: &BridgeConfig, limit: u32) -> u32 {
         let held = self.wanted.iter().filter_map(|(name, wanted)| Some((name.clone(), wanted.held.clone()?)));
         let names: Vec<_> = held.take(limit as usize).collect();
         let mut asked = 0;
         for (name, held) in names {
-            asked += u32::from(self.ask(desk, config, name, Some(held)));
+            asked += u32::from(self.ask(outbound, config, name, Some(held)));
         }
         asked
     }
@@ -280,10 +290,10 @@ impl Asking {
     }
 
     /// An object is going to be stored: if it is a Pod, what it references is wanted; if it is wanted, it is held.
-    pub(super) fn stored(&mut self, desk: &mut Desk, config: &BridgeConfig, put: &Put) {
+    pub(super) fn stored(&mut self, outbound: &mut Outbound, config: &BridgeConfig, put: &Put) {
         if put.resource.kind == "Pod" && put.resource.group.is_empty() {
             for name in references(put.body.get()) {
-                self.want(desk, config, name);
+                self.want(outbound, config, name);
             }
         } else if let Some(name) = name_of(put) {
             self.is_held(&name, &put.uid);
@@ -294,7 +304,7 @@ impl Asking {
     /// itself: it is asked for.
     pub(super) fn deleted(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         incoming: &Incoming<'_>,
         uid: &Uid,
@@ -305,21 +315,26 @@ impl Asking {
             return;
         }
         wanted.held = None;
-        self.ask_anew(desk, config, name, None);
+        self.ask_anew(outbound, config, name, None);
     }
 
     /// A delete that names no object: asks for the name if that can be asked for.
-    pub(super) fn unclear(&mut self, desk: &mut Desk, config: &BridgeConfig, incoming: &Incoming<'_>) {
+    pub(super) fn unclear(
+        &mut self,
+        outbound: &mut Outbound,
+        config: &BridgeConfig,
+        incoming: &Incoming<'_>,
+    ) {
         let Some(name) = target(incoming).filter(|name| self.wants_name(config, name)) else { return };
         let held = self.wanted.get(&name).and_then(|wanted| wanted.held.clone());
-        self.ask_anew(desk, config, name, held);
+        self.ask_anew(outbound, config, name, held);
     }
 
     /// An answer has come; the object in it, if there is one, takes the way of all objects. That there is none (a Status
     /// `NotFound`) removes the object that was asked about. Returns whether it was asked for here.
     pub(super) fn answered(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
         incoming: &Incoming<'_>,
@@ -332,20 +347,20 @@ impl Asking {
             return true;
         }
         let Some(question) = self.flight.remove(&id) else { return false };
-        desk.counters.answered += 1;
+        outbound.counters.answered += 1;
         if is_missing {
-            self.missed(desk, config, delivery, &question);
+            self.missed(outbound, config, delivery, &question);
         } else {
             if let Some(wanted) = self.wanted.get_mut(&question.name) {
                 wanted.answered = self.walk;
             }
             match replaced(&question, incoming) {
                 change @ Some(_) if question.is_doubted => self.replaced = change,
-                Some(Change::Delete(Delete { uid, .. })) => self.doubt_row(desk, &question.name, uid),
+                Some(Change::Delete(Delete { uid, .. })) => self.doubt_row(outbound, &question.name, uid),
                 _ => {}
             }
         }
-        self.fill(desk, config);
+        self.fill(outbound, config);
         true
     }
 
@@ -357,35 +372,35 @@ impl Asking {
 
     fn missed(
         &mut self,
-        desk: &mut Desk,
+        outbound: &mut Outbound,
         config: &BridgeConfig,
         delivery: &mut Delivery,
         question: &Question,
     ) {
         if let Some(uid) = question.held.as_ref().filter(|_| !question.is_doubted) {
-            return self.doubt_row(desk, &question.name, uid.clone());
+            return self.doubt_row(outbound, &question.name, uid.clone());
         }
         if let Some(uid) = &question.held {
             let delete = Delete { uid: uid.clone(), key: key(&question.name) };
-            delivery.apply(desk, vec![Change::Delete(delete)], Vec::new());
+            delivery.apply(outbound, vec![Change::Delete(delete)], Vec::new());
         }
         // Another object may have come under the name meanwhile.
         let wanted = self.wanted.get_mut(&question.name);
         let Some(wanted) = wanted.filter(|wanted| wanted.held == question.held) else { return };
         wanted.held = None;
-        self.retry_later(desk, config, &question.name);
+        self.retry_later(outbound, config, &question.name);
     }
 
     /// CloudCore answers from a cache, which is empty for a while after its start, and may be behind: what it does not know
     /// is gone when it does not know it a second time.
-    fn doubt_row(&mut self, desk: &Desk, name: &Name, uid: Uid) {
+    fn doubt_row(&mut self, outbound: &Outbound, name: &Name, uid: Uid) {
         if self.doubts.len() < MAX_QUEUE {
-            self.doubts.insert(name.clone(), (uid, desk.at.now + CONFIRM));
+            self.doubts.insert(name.clone(), (uid, outbound.at.now + CONFIRM));
         }
     }
 
-    fn ask_doubted(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let now = desk.at.now;
+    fn ask_doubted(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        let now = outbound.at.now;
         while self.flight.len() < WINDOW
             && let Some(name) =
                 self.doubts.iter().find(|(_, (_, due))| *due <= now).map(|(name, _)| name.clone())
@@ -397,45 +412,45 @@ impl Asking {
             }
             let question =
                 Question { name, held: Some(uid), until: Now::ZERO, attempts: 0, is_doubted: true };
-            self.put(desk, config, question);
+            self.put(outbound, config, question);
         }
     }
 
-    fn retry_later(&mut self, desk: &mut Desk, config: &BridgeConfig, name: &Name) {
+    fn retry_later(&mut self, outbound: &mut Outbound, config: &BridgeConfig, name: &Name) {
         let Some(wanted) = self.wanted.get_mut(name) else { return };
         let longest = config.retry_max.saturating_mul(MISSING_FACTOR);
-        let delay = backoff(config.retry_max, longest, wanted.attempts, desk.draw());
+        let delay = backoff(config.retry_max, longest, wanted.attempts, outbound.draw());
         wanted.attempts = wanted.attempts.saturating_add(1);
-        let at = desk.at.now + delay.max(Duration::from_secs(1));
+        let at = outbound.at.now + delay.max(Duration::from_secs(1));
         wanted.retry_at = Some(at);
         self.retry_at = earlier(self.retry_at, Some(at));
     }
 
     /// Gives up questions without an answer, asks again for what is missing, fills the window.
-    pub(super) fn tick(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let now = desk.at.now;
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        let now = outbound.at.now;
         let due: Vec<_> =
             self.flight.iter().filter(|(_, question)| question.until <= now).map(|(id, _)| *id).collect();
         for id in due {
             let Some(question) = self.flight.remove(&id) else { continue };
             if question.attempts < ATTEMPTS {
-                self.put(desk, config, question);
+                self.put(outbound, config, question);
                 continue;
             }
-            desk.counters.unanswered += 1;
+            outbound.counters.unanswered += 1;
             if self.wanted.get(&question.name).is_some_and(|wanted| wanted.held.is_none()) {
-                self.retry_later(desk, config, &question.name);
+                self.retry_later(outbound, config, &question.name);
             }
         }
         if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry(desk, config);
+            self.retry(outbound, config);
         }
-        self.ask_doubted(desk, config);
-        self.fill(desk, config);
+        self.ask_doubted(outbound, config);
+        self.fill(outbound, config);
     }
 
-    fn retry(&mut self, desk: &mut Desk, config: &BridgeConfig) {
-        let now = desk.at.now;
+    fn retry(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+        let now = outbound.at.now;
         let mut due = Vec::new();
         self.retry_at = None;
         for (name, wanted) in &mut self.wanted {
@@ -447,8 +462,8 @@ impl Asking {
             }
         }
         for name in due {
-            if !self.ask(desk, config, name.clone(), None) {
-                self.retry_later(desk, config, &name);
+            if !self.ask(outbound, config, name.clone(), None) {
+                self.retry_later(outbound, config, &name);
             }
         }
     }

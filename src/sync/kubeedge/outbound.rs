@@ -8,7 +8,7 @@ use crate::sync::frame::{HelloRequest, Received};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct Outbound {
     pub(super) at: Moment,
     /// The session of the machine, once it was welcomed.
     pub(super) session: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct Desk {
     pings: u64,
 }
 
-impl Desk {
+impl Outbound {
     /// A connection begins.
     pub(super) fn begin(&mut self, at: Moment, random: u64) {
         self.at = at;

@@ -17,7 +17,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What has become of the address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum DoorState {
+pub(super) enum ListenState {
     /// The configuration has none.
     #[default]
     Off,
@@ -32,7 +32,7 @@ pub(super) enum DoorState {
     },
 }
 
-impl DoorState {
+impl ListenState {
     /// The state for the status.
     pub(super) fn show(&self) -> Value {
         match self {
@@ -50,7 +50,7 @@ impl DoorState {
 pub(super) async fn listen(
     address: SocketAddr,
     tokens: &Tokens,
-    state: &watch::Sender<DoorState>,
+    state: &watch::Sender<ListenState>,
 ) -> Listener {
     let mut wait = FIRST_WAIT;
     loop {
@@ -65,7 +65,7 @@ pub(super) async fn listen(
                     tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
                 }
                 tracing::info!(address = %bound, "the local API answers over TCP");
-                state.send_replace(DoorState::Open(bound));
+                state.send_replace(ListenState::Open(bound));
                 return listener;
             }
             Err(error) => {
@@ -74,7 +74,7 @@ pub(super) async fn listen(
                     let hint = "another process has the port? api.listen says which one is used";
                     tracing::warn!(%address, why, hint, "the local API does not answer over TCP; trying again");
                 }
-                state.send_replace(DoorState::Waiting { address, why });
+                state.send_replace(ListenState::Waiting { address, why });
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
@@ -92,15 +92,15 @@ mod tests {
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let (state, mut seen) = watch::channel(DoorState::Off);
+        let (state, mut seen) = watch::channel(ListenState::Off);
         let opening = tokio::spawn(async move { listen(address, &tokens, &state).await });
-        let waiting = |state: &DoorState| matches!(state, DoorState::Waiting { .. });
+        let waiting = |state: &ListenState| matches!(state, ListenState::Waiting { .. });
         seen.wait_for(waiting).await.unwrap();
         assert_eq!(seen.borrow().show()["state"], "waiting");
         drop(taken);
         let listener = opening.await.unwrap();
         assert_eq!(listener.address(), &Address::Tcp(address));
-        assert_eq!(*seen.borrow(), DoorState::Open(address));
+        assert_eq!(*seen.borrow(), ListenState::Open(address));
         let text = std::fs::read_to_string(dir.path().join("kubeconfig")).unwrap();
         assert!(text.contains(&format!("@{address}\n")), "{text}");
     }
@@ -109,7 +109,7 @@ mod tests {
     async fn port_zero_is_written_as_the_one_that_was_taken() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
-        let (state, _) = watch::channel(DoorState::Off);
+        let (state, _) = watch::channel(ListenState::Off);
         let listener = listen(([127, 0, 0, 1], 0).into(), &tokens, &state).await;
         let text = std::fs::read_to_string(dir.path().join("kubeconfig")).unwrap();
         let Address::Tcp(address) = listener.address() else { panic!("{:?}", listener.address()) };

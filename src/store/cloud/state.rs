@@ -17,7 +17,7 @@ use super::versions::Counters;
 use crate::object::Summary;
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint};
-use crate::store::writer::Steward;
+use crate::store::writer::WriterHooks;
 
 /// The most bytes of changes that one transaction keeps for the observer; of a larger one it is told the
 /// version only.
@@ -46,7 +46,7 @@ impl HistoryLimits {
 }
 
 /// The state of the writer's thread.
-pub(super) struct CloudSteward {
+pub(super) struct CloudState {
     /// Including what the open transaction has done.
     now: Counters,
     committed: Counters,
@@ -120,7 +120,7 @@ impl Before {
     }
 }
 
-impl CloudSteward {
+impl CloudState {
     pub(super) fn new(
         counters: Counters,
         feed: broadcast::Sender<FeedChange>,
@@ -252,7 +252,7 @@ impl CloudSteward {
     }
 }
 
-impl Steward for CloudSteward {
+impl WriterHooks for CloudState {
     fn before_group(&mut self, _conn: &mut Connection) -> Result<(), StoreError> {
         if self.observer.is_none()
             && let Some(observer) = self.observers.get()
@@ -307,7 +307,7 @@ impl Steward for CloudSteward {
     }
 }
 
-impl Drop for CloudSteward {
+impl Drop for CloudState {
     fn drop(&mut self) {
         if let Some(observer) = self.observers.get() {
             observer.closed();

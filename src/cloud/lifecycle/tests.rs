@@ -24,12 +24,12 @@ fn lease(acquired: Timestamp, renewed: Timestamp) -> Lease {
     }
 }
 
-fn vitals(known: &Registered) -> Vitals {
-    Vitals::new(Now::ZERO, clock(Now::ZERO), known, FLUSH)
+fn lifecycle(known: &Registered) -> NodeLifecycle {
+    NodeLifecycle::new(Now::ZERO, clock(Now::ZERO), known, FLUSH)
 }
 
-fn renew(vitals: &mut Vitals, now: Now) {
-    vitals.renewed(now, clock(now), NODE, &lease(clock(Now::ZERO), clock(now)));
+fn renew(lifecycle: &mut NodeLifecycle, now: Now) {
+    lifecycle.renewed(now, clock(now), NODE, &lease(clock(Now::ZERO), clock(now)));
 }
 
 fn registered(renewed: Timestamp) -> Registered {
@@ -47,19 +47,19 @@ fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionS
 }
 
 /// Writes what is due, and what is gathered for it.
-fn write(vitals: &mut Vitals, now: Now) -> Vec<NodeChange> {
-    let mut changes = vitals.changes_due(now);
+fn write(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<NodeChange> {
+    let mut changes = lifecycle.changes_due(now);
     if changes.is_empty() {
-        changes = vitals.changes_due(now + GATHER);
+        changes = lifecycle.changes_due(now + GATHER);
     }
-    vitals.changes_written(now, true);
+    lifecycle.changes_written(now, true);
     changes
 }
 
-fn write_leases(vitals: &mut Vitals, now: Now) -> Vec<LeaseRenewal> {
-    let leases = vitals.leases_due(now);
+fn write_leases(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<LeaseRenewal> {
+    let leases = lifecycle.leases_due(now);
     if !leases.is_empty() {
-        vitals.leases_written(now, true);
+        lifecycle.leases_written(now, true);
     }
     leases
 }
@@ -70,31 +70,31 @@ const UNKNOWN: ConditionStatus = ConditionStatus::Unknown;
 
 #[test]
 fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
-    let mut vitals = vitals(&Registered::default());
-    vitals.welcomed(seconds(1), NODE);
-    assert_eq!(vitals.show(NODE), (None, None));
-    renew(&mut vitals, seconds(1));
-    let changes = write(&mut vitals, seconds(1));
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.welcomed(seconds(1), NODE);
+    assert_eq!(lifecycle.show(NODE), (None, None));
+    renew(&mut lifecycle, seconds(1));
+    let changes = write(&mut lifecycle, seconds(1));
     assert_eq!(written(&changes, READY), Some((TRUE, "AgentReady")));
     assert_eq!(written(&changes, CLOUD_REACHABLE), Some((TRUE, "Connected")));
-    assert_eq!(vitals.show(NODE), (Some(true), Some(clock(seconds(1)))));
+    assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(seconds(1)))));
 
     for now in [11, 21, 31, 71, 110] {
-        renew(&mut vitals, seconds(now));
-        assert_eq!(write(&mut vitals, seconds(now)), [], "{now}");
+        renew(&mut lifecycle, seconds(now));
+        assert_eq!(write(&mut lifecycle, seconds(now)), [], "{now}");
     }
-    write_leases(&mut vitals, seconds(115));
-    assert_eq!(vitals.deadline(), Some(seconds(150)));
-    assert_eq!(vitals.changes_due(seconds(149)), []);
-    let changes = write(&mut vitals, seconds(150));
+    write_leases(&mut lifecycle, seconds(115));
+    assert_eq!(lifecycle.deadline(), Some(seconds(150)));
+    assert_eq!(lifecycle.changes_due(seconds(149)), []);
+    let changes = write(&mut lifecycle, seconds(150));
     for condition in [READY, CLOUD_REACHABLE, IN_SYNC, STORE_HEALTHY, DISK_PRESSURE] {
         assert_eq!(written(&changes, condition), Some((UNKNOWN, "NodeStatusUnknown")), "{condition}");
     }
-    assert_eq!(vitals.show(NODE).0, Some(false));
-    assert_eq!(vitals.deadline(), None);
+    assert_eq!(lifecycle.show(NODE).0, Some(false));
+    assert_eq!(lifecycle.deadline(), None);
 
-    renew(&mut vitals, seconds(200));
-    let changes = write(&mut vitals, seconds(200));
+    renew(&mut lifecycle, seconds(200));
+    let changes = write(&mut lifecycle, seconds(200));
     assert_eq!(written(&changes, READY), Some((TRUE, "AgentReady")));
 }
 
@@ -106,24 +106,24 @@ fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_wi
         reason: "DiskAlmostFull".into(),
         ..Condition::default()
     };
-    let mut vitals = vitals(&Registered::default());
-    vitals.welcomed(seconds(0), NODE);
-    renew(&mut vitals, seconds(0));
-    vitals.reported(seconds(0), NODE, std::slice::from_ref(&own));
-    assert_eq!(written(&write(&mut vitals, seconds(0)), DISK_PRESSURE), None, "the report says it");
-    let changes = write(&mut vitals, seconds(40));
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.welcomed(seconds(0), NODE);
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.reported(seconds(0), NODE, std::slice::from_ref(&own));
+    assert_eq!(written(&write(&mut lifecycle, seconds(0)), DISK_PRESSURE), None, "the report says it");
+    let changes = write(&mut lifecycle, seconds(40));
     assert_eq!(written(&changes, DISK_PRESSURE), Some((UNKNOWN, "NodeStatusUnknown")));
     assert_eq!(written(&changes, STORE_HEALTHY), None, "it has never reported that");
 
-    renew(&mut vitals, seconds(50));
-    assert!(!vitals.wants_report(NODE), "it is known here");
-    assert_eq!(vitals.changes_due(seconds(50) + GATHER).len(), 1);
-    vitals.changes_written(seconds(51), false);
-    assert_eq!(vitals.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
-    let changes = write(&mut vitals, seconds(52));
+    renew(&mut lifecycle, seconds(50));
+    assert!(!lifecycle.wants_report(NODE), "it is known here");
+    assert_eq!(lifecycle.changes_due(seconds(50) + GATHER).len(), 1);
+    lifecycle.changes_written(seconds(51), false);
+    assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
+    let changes = write(&mut lifecycle, seconds(52));
     assert_eq!(written(&changes, DISK_PRESSURE), Some((TRUE, "DiskAlmostFull")));
-    vitals.in_sync(seconds(53), NODE, true, 0, 0, 0);
-    let changes = write(&mut vitals, seconds(53));
+    lifecycle.in_sync(seconds(53), NODE, true, 0, 0, 0);
+    let changes = write(&mut lifecycle, seconds(53));
     assert_eq!(written(&changes, DISK_PRESSURE), None, "once is enough");
     assert_eq!(written(&changes, IN_SYNC), Some((TRUE, "InSync")));
 }
@@ -136,28 +136,28 @@ fn a_report_that_meets_a_write_under_way_is_written_after_it() {
         reason: reason.into(),
         ..Condition::default()
     };
-    let mut vitals = vitals(&Registered::default());
-    renew(&mut vitals, seconds(0));
-    vitals.reported(seconds(0), NODE, &[report("Old")]);
-    write(&mut vitals, seconds(40));
-    renew(&mut vitals, seconds(50));
-    let under_way = vitals.changes_due(seconds(51));
+    let mut lifecycle = lifecycle(&Registered::default());
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.reported(seconds(0), NODE, &[report("Old")]);
+    write(&mut lifecycle, seconds(40));
+    renew(&mut lifecycle, seconds(50));
+    let under_way = lifecycle.changes_due(seconds(51));
     assert_eq!(written(&under_way, DISK_PRESSURE), Some((FALSE, "Old")));
-    vitals.reported(seconds(51), NODE, &[report("New")]);
-    vitals.changes_written(seconds(51), true);
-    assert_eq!(written(&write(&mut vitals, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
+    lifecycle.reported(seconds(51), NODE, &[report("New")]);
+    lifecycle.changes_written(seconds(51), true);
+    assert_eq!(written(&write(&mut lifecycle, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
 }
 
 #[test]
 fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_for_if_they_were_away() {
     let fresh = registered(clock(Now::ZERO) - Duration::from_secs(10));
-    let mut again = vitals(&fresh);
+    let mut again = lifecycle(&fresh);
     assert!(!again.wants_report(NODE), "it was ready when the cloud side stopped");
     assert_eq!(again.changes_due(seconds(39)), []);
     assert_eq!(written(&write(&mut again, seconds(40)), READY), Some((UNKNOWN, "NodeStatusUnknown")));
     assert!(again.wants_report(NODE));
 
-    let mut away = vitals(&registered(clock(Now::ZERO) - Duration::from_secs(41)));
+    let mut away = lifecycle(&registered(clock(Now::ZERO) - Duration::from_secs(41)));
     assert!(away.wants_report(NODE));
     renew(&mut away, seconds(1));
     away.reported(seconds(1), NODE, &[]);
@@ -171,65 +171,65 @@ fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_
 
 #[test]
 fn leases_are_written_together_and_again_when_a_write_has_failed() {
-    let mut vitals = vitals(&Registered::default());
+    let mut lifecycle = lifecycle(&Registered::default());
     for (now, node) in [(1, "a"), (2, "b"), (3, "a")] {
-        vitals.renewed(
+        lifecycle.renewed(
             seconds(now),
             clock(seconds(now)),
             node,
             &lease(clock(Now::ZERO), clock(seconds(now))),
         );
     }
-    assert_eq!(vitals.leases_due(seconds(4)), []);
-    let leases = vitals.leases_due(seconds(5));
+    assert_eq!(lifecycle.leases_due(seconds(4)), []);
+    let leases = lifecycle.leases_due(seconds(5));
     let shown: Vec<_> = leases.iter().map(|lease| (&*lease.node, lease.renewed)).collect();
     assert_eq!(shown, [("a", clock(seconds(3))), ("b", clock(seconds(2)))]);
-    renew(&mut vitals, seconds(6));
-    assert_eq!(vitals.leases_due(seconds(20)), [], "one write at a time");
-    assert!(vitals.is_writing("a") && !vitals.is_writing(NODE));
-    vitals.forget("b");
-    vitals.leases_written(seconds(20), false);
-    assert_eq!(vitals.leases_due(seconds(24)), []);
-    let names: Vec<String> = vitals.leases_due(seconds(25)).into_iter().map(|lease| lease.node).collect();
+    renew(&mut lifecycle, seconds(6));
+    assert_eq!(lifecycle.leases_due(seconds(20)), [], "one write at a time");
+    assert!(lifecycle.is_writing("a") && !lifecycle.is_writing(NODE));
+    lifecycle.forget("b");
+    lifecycle.leases_written(seconds(20), false);
+    assert_eq!(lifecycle.leases_due(seconds(24)), []);
+    let names: Vec<String> = lifecycle.leases_due(seconds(25)).into_iter().map(|lease| lease.node).collect();
     assert_eq!(names, ["a", NODE]);
-    vitals.leases_written(seconds(25), true);
-    renew(&mut vitals, seconds(26));
-    assert_eq!(vitals.leases_left().len(), 1, "the end does not wait");
+    lifecycle.leases_written(seconds(25), true);
+    renew(&mut lifecycle, seconds(26));
+    assert_eq!(lifecycle.leases_left().len(), 1, "the end does not wait");
 }
 
 #[test]
 fn a_node_with_a_wrong_clock_gets_the_time_of_the_cloud_and_lives_by_what_arrives() {
-    let mut vitals = vitals(&Registered::default());
+    let mut lifecycle = lifecycle(&Registered::default());
     for (now, wrong) in [(1, i64::MIN), (2, 0), (3, i64::MAX)] {
         let said = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
-        vitals.renewed(seconds(now), clock(seconds(now)), NODE, &said);
-        let leases = vitals.leases_left();
+        lifecycle.renewed(seconds(now), clock(seconds(now)), NODE, &said);
+        let leases = lifecycle.leases_left();
         assert_eq!(leases[0].renewed, clock(seconds(now)));
-        vitals.leases_written(seconds(now), true);
+        lifecycle.leases_written(seconds(now), true);
     }
     let little = clock(seconds(4)) - Duration::from_secs(30);
-    vitals.renewed(seconds(4), clock(seconds(4)), NODE, &lease(little, little));
-    assert_eq!(vitals.leases_left()[0].renewed, little, "a difference that matters to nobody");
+    lifecycle.renewed(seconds(4), clock(seconds(4)), NODE, &lease(little, little));
+    assert_eq!(lifecycle.leases_left()[0].renewed, little, "a difference that matters to nobody");
     let said = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
-    vitals.renewed(seconds(5), clock(seconds(5)), NODE, &said);
-    assert_eq!(vitals.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
+    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
     let said = Lease { seconds: u32::MAX, ..said };
-    vitals.renewed(seconds(5), clock(seconds(5)), NODE, &said);
-    assert_eq!(vitals.deadlines.first().map(|(at, _)| *at), Some(seconds(86_405)));
+    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(86_405)));
 }
 
 #[test]
 fn being_out_of_sync_is_told_when_it_has_lasted() {
-    let mut vitals = vitals(&Registered::default());
-    vitals.in_sync(seconds(0), NODE, true, 0, 0, 0);
-    assert_eq!(vitals.deadline(), None, "a node that is not connected is neither");
-    renew(&mut vitals, seconds(0));
-    vitals.in_sync(seconds(0), NODE, false, 9, 0, 0);
-    assert_eq!(written(&write(&mut vitals, seconds(0)), IN_SYNC), Some((FALSE, "ObjectsPending")));
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.in_sync(seconds(0), NODE, true, 0, 0, 0);
+    assert_eq!(lifecycle.deadline(), None, "a node that is not connected is neither");
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.in_sync(seconds(0), NODE, false, 9, 0, 0);
+    assert_eq!(written(&write(&mut lifecycle, seconds(0)), IN_SYNC), Some((FALSE, "ObjectsPending")));
     let mut see = |now: u64, view: (bool, u64, u64, u64)| {
-        renew(&mut vitals, seconds(now));
-        vitals.in_sync(seconds(now), NODE, view.0, view.1, view.2, view.3);
-        let changes = write(&mut vitals, seconds(now));
+        renew(&mut lifecycle, seconds(now));
+        lifecycle.in_sync(seconds(now), NODE, view.0, view.1, view.2, view.3);
+        let changes = write(&mut lifecycle, seconds(now));
         written(&changes, IN_SYNC).map(|(status, reason)| (status, reason.to_owned()))
     };
     let (yes, pending, rejected, held) =
@@ -250,33 +250,33 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
 
 #[test]
 fn a_node_that_was_removed_is_not_written_any_more() {
-    let mut vitals = vitals(&registered(clock(Now::ZERO)));
-    renew(&mut vitals, seconds(1));
-    vitals.forget(NODE);
-    assert_eq!(vitals.deadline(), None);
-    assert_eq!((vitals.leases_due(seconds(100)), vitals.changes_due(seconds(100))), (vec![], vec![]));
+    let mut lifecycle = lifecycle(&registered(clock(Now::ZERO)));
+    renew(&mut lifecycle, seconds(1));
+    lifecycle.forget(NODE);
+    assert_eq!(lifecycle.deadline(), None);
+    assert_eq!((lifecycle.leases_due(seconds(100)), lifecycle.changes_due(seconds(100))), (vec![], vec![]));
 }
 
 #[test]
 fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
-    let mut vitals = vitals(&Registered::default());
+    let mut lifecycle = lifecycle(&Registered::default());
     let names: Vec<String> = (0..10_000).map(|number| format!("edge-{number}")).collect();
     for name in &names {
-        vitals.renewed(seconds(1), clock(seconds(1)), name, &lease(clock(Now::ZERO), clock(seconds(1))));
+        lifecycle.renewed(seconds(1), clock(seconds(1)), name, &lease(clock(Now::ZERO), clock(seconds(1))));
     }
     let (mut leases, mut changes) = (BTreeSet::new(), BTreeSet::new());
     let mut writes = 0;
-    while vitals.deadline() == Some(seconds(5)) || vitals.deadline() == Some(seconds(1) + GATHER) {
-        let (some, others) = (vitals.leases_due(seconds(5)), vitals.changes_due(seconds(5)));
+    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + GATHER) {
+        let (some, others) = (lifecycle.leases_due(seconds(5)), lifecycle.changes_due(seconds(5)));
         assert!(some.len() <= BATCH && others.len() <= BATCH);
         leases.extend(some.into_iter().map(|lease| lease.node));
         changes.extend(others.into_iter().map(|change| change.node));
-        vitals.leases_written(seconds(5), true);
-        vitals.changes_written(seconds(5), true);
+        lifecycle.leases_written(seconds(5), true);
+        lifecycle.changes_written(seconds(5), true);
         writes += 1;
     }
     assert_eq!((leases.len(), changes.len(), writes), (10_000, 10_000, 5));
-    assert_eq!(vitals.deadline(), Some(seconds(41)));
+    assert_eq!(lifecycle.deadline(), Some(seconds(41)));
 }
 
 /// What happens to a node.
@@ -315,7 +315,7 @@ impl Stored {
 proptest! {
     #[test]
     fn what_is_stored_in_the_end_follows_from_the_last_sign_of_life(steps in steps()) {
-        let mut vitals = vitals(&Registered::default());
+        let mut lifecycle = lifecycle(&Registered::default());
         let mut stored = Stored::default();
         let own = Condition { condition: STORE_HEALTHY.into(), status: TRUE, ..Condition::default() };
         let mut now = Now::ZERO;
@@ -325,9 +325,9 @@ proptest! {
             match step {
                 Step::Wait(millis) => now += Duration::from_millis(millis),
                 Step::Renew => {
-                    renew(&mut vitals, now);
+                    renew(&mut lifecycle, now);
                     if renewed.is_none() {
-                        vitals.reported(now, NODE, std::slice::from_ref(&own));
+                        lifecycle.reported(now, NODE, std::slice::from_ref(&own));
                         stored.0.insert(STORE_HEALTHY.into(), TRUE);
                     }
                     renewed = Some(now);
@@ -335,26 +335,26 @@ proptest! {
                 }
                 Step::Welcome => {
                     // A node that renews says nothing new with it.
-                    if vitals.show(NODE).0 != Some(true) {
+                    if lifecycle.show(NODE).0 != Some(true) {
                         alive_until = Some(now + seconds(40));
                     }
-                    vitals.welcomed(now, NODE);
+                    lifecycle.welcomed(now, NODE);
                 }
-                Step::See(in_sync) => vitals.in_sync(now, NODE, in_sync, u64::from(!in_sync), 0, 0),
+                Step::See(in_sync) => lifecycle.in_sync(now, NODE, in_sync, u64::from(!in_sync), 0, 0),
                 Step::Write(succeeds) => {
-                    let changes = vitals.changes_due(now);
+                    let changes = lifecycle.changes_due(now);
                     if succeeds {
                         stored.apply(changes);
                     }
-                    vitals.changes_written(now, succeeds);
+                    lifecycle.changes_written(now, succeeds);
                 }
             }
         }
         loop {
             now += RETRY;
-            stored.apply(vitals.changes_due(now));
-            vitals.changes_written(now, true);
-            if vitals.changes.due.is_empty() {
+            stored.apply(lifecycle.changes_due(now));
+            lifecycle.changes_written(now, true);
+            if lifecycle.changes.due.is_empty() {
                 break;
             }
         }
@@ -363,7 +363,7 @@ proptest! {
             let ready = stored.0.get(READY).copied();
             if at + seconds(40) > now {
                 prop_assert_eq!(ready, Some(TRUE));
-                prop_assert_eq!(vitals.show(NODE), (Some(true), Some(clock(at))));
+                prop_assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(at))));
             } else {
                 prop_assert_eq!(ready, Some(UNKNOWN));
             }
@@ -373,8 +373,8 @@ proptest! {
             let expected = if alive { TRUE } else { UNKNOWN };
             prop_assert_eq!(stored.0.get(CLOUD_REACHABLE), Some(&expected));
         }
-        if let Some(at) = vitals.deadline() {
-            prop_assert!(at > now || vitals.leases.next() == Some(at));
+        if let Some(at) = lifecycle.deadline() {
+            prop_assert!(at > now || lifecycle.leases.next() == Some(at));
         }
     }
 
@@ -386,10 +386,10 @@ proptest! {
         at in 0..1_000_000u64,
     ) {
         let now = Duration::from_secs(at);
-        let mut vitals = vitals(&Registered::default());
+        let mut lifecycle = lifecycle(&Registered::default());
         let said = Lease { session: String::new(), seconds, acquired, renewed };
-        vitals.renewed(now, clock(now), NODE, &said);
-        let lease = vitals.leases_left().remove(0);
+        lifecycle.renewed(now, clock(now), NODE, &said);
+        let lease = lifecycle.leases_left().remove(0);
         prop_assert!((1..=MAX_SECONDS).contains(&lease.seconds));
         for time in [lease.acquired, lease.renewed] {
             prop_assert!(time >= Timestamp::UNIX_EPOCH && !time.to_string().starts_with('+'));

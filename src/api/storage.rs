@@ -1,7 +1,7 @@
 //! What the API needs from whoever keeps the objects. Depends on `object` only: the agent and the
 //! cloud implement it over their stores.
 //!
-//! A keeper only reads, compares and swaps: it gives versions and keeps order. Everything that
+//! A storage only reads, compares and swaps: it gives versions and keeps order. Everything that
 //! Kubernetes says about objects beyond that (defaults, status, finalizers, patches, ownership of
 //! fields, selectors, views) is done by the API, the same way on both sides.
 
@@ -18,12 +18,12 @@ use crate::object::{Object, Resource};
 /// in memory.
 pub const PAGE_ROWS: usize = 500;
 
-/// The keeper of objects behind the API. Resources are those of [`Kind::storage`], unless said otherwise.
+/// The storage of objects behind the API. Resources are those of [`Kind::stored_as`], unless said otherwise.
 ///
 /// Objects leave as JSON text, complete with `apiVersion`, `kind` and `metadata`;
-/// `metadata.resourceVersion` is the version that this keeper gave. Everything that refuses a request says so
+/// `metadata.resourceVersion` is the version that this storage gave. Everything that refuses a request says so
 /// with a `Status`, which becomes the response.
-pub trait Keeper: Send + Sync + 'static {
+pub trait Storage: Send + Sync + 'static {
     /// A list in the making: everything read from it shows the same commit.
     type Snapshot: Snapshot;
 
@@ -33,7 +33,7 @@ pub trait Keeper: Send + Sync + 'static {
     /// All kinds served, in the order of discovery.
     fn kinds(&self) -> Vec<Arc<Kind>>;
 
-    /// A number that changes whenever [`Keeper::kinds`] does.
+    /// A number that changes whenever [`Storage::kinds`] does.
     fn kinds_version(&self) -> u64;
 
     /// Named checks of `/readyz`; an error says what is missing.
@@ -103,7 +103,7 @@ pub trait Keeper: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Stored>> + Send;
 
     /// Replaces the status of an object that is still as it was when it was read: `old`. Everything else of
-    /// `object` is as in `old`, but for what the API notes in the metadata. A keeper that does not own its objects
+    /// `object` is as in `old`, but for what the API notes in the metadata. A storage that does not own its objects
     /// may keep the status apart, as long as its reads show it.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ pub trait Keeper: Send + Sync + 'static {
         false
     }
 
-    /// Checks of the keeper's own before an object of a kind is created (`old` is `None`) or changed: what a
+    /// Checks of the storage's own before an object of a kind is created (`old` is `None`) or changed: what a
     /// CustomResourceDefinition must be like, and so on. May also complete the object.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ pub trait Keeper: Send + Sync + 'static {
     }
 }
 
-/// An open list. See [`Keeper::snapshot`].
+/// An open list. See [`Storage::snapshot`].
 pub trait Snapshot: Send + 'static {
     /// The version that it shows.
     fn version(&self) -> u64;
@@ -182,7 +182,7 @@ pub struct PageQuery {
     pub filter: Option<RowFilter>,
 }
 
-/// A place in a list, in the keeper's own words: it makes them and reads them.
+/// A place in a list, in the storage's own words: it makes them and reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cursor(pub String);
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::{Batch, Cursor, Keeper, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Stored};
+use crate::api::{Batch, Cursor, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::Result;
 use crate::object::{Object, Resource};
 use crate::store::cloud::{
@@ -32,7 +32,7 @@ fn kept(stored: cloud::Stored) -> Stored {
     Stored { namespace, name, version, json: body }
 }
 
-impl Keeper for CloudObjects {
+impl Storage for CloudObjects {
     type Snapshot = CloudList;
 
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {

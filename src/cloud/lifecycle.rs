@@ -7,7 +7,7 @@
 //! When the Lease of a node runs out, all its conditions become Unknown, those that it has reported itself too, as
 //! Kubernetes' node lifecycle controller has it: a full disk of which nobody has heard for hours is not known to be
 //! full. What the node has reported is kept in memory and set again when it renews. After a start nothing is kept:
-//! then the node is asked for its report ([`Vitals::wants_report`]).
+//! then the node is asked for its report ([`NodeLifecycle::wants_report`]).
 //!
 //! Conditions are written as they are when it is time to, not as they have changed: a write that failed, or that
 //! passed another one, is simply made again.
@@ -43,7 +43,7 @@ type Name = Arc<str>;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Vitals {
+pub(super) struct NodeLifecycle {
     nodes: HashMap<Name, Vital>,
     /// When a node is to be looked at again: its Lease runs out, or it has been in its state of sync for long enough.
     deadlines: BTreeSet<(Now, Name)>,
@@ -102,10 +102,10 @@ struct Sync {
     since: Now,
 }
 
-impl Vitals {
+impl NodeLifecycle {
     /// Begins with what is stored; `flush` is how often Leases are written.
     pub(super) fn new(now: Now, clock: Timestamp, known: &Registered, flush: Duration) -> Self {
-        let mut vitals = Self {
+        let mut lifecycle = Self {
             nodes: HashMap::new(),
             deadlines: BTreeSet::new(),
             leases: Batches { at: now + flush, ..Batches::default() },
@@ -113,21 +113,21 @@ impl Vitals {
             flush,
         };
         for node in &known.nodes {
-            vitals.nodes.insert(node.as_str().into(), Vital::default());
+            lifecycle.nodes.insert(node.as_str().into(), Vital::default());
         }
         for lease in &known.leases {
-            let vital = vitals.nodes.entry(lease.node.as_str().into()).or_default();
+            let vital = lifecycle.nodes.entry(lease.node.as_str().into()).or_default();
             vital.arrived = Some(lease.renewed);
             // It may have run out before the start: then the store has the node's own conditions as Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
             vital.restore = clock.duration_since(lease.renewed) > good;
             vital.lease = Some(lease.clone());
         }
-        let names: Vec<Name> = vitals.nodes.keys().cloned().collect();
+        let names: Vec<Name> = lifecycle.nodes.keys().cloned().collect();
         for name in &names {
-            vitals.extend(now, name);
+            lifecycle.extend(now, name);
         }
-        vitals
+        lifecycle
     }
 
     /// How often Leases are written from now on.
@@ -252,7 +252,7 @@ impl Vitals {
         !self.leases.under_way.is_empty()
     }
 
-    /// Leases to be written now, if it is time to. [`Vitals::leases_written`] is to follow.
+    /// Leases to be written now, if it is time to. [`NodeLifecycle::leases_written`] is to follow.
     pub(super) fn leases_due(&mut self, now: Now) -> Vec<LeaseRenewal> {
         let names = self.leases.take(now);
         names.iter().filter_map(|name| self.nodes.get(name)?.lease.clone()).collect()
@@ -271,7 +271,7 @@ impl Vitals {
         self.leases.due.retain(|name| self.nodes.contains_key(name));
     }
 
-    /// Conditions to be written now. [`Vitals::changes_written`] is to follow.
+    /// Conditions to be written now. [`NodeLifecycle::changes_written`] is to follow.
     pub(super) fn changes_due(&mut self, now: Now) -> Vec<NodeChange> {
         self.tick(now);
         let names = self.changes.take(now);
