@@ -21,7 +21,7 @@ use crate::store::cloud::{CloudError, CloudStore, Cursor};
 use kinds::Kinds;
 use ring::Ring;
 
-pub use keeper::CloudList;
+pub use storage::CloudList;
 pub use ring::RingLimits;
 
 /// How long a client is asked to wait while the database cannot be used, in seconds.
