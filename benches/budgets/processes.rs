@@ -364,20 +364,21 @@ pub(crate) fn cpu(process: &Process) -> Duration {
     Duration::from_millis((field(14).unwrap_or(0) + field(15).unwrap_or(0)) * 10)
 }
 
-/// The memory that a process cannot give back, in KiB: anonymous pages, and pages of files that were changed.
+/// The memory that a process cannot give back, in KiB: anonymous pages, and pages of files that it has changed.
 pub(crate) fn irreclaimable(process: &Process) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", process.0.id())).unwrap_or_default();
-    let (mut anonymous, mut dirty, mut sum) = (0, 0, 0);
+    let (mut writable, mut anonymous, mut dirty, mut sum) = (false, 0, 0, 0);
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
         let (Some(key), Some(value)) = (fields.next(), fields.next()) else { continue };
-        let value = value.parse::<u64>().unwrap_or(0);
+        let number = value.parse::<u64>().unwrap_or(0);
         match key {
-            "Shared_Dirty:" => dirty = value,
-            "Private_Dirty:" => dirty += value,
-            "Anonymous:" => anonymous = value,
-            // The last line of each mapping.
-            "VmFlags:" => sum += anonymous.max(dirty),
+            "Shared_Dirty:" => dirty = number,
+            "Private_Dirty:" => dirty += number,
+            "Anonymous:" => anonymous = number,
+            // The last line of each mapping. What is not writable is dirty only if its file was written a moment ago.
+            "VmFlags:" => sum += if writable { anonymous.max(dirty) } else { anonymous },
+            _ if !key.ends_with(':') => writable = value.contains('w'),
             _ => {}
         }
     }

@@ -1,8 +1,8 @@
 //! The cloud's store as the keeper of objects behind the API: requests in, statuses out.
 
-mod storage;
 mod kinds;
 mod ring;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +21,8 @@ use crate::store::cloud::{CloudError, CloudStore, Cursor};
 use kinds::Kinds;
 use ring::Ring;
 
-pub use storage::CloudList;
 pub use ring::RingLimits;
+pub use storage::CloudList;
 
 /// How long a client is asked to wait while the database cannot be used, in seconds.
 const RETRY_SECONDS: u32 = 5;
