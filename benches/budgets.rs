@@ -70,7 +70,9 @@ fn main() -> anyhow::Result<ExitCode> {
         if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
             eprintln!("… {name}");
             table.section(title);
-            section(&mut table)?;
+            if let Err(error) = section(&mut table) {
+                table.budget("the section came to no end", format!("{error:#}"), "", false);
+            }
         }
     }
     table.print();

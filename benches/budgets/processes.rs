@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -77,8 +78,18 @@ pub(crate) struct Site {
     _cloud: Process,
 }
 
+/// A port that nobody listens on, below those that the system gives to connections: these could take it meanwhile.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const PORTS: std::ops::Range<u16> = 12_000..32_000;
+    let first = u16::try_from(std::process::id() % 97)? * 200;
+    for _ in PORTS {
+        let port = PORTS.start + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % (PORTS.end - PORTS.start);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from {PORTS:?} is free")
 }
 
 pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
