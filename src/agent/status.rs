@@ -20,7 +20,7 @@ const METRICS_PATIENCE: Duration = Duration::from_secs(3);
 /// What the loop is asked. Those who asked may have gone.
 pub(super) enum Question {
     /// The status, with what it says of the store.
-    Status(StoreView, oneshot::Sender<Value>),
+    Status(Box<StoreView>, oneshot::Sender<Value>),
     /// What went through the link.
     Traffic(oneshot::Sender<Value>),
     /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
@@ -72,11 +72,11 @@ impl StatusExtension {
         Ok(json!({ "store": checked, "cloud": cloud }))
     }
 
-    async fn look_at_store(&self) -> StoreView {
-        StoreView {
+    async fn look_at_store(&self) -> Box<StoreView> {
+        Box::new(StoreView {
             stats: self.store.stats().await.ok(),
             kinds: self.store.kinds().await.unwrap_or_default(),
-        }
+        })
     }
 
     /// Asks the loop; fails when it ends.

@@ -47,7 +47,7 @@ impl Sources {
     /// Reads the library below a directory, from its `lib.rs` on, without the modules of its tests.
     pub(crate) fn read(src: &Path) -> Self {
         let mut sources = Self::default();
-        sources.read_module(src, &src.join("lib.rs"), Vec::new());
+        sources.read_module(src, &src.join("lib.rs"), &[]);
         sources
     }
 
@@ -61,16 +61,16 @@ impl Sources {
         sources
     }
 
-    fn read_module(&mut self, src: &Path, file: &Path, module: Segments) {
+    fn read_module(&mut self, src: &Path, file: &Path, module: &[String]) {
         let text = fs::read_to_string(file).unwrap();
         let name = file.strip_prefix(src).unwrap().to_str().unwrap().to_owned();
-        for child in self.add(module.clone(), name, &text) {
-            let mut path = module.clone();
+        for child in self.add(module.to_vec(), name, &text) {
+            let mut path = module.to_vec();
             path.push(child);
             let directory = path.iter().fold(src.to_owned(), |directory, segment| directory.join(segment));
             let found = [directory.with_extension("rs"), directory.join("mod.rs")];
             let file = found.iter().find(|file| file.exists());
-            self.read_module(src, file.unwrap_or_else(|| panic!("no file for {path:?}")), path);
+            self.read_module(src, file.unwrap_or_else(|| panic!("no file for {path:?}")), &path);
         }
     }
 

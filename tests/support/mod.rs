@@ -2,6 +2,7 @@
 
 // Each program uses a part of it.
 #![allow(dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[cfg(feature = "cloud")]
 pub(crate) mod authority;

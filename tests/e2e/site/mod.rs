@@ -17,11 +17,11 @@ mod agent;
 mod cloud;
 mod compare;
 mod database;
+mod files;
 pub(crate) mod fleet;
 mod forger;
 mod objects;
 mod process;
-mod site;
 
 use std::time::Duration;
 
@@ -31,10 +31,10 @@ pub(crate) use agent::Agent;
 pub(crate) use cloud::{Cloud, Counters, apply, path_of};
 pub(crate) use compare::{differences, held, is_same, same_on_both_sides, same_within};
 pub(crate) use database::{Snapshot, edge_rows, recorded};
+pub(crate) use files::{Settings, Site};
 pub(crate) use forger::Forger;
 pub(crate) use objects::{Random, changed, config_map, object, objects, secret, sized};
 pub(crate) use process::Process;
-pub(crate) use site::{Settings, Site};
 
 /// No test waits longer than this for anything that takes no work to speak of.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -172,7 +172,7 @@ impl Watches {
         for id in due {
             match self.flight.remove(&id) {
                 Some((asked, _, attempt)) if attempt < ATTEMPTS => {
-                    self.ask(outbound, config, asked, attempt + 1)
+                    self.ask(outbound, config, asked, attempt + 1);
                 }
                 Some((Asked::Watch(_), ..)) => in_vain = true,
                 // The next round tells it.
