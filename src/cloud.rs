@@ -14,6 +14,7 @@ mod node;
 mod objects;
 mod pairing;
 mod service;
+mod source;
 mod upkeep;
 mod uploads;
 

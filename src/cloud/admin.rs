@@ -45,8 +45,8 @@ pub(super) enum AdminRequest {
 /// What becomes of a request that changes the fleet.
 pub(super) type Answer = oneshot::Sender<Result<bool>>;
 
-/// What the metrics show beside the fleet.
-pub(super) struct Sources {
+/// What it answers from, beside the fleet.
+pub(super) struct Parts {
     /// The store.
     pub(super) store: CloudStore,
     /// Its database.
@@ -65,12 +65,12 @@ pub(super) struct Sources {
 /// and `broker-config`; and the metrics of the cloud side.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
-    sources: Sources,
+    parts: Parts,
 }
 
 impl Admin {
-    pub(super) fn new(requests: mpsc::Sender<AdminRequest>, sources: Sources) -> Self {
-        Self { requests, sources }
+    pub(super) fn new(requests: mpsc::Sender<AdminRequest>, parts: Parts) -> Self {
+        Self { requests, parts }
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest) -> Result<T> {
@@ -84,7 +84,7 @@ impl Admin {
 impl Admin {
     /// What concerns tokens, operators and brokers.
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
-        let pairing = &self.sources.pairing;
+        let pairing = &self.parts.pairing;
         match (method, path) {
             ("GET", ["tokens"]) => {
                 let now = Timestamp::now();
@@ -97,7 +97,7 @@ impl Admin {
                 let made = pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses).await?;
                 let mut shown = show_token(&made.record, Timestamp::now());
                 shown["token"] = made.token.into();
-                shown["cloud"] = json!(self.sources.service);
+                shown["cloud"] = json!(self.parts.service);
                 Ok(shown)
             }
             ("POST", ["tokens", id, "revoke"]) => {
@@ -117,7 +117,7 @@ impl Admin {
                 }))
             }
             ("POST", ["broker-config"]) => {
-                let files = broker_config::files(pairing, &self.sources.broker.complete(wanted(body)?)?)?;
+                let files = broker_config::files(pairing, &self.parts.broker.complete(wanted(body)?)?)?;
                 Ok(json!(files))
             }
             _ => Err(Status::no_such_path()),
@@ -221,7 +221,7 @@ impl Extension for Admin {
                 Ok(json!({ "node": node, "admitted": admitted }))
             }
             ("POST", ["nodes", node, "revoke"]) => {
-                let certificates = self.sources.pairing.revoke_node(node).await?;
+                let certificates = self.parts.pairing.revoke_node(node).await?;
                 // The loop ends with the process, and all connections with it.
                 let _ = self.requests.send(AdminRequest::Cut((*node).to_owned())).await;
                 Ok(json!({ "node": node, "certificates": certificates }))
@@ -234,7 +234,7 @@ impl Extension for Admin {
         // Without an answer only the families of the API and the process are there: an alert can tell.
         let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
-        let Sources { store, database, downlink, .. } = &self.sources;
+        let Parts { store, database, downlink, .. } = &self.parts;
         numbers.store = store.stats();
         numbers.database_bytes = size(database);
         let mut log = database.clone().into_os_string();

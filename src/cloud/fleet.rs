@@ -1,5 +1,5 @@
 //! The fleet: the only owner of the nodes' machines and of the placement. One loop: what comes from nodes,
-//! store and operators goes into the machines, their effects come out.
+//! source and operators goes into the machines, their effects come out.
 
 mod effects;
 mod numbers;
@@ -19,26 +19,25 @@ use tokio::time::Instant;
 use crate::broker::{Channel, Downlink, FleetEvent};
 use crate::config::cloud::Config;
 use crate::link::presence::{CloudPresence, Presence};
-use crate::object::ResourceVersion;
 use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
-use crate::store::cloud::{self, CloudError, CloudStore, Feed, MAX_BODIES, NodeRecords};
-use crate::sync::cloud::{CloudConfig, CloudMachine, Issued};
+use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded};
 use crate::sync::frame::Up;
 use crate::sync::timing::{Now, earlier};
 
-use super::CloudObjects;
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
 use super::node::{Node, NodeMachine, desired};
 use super::pairing::Pairing;
+use super::source::{Changes, MAX_BODIES, NodeRecords, Result, Source};
 use crate::placement::Placement;
+use crate::sync::change::Uid;
 use numbers::Counts;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
 
-/// Answers of the store, and links that have room again, that wait for the loop.
+/// Answers of the source, and links that have room again, that wait for the loop.
 const INBOX: usize = 4096;
 /// Events that are handled before the machines get their turn.
 const BURST: usize = 64;
@@ -49,26 +48,25 @@ const MAX_NODES: usize = 100_000;
 
 /// What tasks report to the loop.
 enum Inbox {
-    NodeLoaded(String, Result<Option<NodeRecords>, CloudError>),
-    Bodies(String, Result<Vec<cloud::Body>, CloudError>),
-    Recorded(String, u64, Result<cloud::Recorded, CloudError>),
+    NodeLoaded(String, Result<Option<NodeRecords>>),
+    Bodies(String, Result<Vec<Loaded>>),
+    Recorded(String, u64, Result<Vec<(Uid, String)>>),
     Room(String),
-    Incarnation(Result<Arc<str>, CloudError>),
+    Incarnation(Result<Arc<str>>),
     Taken(String, u64, Option<Stored>),
-    LeasesWritten(Result<u64, CloudError>),
-    NodesChanged(Result<(), CloudError>),
-    EventsExpired(Result<u64, CloudError>),
-    Removed(String, Result<bool, CloudError>),
-    Admitted(String, Result<bool, CloudError>),
+    LeasesWritten(Result<u64>),
+    NodesChanged(Result<()>),
+    EventsExpired(Result<u64>),
+    Removed(String, Result<bool>),
+    Admitted(String, Result<bool>),
 }
 
 /// See the module.
-pub(super) struct Fleet {
-    store: CloudStore,
-    objects: Arc<CloudObjects>,
+pub(super) struct Fleet<S: Source> {
+    source: S,
+    changes: S::Changes,
     downlink: Downlink,
     placement: Placement,
-    feed: Feed,
     nodes: HashMap<String, Node>,
     labels: HashMap<String, crate::object::Labels>,
     deadlines: BTreeSet<(Duration, String)>,
@@ -113,20 +111,19 @@ fn cloud_config(config: &Config) -> CloudConfig {
     }
 }
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     /// Reads what is to be where.
     ///
     /// # Errors
-    /// The store's.
+    /// The source's.
     pub(super) async fn start(
         config: &Config,
-        objects: Arc<CloudObjects>,
+        source: S,
         downlink: Downlink,
         pairing: Pairing,
-    ) -> Result<Self, CloudError> {
-        let store = objects.store().clone();
-        let (_, summaries, feed) = store.follow().await?;
-        let mut known = store.registered().await?;
+    ) -> Result<Self> {
+        let (summaries, changes) = source.follow().await?;
+        let mut known = source.registered().await?;
         // A Lease without a Node is nobody's: the node was removed, or has never been.
         let nodes: HashSet<&str> =
             summaries.iter().filter(|object| object.is_node()).map(|node| &*node.name).collect();
@@ -134,15 +131,13 @@ impl Fleet {
         let orphans: HashSet<String> = leases.filter(|node| !nodes.contains(&**node)).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let (inbox, arrived) = mpsc::channel(INBOX);
-        let gap = |(last, base): (u64, u64)| (ResourceVersion::from(last), ResourceVersion::from(base));
         let mut fleet = Self {
-            incarnation: store.incarnation(),
-            issued: Arc::new(Issued { gaps: store.gaps().into_iter().map(gap).collect() }),
-            store,
-            objects,
+            incarnation: source.incarnation(),
+            issued: Arc::new(source.issued()),
+            source,
+            changes,
             downlink,
             placement: Placement::new(config.placement.rules.clone()),
-            feed,
             nodes: HashMap::new(),
             labels: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -169,12 +164,12 @@ impl Fleet {
         for summary in summaries {
             fleet.upsert(summary);
         }
-        for known in fleet.store.nodes().await? {
-            if orphans.contains(&known.name) {
-                tracing::warn!(node = known.name, "its Node was deleted before the last end: it is removed");
-                fleet.dismiss(&known.name, None);
+        for name in fleet.source.nodes().await? {
+            if orphans.contains(&name) {
+                tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
+                fleet.dismiss(&name, None);
             } else {
-                fleet.meet(&known.name);
+                fleet.meet(&name);
             }
         }
         fleet.announce();
@@ -223,7 +218,7 @@ impl Fleet {
                         self.event(event);
                     }
                 }
-                item = self.feed.next() => self.changed(item).await,
+                change = self.changes.next() => self.changed(change).await,
                 Some(answer) = self.arrived.recv() => {
                     self.answered(answer);
                     for _ in 1..BURST {
@@ -290,9 +285,9 @@ impl Fleet {
 
     fn load(&mut self, name: &str) {
         self.begun(name);
-        let (store, inbox, name) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
-            let loaded = store.load_node(&name).await;
+            let loaded = source.load_node(&name).await;
             let _ = inbox.send(Inbox::NodeLoaded(name, loaded)).await;
         });
     }
@@ -303,14 +298,14 @@ impl Fleet {
         let NodeMachine::Loading { backlog, .. } = &mut node.state else { return };
         let backlog = std::mem::take(backlog);
         if let Some(records) = &records {
-            node.agent = node.agent.take().or_else(|| records.state.agent_version.clone());
-            node.last_report = node.last_report.or(Some(records.state.last_seen));
+            node.agent = node.agent.take().or_else(|| records.agent_version.clone());
+            node.last_report = node.last_report.or(Some(records.last_seen));
         }
         let mut machine = CloudMachine::new(
             self.config.clone(),
             self.incarnation.to_string(),
             self.issued.clone(),
-            records.map(effects::ledger).unwrap_or_default(),
+            records.map(|records| records.ledger).unwrap_or_default(),
         );
         for summary in self.placement.desired(name) {
             machine.desire(now, &summary.uid, Some(desired(summary)));

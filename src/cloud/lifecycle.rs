@@ -21,10 +21,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::object::Condition;
-use crate::store::cloud::{LeaseRenewal, NodeChange, Registered};
 use crate::sync::timing::{Now, earlier};
 use crate::sync::upload::Lease;
 use conditions::{Told, View};
+
+use super::source::{LeaseRenewal, NodeChange, Registered};
 
 /// How long a node is given that has not said how long its Lease is good.
 const DEFAULT_SECONDS: u32 = 40;

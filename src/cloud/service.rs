@@ -21,11 +21,12 @@ use crate::process::systemd::{self, Signals};
 use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
 use crate::tls::{self, Clock};
 
-use super::admin::{Admin, BrokerDefaults, Sources};
+use super::admin::{Admin, BrokerDefaults, Parts};
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
 use super::pairing::service::JoinService;
 use super::pairing::{Pairing, PairingOptions};
+use super::source::Embedded;
 use super::upkeep::Upkeep;
 
 /// How long the end waits for an external broker to take the farewell.
@@ -63,13 +64,14 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::External(_) => config.link.broker.to_string(),
     };
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut fleet = Fleet::start(&config, Arc::clone(&objects), downlink.clone(), pairing.clone())
-        .await
-        .context("reading the store")?;
+    let mut fleet =
+        Fleet::start(&config, Embedded::new(Arc::clone(&objects)), downlink.clone(), pairing.clone())
+            .await
+            .context("reading the store")?;
     let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let joining = join.as_ref().map(JoinService::address);
-    let sources = Sources {
+    let parts = Parts {
         store: store.clone(),
         database: config.store.path.clone(),
         downlink: downlink.clone(),
@@ -82,7 +84,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         service: joining.map(|address| join_url(&config, address)),
     };
     // Over TLS only operators get as far as that; without it whoever is on this machine is one.
-    let server = Server::new(objects, Admin::new(requests, sources), Access::open(), limits);
+    let server = Server::new(objects, Admin::new(requests, parts), Access::open(), limits);
     let mut pairs = JoinSet::new();
     if let Some(join) = join {
         pairs.spawn(join.serve(api_stopped.clone()));

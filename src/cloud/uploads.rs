@@ -10,9 +10,10 @@ use crate::api::check_event;
 use crate::object::schema::{self, Schema};
 use crate::object::status::Cause;
 use crate::object::{MAX_DEPTH, NodeReport, Object, ObjectRef, Resource, Summary, kinds, too_deep};
-use crate::store::cloud::{Effect, UploadBatch, UploadEffect};
 use crate::sync::change::Uid;
 use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
+
+use super::source::{Effect, UploadBatch, UploadEffect};
 
 /// The longest report of a node, in bytes of JSON.
 const MAX_REPORT: usize = 64 << 10;

@@ -39,12 +39,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
-use crate::object::{Object, ObjectKey, Problems, Resource, ResourceVersion, Summary, kinds};
+use crate::object::{Object, ObjectKey, Problems, Resource, Summary, kinds};
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
 use crate::store::writer::{Writer, WriterStats};
 use crate::sync::change::Uid;
+use crate::sync::cloud::{Issued, Loaded, RecordBatch};
 use objects::Tx;
 use state::CloudState;
 
@@ -52,12 +53,12 @@ pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
 pub use leases::LeaseRenewal;
-pub use nodes::{NodeRecords, NodeState, RecordBatch, RecordPut, Recorded};
+pub use nodes::{NodeRecords, Recorded};
 pub use objects::{Preconditions, SERVER_METADATA};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
 pub use read::{
-    Body, Cursor, HistoryPage, HistoryQuery, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page,
+    Cursor, HistoryPage, HistoryQuery, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page,
 };
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use state::HistoryLimits;
@@ -218,7 +219,7 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Body>, CloudError> {
+    pub async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Loaded>, CloudError> {
         self.readers.run(move |conn| read::bodies(conn, &uids, managed_fields)).await
     }
 
@@ -268,17 +269,23 @@ impl CloudStore {
         Ok((version, summaries, Feed::new(receiver, version)))
     }
 
-    /// Records what a node has reported, all of it in one transaction.
+    /// Records what a node has reported, all of it in one transaction; of its agent the version that is known stays if
+    /// none is given.
     ///
     /// # Errors
     /// [`CloudError::Invalid`] for a name that no node can have, or the store's. Single reports that
     /// cannot be recorded are in [`Recorded::refused`].
-    pub async fn record(&self, node: &str, batch: RecordBatch) -> Result<Recorded, CloudError> {
+    pub async fn record(
+        &self,
+        node: &str,
+        agent_version: Option<String>,
+        batch: RecordBatch,
+    ) -> Result<Recorded, CloudError> {
         check_node(node)?;
         let node = node.to_owned();
         // About what a record takes in the queue and in the transaction.
         let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
-        self.write(bytes, move |tx| tx.record(&node, &batch)).await
+        self.write(bytes, move |tx| tx.record(&node, agent_version.as_deref(), &batch)).await
     }
 
     /// What is known of a node and everything it holds.
@@ -290,11 +297,11 @@ impl CloudStore {
         self.readers.run(move |conn| nodes::load_node(conn, &node)).await
     }
 
-    /// Every node that has ever reported, by name.
+    /// The names of all nodes that have ever reported.
     ///
     /// # Errors
     /// The store's.
-    pub async fn nodes(&self) -> Result<Vec<NodeState>, CloudError> {
+    pub async fn nodes(&self) -> Result<Vec<String>, CloudError> {
         self.readers.run(nodes::nodes).await
     }
 
@@ -304,18 +311,10 @@ impl CloudStore {
         self.shared.last_version.load(Ordering::Acquire)
     }
 
-    /// The versions that were jumped over at each opening: the last one before and the first one after.
-    /// What lies between was given by a store that this one has replaced.
+    /// The versions that this store has given out, as far as they can be told from those of one that it replaced.
     #[must_use]
-    pub fn gaps(&self) -> Vec<(u64, u64)> {
-        self.shared.gaps.pairs().to_vec()
-    }
-
-    /// Whether a version was given by the present timeline of this store. One that was not, although a
-    /// node holds an object at it, was given by a timeline that has been lost.
-    #[must_use]
-    pub fn was_issued(&self, version: &ResourceVersion) -> bool {
-        self.shared.gaps.was_issued(version, self.version())
+    pub fn issued(&self) -> Issued {
+        self.shared.gaps.issued()
     }
 
     /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].

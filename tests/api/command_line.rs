@@ -12,7 +12,7 @@ use edgesync::cli::output::{Output, key_values};
 use edgesync::cli::records::{self, RecordColumn};
 use edgesync::cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
 use edgesync::object::{ObjectRef, kinds, yaml};
-use edgesync::store::cloud::{RecordBatch, RecordPut};
+use edgesync::sync::cloud::{Record, RecordBatch};
 use edgesync::sync::digest::Epoch;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -256,26 +256,19 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = Arc::new(serving::open(&dir.path().join("cloud.db")).await);
     for (node, namespaces) in [("edge-1", &["lab", ""][..]), ("edge-2", &["lab"])] {
-        let put = namespaces.iter().map(|namespace| RecordPut {
-            object: ObjectRef {
+        let put = namespaces.iter().map(|namespace| {
+            let object = ObjectRef {
                 api_version: "v1".into(),
                 kind: "ConfigMap".into(),
                 namespace: (*namespace).into(),
                 name: "web".into(),
-            },
-            uid: format!("u-{}", namespace.len()).as_str().into(),
-            version: 77.into(),
+            };
+            let record = Record { version: 77.into(), object: Arc::new(object) };
+            (format!("u-{}", namespace.len()).into(), record)
         });
-        let batch = RecordBatch {
-            epoch: Epoch(1),
-            confirmed: 1,
-            incarnation: "i".into(),
-            agent_version: None,
-            put: put.collect(),
-            remove: Vec::new(),
-            reset: false,
-        };
-        keeper.store().record(node, batch).await.unwrap();
+        let batch =
+            RecordBatch { epoch: Epoch(1), confirmed: 1, put: put.collect(), ..RecordBatch::default() };
+        keeper.store().record(node, None, batch).await.unwrap();
     }
     let running = Running::start(keeper, Limits::cloud()).await;
     let client = running.client();

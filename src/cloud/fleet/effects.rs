@@ -1,20 +1,16 @@
 //! What the machines want, carried out: frames, loads, records.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::{Fleet, Inbox};
 use crate::broker::DownlinkError;
 use crate::cloud::node::Node;
-use crate::object::{ObjectRef, ResourceVersion};
+use crate::cloud::source::Source;
 use crate::process::random;
-use crate::store::cloud::{self, NodeRecords, RecordPut};
-use crate::sync::change::Uid;
-use crate::sync::cloud::{CloudEffect, CloudNotice, LedgerState, Loaded, Record, RecordBatch};
+use crate::sync::cloud::{CloudEffect, CloudNotice};
 use crate::sync::timing::Now;
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     pub(super) fn drain(&mut self) {
         while let Some(name) = self.touched.pop_first() {
             self.drain_node(&name);
@@ -96,12 +92,12 @@ impl Fleet {
     }
 
     fn perform(&mut self, name: &str, effect: CloudEffect) {
-        let (store, inbox, node) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         match effect {
             CloudEffect::Load(uids) => {
                 let managed_fields = self.managed_fields;
                 tokio::spawn(async move {
-                    let bodies = store.bodies(uids, managed_fields).await;
+                    let bodies = source.bodies(uids, managed_fields).await;
                     let _ = inbox.send(Inbox::Bodies(node, bodies)).await;
                 });
             }
@@ -110,7 +106,7 @@ impl Fleet {
                 let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
                 self.begun(name);
                 tokio::spawn(async move {
-                    let recorded = store.record(&node, record_batch(batch, agent)).await;
+                    let recorded = source.record(&node, agent, batch).await;
                     let _ = inbox.send(Inbox::Recorded(node, token, recorded)).await;
                 });
             }
@@ -121,7 +117,7 @@ impl Fleet {
                         "a node knows more than this store ever said: it was replaced by an older copy"
                     );
                     tokio::spawn(async move {
-                        let fresh = store.new_incarnation().await;
+                        let fresh = source.new_incarnation().await;
                         let _ = inbox.send(Inbox::Incarnation(fresh)).await;
                     });
                 }
@@ -160,20 +156,15 @@ impl Fleet {
                     tracing::error!(node = name, %error, "objects cannot be read");
                     Vec::new()
                 });
-                let load = |body: cloud::Body| Loaded {
-                    uid: body.uid,
-                    version: body.version,
-                    body: body.body.into(),
-                };
                 if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
-                    machine.loaded(now, bodies.into_iter().map(load).collect());
+                    machine.loaded(now, bodies);
                 }
                 self.touched.insert(name);
             }
             Inbox::Recorded(name, token, recorded) => {
                 match &recorded {
-                    Ok(recorded) => {
-                        for (uid, why) in &recorded.refused {
+                    Ok(refused) => {
+                        for (uid, why) in refused {
                             tracing::warn!(node = name, %uid, why, "a report that cannot be recorded");
                         }
                     }
@@ -213,35 +204,6 @@ impl Fleet {
                 }
             }
         }
-    }
-}
-
-/// The stored records as the machine wants them.
-pub(super) fn ledger(stored: NodeRecords) -> LedgerState {
-    let NodeRecords { state, records } = stored;
-    let record = |put: RecordPut| (put.uid, Record { version: put.version, object: Arc::new(put.object) });
-    LedgerState {
-        epoch: Some(state.epoch),
-        confirmed: state.confirmed,
-        accepted: Some(state.incarnation).filter(|incarnation| !incarnation.is_empty()),
-        records: records.into_iter().map(record).collect(),
-    }
-}
-
-fn record_batch(batch: RecordBatch, agent_version: Option<String>) -> cloud::RecordBatch {
-    let put = |(uid, version, object): (Uid, ResourceVersion, Arc<ObjectRef>)| RecordPut {
-        object: Arc::unwrap_or_clone(object),
-        uid,
-        version,
-    };
-    cloud::RecordBatch {
-        epoch: batch.epoch,
-        confirmed: batch.confirmed,
-        incarnation: batch.accepted.unwrap_or_default(),
-        agent_version,
-        put: batch.put.into_iter().map(put).collect(),
-        remove: batch.remove,
-        reset: batch.reset,
     }
 }
 

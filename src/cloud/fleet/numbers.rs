@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::Fleet;
 use crate::cloud::metrics::{CloudNumbers, add_counters};
+use crate::cloud::source::Source;
 use crate::sync::cloud::CloudCounters;
 
 /// What the fleet counts and no node does.
@@ -18,7 +19,7 @@ pub(super) struct Counts {
     pub(super) gone: CloudCounters,
 }
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     /// The numbers of now, but for those of store and broker.
     pub(super) fn numbers(&self) -> CloudNumbers {
         let mut numbers = CloudNumbers {

@@ -1,32 +1,26 @@
-//! What the store's feed says: objects go into the placement, Nodes are taken in and given up.
+//! What the source tells of changes: objects go into the placement, Nodes are taken in and given up.
 
 use super::Fleet;
 use crate::cloud::node::{Node, desired};
+use crate::cloud::source::{Change, Source};
 use crate::object::Summary;
 use crate::placement::{Delta, Want};
-use crate::store::cloud::{ChangeKind, FeedItem};
 
-impl Fleet {
-    pub(super) async fn changed(&mut self, item: FeedItem) {
-        match item {
-            FeedItem::Change(change) => match change.kind {
-                ChangeKind::Added | ChangeKind::Modified => {
-                    self.upsert(Summary::clone(&change.object));
-                }
-                ChangeKind::Deleted => self.remove(&change.object),
-            },
-            FeedItem::Missed { changes } => {
-                tracing::warn!(changes, "fell behind the store: comparing everything");
-                match self.store.follow().await {
-                    Ok((_, summaries, feed)) => {
-                        self.feed = feed;
+impl<S: Source> Fleet<S> {
+    pub(super) async fn changed(&mut self, change: Change) {
+        match change {
+            Change::Set(object) => self.upsert(Summary::clone(&object)),
+            Change::Gone(object) => self.remove(&object),
+            Change::Missed(count) => {
+                tracing::warn!(changes = count, "fell behind the store: comparing everything");
+                match self.source.follow().await {
+                    Ok((summaries, changes)) => {
+                        self.changes = changes;
                         self.compare(summaries);
                     }
                     Err(error) => tracing::error!(%error, "the store cannot be read"),
                 }
             }
-            // The store closes only when the process ends.
-            FeedItem::Closed => std::future::pending().await,
         }
     }
 

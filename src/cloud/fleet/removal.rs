@@ -14,9 +14,9 @@ use super::{Fleet, Inbox, MAX_SESSION};
 use crate::cloud::admin::{Answer, unknown};
 use crate::cloud::metrics::add_counters;
 use crate::cloud::node::NodeMachine;
+use crate::cloud::source::{self, Source, SourceError};
 use crate::object::Status;
 use crate::object::time::rfc3339;
-use crate::store::cloud::CloudError;
 use crate::sync::frame::{Down, HelloRequest, Up};
 use crate::sync::timing::Now;
 
@@ -144,13 +144,13 @@ impl Removed {
     }
 }
 
-fn failed(error: &CloudError) -> Status {
+fn failed(error: &SourceError) -> Status {
     Status::unavailable(format!("the store could not: {error}"), 5)
 }
 
 // --- what is under way
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     /// The store is asked something about a node.
     pub(super) fn begun(&mut self, name: &str) {
         if let Some(node) = self.nodes.get_mut(name) {
@@ -182,9 +182,9 @@ impl Fleet {
             return;
         }
         removed.stage = Stage::Deleting;
-        let (store, inbox, name) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
-            let removed = store.remove_node(&name).await;
+            let removed = source.remove_node(&name).await;
             let _ = inbox.send(Inbox::Removed(name, removed)).await;
         });
     }
@@ -208,7 +208,7 @@ impl Fleet {
 
 // --- out
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     pub(super) fn remove_on_request(&mut self, name: &str, answer: Answer) {
         if let Some(removed) = self.removals.nodes.get_mut(name) {
             match removed.stage {
@@ -255,7 +255,7 @@ impl Fleet {
     }
 
     /// The store has removed a node, or could not.
-    pub(super) fn removed(&mut self, name: &str, result: Result<bool, CloudError>) {
+    pub(super) fn removed(&mut self, name: &str, result: source::Result<bool>) {
         let at = self.now() + RETRY;
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         match result {
@@ -312,7 +312,7 @@ impl Fleet {
 
 // --- and in again
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     pub(super) fn admit_on_request(&mut self, name: &str, answer: Answer) {
         let Some(removed) = self.removals.nodes.get_mut(name) else {
             let known = self.nodes.contains_key(name) || self.labels.contains_key(name);
@@ -349,15 +349,15 @@ impl Fleet {
     fn admit(&mut self, name: &str) {
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         removed.stage = Stage::Admitting;
-        let (store, inbox, name) = (self.store.clone(), self.inbox.clone(), name.to_owned());
+        let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
-            let admitted = store.admit_node(&name).await;
+            let admitted = source.admit_node(&name).await;
             let _ = inbox.send(Inbox::Admitted(name, admitted)).await;
         });
     }
 
     /// The store has admitted a node, or could not.
-    pub(super) fn admitted(&mut self, name: &str, result: Result<bool, CloudError>) {
+    pub(super) fn admitted(&mut self, name: &str, result: source::Result<bool>) {
         let at = self.now() + RETRY;
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         if let Err(error) = result {

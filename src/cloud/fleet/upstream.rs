@@ -4,21 +4,19 @@
 //! One write of each sort is under way at a time, and of outboxes so many that they share commits: thousands of nodes
 //! that come back at once wait in a queue of bounded size, and what does not fit is sent again by its node.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fleet, Inbox};
-use crate::api::Storage as _;
-use crate::cloud::CloudObjects;
 use crate::cloud::node::{Node, NodeMachine};
-use crate::cloud::uploads::{self, Place, clip};
-use crate::object::{Condition, Resource, kinds};
-use crate::store::cloud::{CloudError, Effect, LeaseRenewal, UploadBatch};
+use crate::cloud::source::{Effect, LeaseRenewal, Result, Source};
+use crate::cloud::uploads::{self, Place};
+use crate::object::Condition;
 use crate::sync::change::Uid;
 use crate::sync::cloud::CloudPhase;
 use crate::sync::timing::Now;
-use crate::sync::upload::{Refused, RefusedReason, Taken, Upload};
+use crate::sync::upload::{Refused, Taken, Upload};
 
 /// Uploads that are taken at the same time.
 const MAX_TAKES: usize = 32;
@@ -92,7 +90,7 @@ fn size(upload: &Upload) -> usize {
 
 // --- outboxes
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     pub(super) fn take(&mut self, name: &str, token: u64, upload: Upload) {
         let bytes = size(&upload);
         if self.intake.bytes + bytes > MAX_TAKE_BYTES {
@@ -124,10 +122,10 @@ impl Fleet {
         {
             self.intake.running += 1;
             self.intake.under_way.insert(waiting.node.clone(), waiting.bytes);
-            let (objects, inbox) = (Arc::clone(&self.objects), self.inbox.clone());
+            let (source, inbox) = (self.source.clone(), self.inbox.clone());
             tokio::spawn(async move {
                 let Waiting { node, token, upload, places, .. } = waiting;
-                let stored = store(&objects, &node, &upload, &places).await;
+                let stored = store(&source, &node, &upload, &places).await;
                 let _ = inbox.send(Inbox::Taken(node, token, stored)).await;
             });
         }
@@ -184,21 +182,17 @@ impl Fleet {
 
 /// Has an upload take effect; `None` if that is not possible now.
 async fn store(
-    objects: &CloudObjects,
+    source: &impl Source,
     node: &str,
     upload: &Upload,
     places: &HashMap<Uid, Place>,
 ) -> Option<Stored> {
-    let schema = |resource: &Resource| {
-        objects.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
-    };
-    let mut batch = uploads::prepare(node, upload, places, schema);
-    ensure_namespaces(objects, &mut batch).await?;
+    let batch = uploads::prepare(node, upload, places, |resource| source.schema(resource));
     let report = batch.items.iter().rev().find_map(|item| match &item.effect {
         Ok(Effect::Node(report)) => Some((item.seq, report.conditions.clone())),
         _ => None,
     });
-    match objects.store().take(batch).await {
+    match source.take(batch).await {
         Ok((taken, refused)) => {
             for Refused { seq, reason, message } in &refused {
                 tracing::warn!(node, seq, ?reason, message, "an item of the node's outbox has no effect");
@@ -213,33 +207,9 @@ async fn store(
     }
 }
 
-/// Makes the namespaces of Events, as the API does; Events of those that take nothing are refused.
-async fn ensure_namespaces(objects: &CloudObjects, batch: &mut UploadBatch) -> Option<()> {
-    let kind = kinds::guess("events.k8s.io/v1", "Event", true);
-    let names: Vec<String> = batch.event_namespaces().into_iter().map(str::to_owned).collect();
-    let mut closed = BTreeMap::new();
-    for name in names {
-        if let Err(status) = objects.namespaces().ensure(objects, &kind, "", &name, false).await {
-            if !(400..500).contains(&status.code) || status.code == 429 {
-                tracing::error!(node = batch.node, error = status.message, "a namespace could not be made");
-                return None;
-            }
-            closed.insert(name, clip(status.message));
-        }
-    }
-    for item in &mut batch.items {
-        if let Ok(Effect::Event(event)) = &item.effect
-            && let Some(why) = closed.get(event.namespace())
-        {
-            item.effect = Err((RefusedReason::Invalid, why.clone()));
-        }
-    }
-    Some(())
-}
-
 // --- Leases, conditions, Events
 
-impl Fleet {
+impl<S: Source> Fleet<S> {
     /// Begins the writes whose time has come.
     pub(super) fn write_due(&mut self) {
         let now = self.now();
@@ -249,19 +219,19 @@ impl Fleet {
             if leases.is_empty() {
                 self.lifecycle.leases_written(now, true);
             } else {
-                let (store, inbox) = (self.store.clone(), self.inbox.clone());
+                let (source, inbox) = (self.source.clone(), self.inbox.clone());
                 tokio::spawn(async move {
                     let count = leases.len() as u64;
-                    let written = store.renew_leases(leases).await.map(|()| count);
+                    let written = source.renew_leases(leases).await.map(|()| count);
                     let _ = inbox.send(Inbox::LeasesWritten(written)).await;
                 });
             }
         }
         let changes = self.lifecycle.changes_due(now);
         if !changes.is_empty() {
-            let (store, inbox) = (self.store.clone(), self.inbox.clone());
+            let (source, inbox) = (self.source.clone(), self.inbox.clone());
             tokio::spawn(async move {
-                let changed = store.change_nodes(changes).await;
+                let changed = source.change_nodes(changes).await;
                 let _ = inbox.send(Inbox::NodesChanged(changed)).await;
             });
         }
@@ -275,7 +245,7 @@ impl Fleet {
         leases
     }
 
-    pub(super) fn leases_written(&mut self, written: &Result<u64, CloudError>) {
+    pub(super) fn leases_written(&mut self, written: &Result<u64>) {
         match written {
             Ok(count) => self.counts.leases_written += count,
             Err(error) => tracing::error!(%error, "Leases could not be written"),
@@ -285,7 +255,7 @@ impl Fleet {
         self.go_on_removing();
     }
 
-    pub(super) fn nodes_changed(&mut self, changed: &Result<(), CloudError>) {
+    pub(super) fn nodes_changed(&mut self, changed: &Result<()>) {
         if let Err(error) = changed {
             tracing::error!(%error, "conditions of Nodes could not be written");
         }
@@ -299,14 +269,14 @@ impl Fleet {
             return;
         }
         self.events.under_way = true;
-        let (store, inbox, ttl) = (self.store.clone(), self.inbox.clone(), self.events.ttl);
+        let (source, inbox, ttl) = (self.source.clone(), self.inbox.clone(), self.events.ttl);
         tokio::spawn(async move {
-            let expired = store.expire_events(ttl, EXPIRE_BATCH).await;
+            let expired = source.expire_events(ttl, EXPIRE_BATCH).await;
             let _ = inbox.send(Inbox::EventsExpired(expired)).await;
         });
     }
 
-    pub(super) fn events_expired(&mut self, expired: &Result<u64, CloudError>) {
+    pub(super) fn events_expired(&mut self, expired: &Result<u64>) {
         self.events.under_way = false;
         let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
         match expired {
@@ -329,7 +299,7 @@ impl Fleet {
         }
         let leases = self.lifecycle.leases_left();
         let leases = self.of_nodes(leases);
-        if let Err(error) = self.store.renew_leases(leases).await {
+        if let Err(error) = self.source.renew_leases(leases).await {
             tracing::error!(%error, "the last Leases could not be written");
         }
     }

@@ -1,9 +1,9 @@
 //! What the cloud knows of each node: its state, and its ObjectSync records as ordinary objects.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
 
 use super::CloudError;
@@ -16,37 +16,7 @@ use crate::object::time::rfc3339;
 use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
 use crate::store::StoreError;
 use crate::sync::change::Uid;
-use crate::sync::digest::Epoch;
-
-/// What a node has reported, to be recorded as one.
-#[derive(Clone, Debug, Default)]
-pub struct RecordBatch {
-    /// The epoch of the node's store.
-    pub epoch: Epoch,
-    /// The revision of the node's store up to which its reports are complete with this batch.
-    pub confirmed: u64,
-    /// The incarnation of this cloud that the records belong to.
-    pub incarnation: String,
-    /// The version of the agent; the one known is kept if absent.
-    pub agent_version: Option<String>,
-    /// Objects that the node holds.
-    pub put: Vec<RecordPut>,
-    /// UIDs of objects that it does not hold. Applied before `put`.
-    pub remove: Vec<Uid>,
-    /// Whether `put` is all that the node holds: every other record of it is removed.
-    pub reset: bool,
-}
-
-/// An object that a node holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordPut {
-    /// The object.
-    pub object: ObjectRef,
-    /// Its UID.
-    pub uid: Uid,
-    /// The version held.
-    pub version: ResourceVersion,
-}
+use crate::sync::cloud::{LedgerState, Record, RecordBatch};
 
 /// What a batch came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,30 +33,15 @@ pub struct Recorded {
     pub refused: Vec<(Uid, String)>,
 }
 
-/// What is known of a node.
+/// What is known of a node that has reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeState {
-    /// The node's name.
-    pub name: String,
-    /// The epoch of its store.
-    pub epoch: Epoch,
-    /// The revision of its store up to which records are complete.
-    pub confirmed: u64,
-    /// The incarnation of this cloud that its records belong to.
-    pub incarnation: String,
+pub struct NodeRecords {
+    /// What it holds.
+    pub ledger: LedgerState,
     /// The version of its agent, if it has told.
     pub agent_version: Option<String>,
     /// When something of it was recorded last.
     pub last_seen: jiff::Timestamp,
-}
-
-/// What is known of a node, and everything it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRecords {
-    /// The node.
-    pub state: NodeState,
-    /// What it holds.
-    pub records: Vec<RecordPut>,
 }
 
 /// The two kinds of records and their ids, for the length of a batch.
@@ -97,7 +52,12 @@ struct SyncKinds {
 
 impl Tx<'_> {
     /// Records a batch.
-    pub(super) fn record(&mut self, node: &str, batch: &RecordBatch) -> Result<Recorded, CloudError> {
+    pub(super) fn record(
+        &mut self,
+        node: &str,
+        agent_version: Option<&str>,
+        batch: &RecordBatch,
+    ) -> Result<Recorded, CloudError> {
         let mut recorded = Recorded::default();
         let removals: HashSet<&Uid> = batch.remove.iter().collect();
         for uid in removals {
@@ -105,54 +65,53 @@ impl Tx<'_> {
         }
         let mut kinds = SyncKinds { namespaced: None, cluster: None };
         let now = rfc3339(self.now);
-        for put in &batch.put {
-            match sync_name(node, &put.uid) {
-                Ok(name) => self.put_record(node, &name, put, &now, &mut kinds, &mut recorded)?,
-                Err(problem) => recorded.refused.push((put.uid.clone(), problem)),
+        for (uid, held) in &batch.put {
+            match sync_name(node, uid) {
+                Ok(name) => self.put_record((node, uid, &name), held, &now, &mut kinds, &mut recorded)?,
+                Err(problem) => recorded.refused.push((uid.clone(), problem)),
             }
         }
         if batch.reset {
-            let held: HashSet<&str> = batch.put.iter().map(|put| &*put.uid).collect();
+            let held: HashSet<&str> = batch.put.iter().map(|(uid, _)| &**uid).collect();
             for uid in self.recorded_uids(node)? {
                 if !held.contains(uid.as_str()) {
                     recorded.removed += usize::from(self.remove_record(node, &uid)?);
                 }
             }
         }
-        self.save_node(node, batch)?;
+        self.save_node(node, agent_version, batch)?;
         Ok(recorded)
     }
 
     fn put_record(
         &mut self,
-        node: &str,
-        name: &str,
-        put: &RecordPut,
+        (node, uid, name): (&str, &Uid, &str),
+        held: &Record,
         now: &str,
         kinds: &mut SyncKinds,
         recorded: &mut Recorded,
     ) -> Result<(), CloudError> {
-        if let Some(row) = self.find_record(node, &put.uid)? {
+        if let Some(row) = self.find_record(node, uid)? {
             let record = parse_record(&row.stored)?;
-            if record.is_about(&put.object) {
-                if record.status.object_resource_version == put.version.as_str() {
+            if record.is_about(&held.object) {
+                if record.status.object_resource_version == held.version.as_str() {
                     recorded.unchanged += 1;
                     return Ok(());
                 }
                 recorded.changed += 1;
-                return self.change_record(row, put);
+                return self.change_record(row, &held.version);
             }
             // The UID has turned up under another name: the record moves.
             self.remove(&row)?;
             recorded.removed += 1;
         }
         recorded.added += 1;
-        self.add_record(node, name, put, now, kinds)
+        self.add_record((node, uid, name), held, now, kinds)
     }
 
-    fn change_record(&mut self, row: ObjectRow, put: &RecordPut) -> Result<(), CloudError> {
+    fn change_record(&mut self, row: ObjectRow, held: &ResourceVersion) -> Result<(), CloudError> {
         let version = self.state.next_version();
-        let (body, held) = with_version_held(&row.stored, &put.version, version)?;
+        let (body, held) = with_version_held(&row.stored, held, version)?;
         let ObjectRow { id, resource_id, stored: old } = row;
         let stored = Stored { version, body, ..old };
         self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
@@ -169,27 +128,26 @@ impl Tx<'_> {
 
     fn add_record(
         &mut self,
-        node: &str,
-        name: &str,
-        put: &RecordPut,
+        (node, uid, name): (&str, &Uid, &str),
+        held: &Record,
         now: &str,
         kinds: &mut SyncKinds,
     ) -> Result<(), CloudError> {
-        let resource_id = self.sync_kind(&put.object, kinds)?;
+        let resource_id = self.sync_kind(&held.object, kinds)?;
         let version = self.state.next_version();
-        let uid = uuid::Uuid::new_v4().to_string();
-        let mut record = ObjectSync::new(name, &put.object, put.version.as_str());
-        record.metadata.uid = uid.as_str().into();
+        let own_uid = uuid::Uuid::new_v4().to_string();
+        let mut record = ObjectSync::new(name, &held.object, held.version.as_str());
+        record.metadata.uid = own_uid.as_str().into();
         record.metadata.creation_timestamp = now.into();
         record.metadata.resource_version = version.to_string().into();
         let stored = Stored {
-            uid: uid.as_str().into(),
+            uid: own_uid.as_str().into(),
             version,
-            namespace: put.object.namespace.to_string(),
+            namespace: held.object.namespace.to_string(),
             name: name.to_owned(),
             body: write_record(&record)?,
         };
-        let extra = RowExtra { sync: Some((node, &put.uid)), ..RowExtra::default() };
+        let extra = RowExtra { sync: Some((node, uid)), ..RowExtra::default() };
         self.insert(resource_id, "v1alpha1", &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
@@ -228,7 +186,12 @@ impl Tx<'_> {
         statement.query_map([node], |row| row.get(0))?.collect()
     }
 
-    fn save_node(&self, node: &str, batch: &RecordBatch) -> Result<(), CloudError> {
+    fn save_node(
+        &self,
+        node: &str,
+        agent_version: Option<&str>,
+        batch: &RecordBatch,
+    ) -> Result<(), CloudError> {
         self.conn
             .prepare_cached(
                 "INSERT INTO nodes (name, epoch, confirmed, incarnation, agent_version, last_seen)
@@ -242,8 +205,8 @@ impl Tx<'_> {
                 batch.epoch.to_string(),
                 // SQLite's integers are signed: no store counts that far.
                 i64::try_from(batch.confirmed).unwrap_or(i64::MAX),
-                &batch.incarnation,
-                &batch.agent_version,
+                batch.accepted.as_deref().unwrap_or_default(),
+                agent_version,
                 self.now.to_string(),
             ))?;
         Ok(())
@@ -260,44 +223,35 @@ impl Tx<'_> {
     }
 }
 
-const NODE_COLUMNS: &str = "name, epoch, confirmed, incarnation, agent_version, last_seen";
-
-fn read_node(row: &Row<'_>) -> Result<NodeState, CloudError> {
-    let name: String = row.get(0)?;
-    let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
-    let epoch = row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?;
-    let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
-    let (confirmed, incarnation, agent_version) = (row.get(2)?, row.get(3)?, row.get(4)?);
-    Ok(NodeState { epoch, confirmed, incarnation, agent_version, last_seen, name })
-}
-
-pub(super) fn nodes(conn: &Connection) -> Result<Vec<NodeState>, CloudError> {
-    let mut statement = conn.prepare_cached(&format!("SELECT {NODE_COLUMNS} FROM nodes ORDER BY name"))?;
-    let mut rows = statement.query([])?;
-    let mut nodes = Vec::new();
-    while let Some(row) = rows.next()? {
-        nodes.push(read_node(row)?);
-    }
-    Ok(nodes)
+/// The nodes that have reported, in the order of their names.
+pub(super) fn nodes(conn: &Connection) -> Result<Vec<String>, CloudError> {
+    let mut statement = conn.prepare_cached("SELECT name FROM nodes ORDER BY name")?;
+    Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
 }
 
 pub(super) fn load_node(conn: &Connection, node: &str) -> Result<Option<NodeRecords>, CloudError> {
-    let sql = format!("SELECT {NODE_COLUMNS} FROM nodes WHERE name = ?1");
-    let mut statement = conn.prepare_cached(&sql)?;
+    let mut statement = conn.prepare_cached(
+        "SELECT epoch, confirmed, incarnation, agent_version, last_seen FROM nodes WHERE name = ?1",
+    )?;
     let mut rows = statement.query([node])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    let state = read_node(row)?;
+    let damaged_row = |what| StoreError::corrupt(format!("the {what} of node '{node}' is damaged"));
+    let epoch = row.get::<_, String>(0)?.parse().map_err(|_| damaged_row("epoch"))?;
+    let last_seen = row.get::<_, String>(4)?.parse().map_err(|_| damaged_row("last_seen"))?;
+    let (confirmed, incarnation, agent_version) = (row.get(1)?, row.get::<_, String>(2)?, row.get(3)?);
     let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
     let mut rows = statement.query([node])?;
-    let mut records = Vec::new();
+    let mut records = HashMap::new();
     while let Some(row) = rows.next()? {
-        let uid: Arc<str> = row.get(0)?;
+        let uid: Uid = row.get(0)?;
         let body: String = row.get(1)?;
         let record = ObjectSync::parse(&body).map_err(|error| damaged(&format!("{node}.{uid}"), &error))?;
         let version = ResourceVersion::new(&*record.status.object_resource_version);
-        records.push(RecordPut { object: record.object(), uid, version });
+        records.insert(uid, Record { version, object: Arc::new(record.object()) });
     }
-    Ok(Some(NodeRecords { state, records }))
+    let accepted = Some(incarnation).filter(|incarnation| !incarnation.is_empty());
+    let ledger = LedgerState { epoch: Some(epoch), confirmed, accepted, records };
+    Ok(Some(NodeRecords { ledger, agent_version, last_seen }))
 }
 
 fn damaged(name: &str, error: &serde_json::Error) -> StoreError {

@@ -11,8 +11,9 @@ use super::objects::{COLUMNS, ObjectRow, parse, resource_id};
 use super::observer::KindName;
 use super::stored::Stored;
 use super::{CloudError, WatchChange};
-use crate::object::{Resource, ResourceVersion, Scope, Selector, Summary, without_managed_fields};
+use crate::object::{Resource, Scope, Selector, Summary, without_managed_fields};
 use crate::store::StoreError;
+use crate::sync::cloud::Loaded;
 
 /// A page of a list ends when its bodies have this many bytes together.
 pub const MAX_PAGE_BYTES: usize = 16 << 20;
@@ -56,23 +57,6 @@ pub struct Page {
     pub items: Vec<Stored>,
     /// Where to go on, if there is more.
     pub next: Option<Cursor>,
-}
-
-/// An object to be sent to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
-    /// The UID.
-    pub uid: Arc<str>,
-    /// The version.
-    pub version: ResourceVersion,
-    /// The kind, in the version of the body.
-    pub resource: Arc<Resource>,
-    /// Namespace, empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-    /// The object as JSON text.
-    pub body: String,
 }
 
 /// Which changes are to be read from the history.
@@ -187,24 +171,18 @@ pub(super) fn bodies(
     conn: &Connection,
     uids: &[Arc<str>],
     managed_fields: bool,
-) -> Result<Vec<Body>, CloudError> {
-    let mut kinds = Kinds::read(conn)?;
-    let mut statement = conn.prepare_cached(
-        "SELECT resource_id, api_version, version, namespace, name, body FROM objects
-         WHERE uid = ?1 AND sync_node IS NULL",
-    )?;
+) -> Result<Vec<Loaded>, CloudError> {
+    let mut statement =
+        conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1 AND sync_node IS NULL")?;
     let mut bodies = Vec::with_capacity(uids.len().min(MAX_BODIES));
     for uid in uids.iter().take(MAX_BODIES) {
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
-        let body: String = row.get(5)?;
-        bodies.push(Body {
+        let body: String = row.get(1)?;
+        bodies.push(Loaded {
             uid: Arc::clone(uid),
-            version: row.get::<_, u64>(2)?.into(),
-            resource: kinds.get(row.get(0)?, row.get(1)?)?,
-            namespace: row.get(3)?,
-            name: row.get(4)?,
-            body: if managed_fields { body } else { without_managed_fields(body) },
+            version: row.get::<_, u64>(0)?.into(),
+            body: if managed_fields { body } else { without_managed_fields(body) }.into(),
         });
     }
     Ok(bodies)

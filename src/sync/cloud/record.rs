@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::object::ResourceVersion;
 use crate::object::name::MAX_UID;
-use crate::sync::change::{ObjectRef, Rejected, Uid};
+use crate::sync::change::{Rejected, Uid};
 use crate::sync::frame::{Item, Report};
 use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
@@ -24,7 +24,7 @@ const MAX_REASON: usize = 256;
 /// What is waiting for the next batch.
 #[derive(Debug, Default)]
 struct Pending {
-    put: HashMap<Uid, (ResourceVersion, Arc<ObjectRef>)>,
+    put: HashMap<Uid, Record>,
     remove: HashSet<Uid>,
     reset: bool,
     dirty: bool,
@@ -65,9 +65,9 @@ impl Recorder {
         }
     }
 
-    pub(super) fn put(&mut self, uid: Uid, version: ResourceVersion, object: Arc<ObjectRef>) {
+    pub(super) fn put(&mut self, uid: Uid, record: Record) {
         self.pending.remove.remove(&uid);
-        self.pending.put.insert(uid, (version, object));
+        self.pending.put.insert(uid, record);
         self.pending.dirty = true;
     }
 
@@ -163,7 +163,7 @@ impl CloudMachine {
             self.store_went_back();
         }
         let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid)) else { return false };
-        self.recorder.put(uid, resource_version, object);
+        self.recorder.put(uid, Record { version: resource_version, object });
         true
     }
 
@@ -239,7 +239,7 @@ impl CloudMachine {
             confirmed: self.recorder.reached,
             accepted: self.recorder.accepted.clone(),
             reset,
-            put: put.into_iter().map(|(uid, (version, object))| (uid, version, object)).collect(),
+            put: put.into_iter().collect(),
             remove: remove.into_iter().collect(),
         };
         self.recorder.storing = Some(batch.clone());
@@ -254,9 +254,9 @@ impl CloudMachine {
             && self.ledger.confirmed() == self.recorder.reached
             && self.ledger.accepted() == self.recorder.accepted.as_deref()
             && remove.iter().all(|uid| self.ledger.get(uid).is_none())
-            && put.iter().all(|(uid, (version, _))| {
-                self.ledger.get(uid).is_some_and(|record| record.version == *version)
-            })
+            && put
+                .iter()
+                .all(|(uid, new)| self.ledger.get(uid).is_some_and(|record| record.version == new.version))
     }
 
     /// The store has committed a batch, or could not.
@@ -276,8 +276,8 @@ impl CloudMachine {
         }
         self.ledger.store_facts(batch.epoch, batch.confirmed, batch.accepted);
         let mut uids = Vec::with_capacity(batch.put.len() + batch.remove.len());
-        for (uid, version, object) in batch.put {
-            self.ledger.set(&uid, Record { version, object });
+        for (uid, record) in batch.put {
+            self.ledger.set(&uid, record);
             uids.push(uid);
         }
         for uid in batch.remove {

@@ -8,6 +8,8 @@ use crate::sync::change::{ObjectRef, RejectReason, Uid};
 use crate::sync::digest::Epoch;
 use crate::sync::upload::{Lease, Upload};
 
+use super::ledger::Record;
+
 /// The limits and delays of the cloud side, for one node.
 #[derive(Clone, Debug)]
 pub struct CloudConfig {
@@ -70,11 +72,11 @@ pub struct RecordBatch {
     pub confirmed: u64,
     /// The incarnation under which the node's removals were found plausible.
     pub accepted: Option<String>,
-    /// Whether all other records of the node go.
+    /// Whether `put` is all that the node holds: all other records of it go.
     pub reset: bool,
     /// Records to write.
-    pub put: Vec<(Uid, ResourceVersion, Arc<ObjectRef>)>,
-    /// Records to remove.
+    pub put: Vec<(Uid, Record)>,
+    /// Records to remove, before others are written.
     pub remove: Vec<Uid>,
 }
 
@@ -207,7 +209,7 @@ pub struct CloudCounters {
 /// lies in a gap was given out by a store that this one replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issued {
-    /// For each opening: the last version before, and the first one after.
+    /// For each opening, in their order: the last version before, and the first one after.
     pub gaps: Vec<(ResourceVersion, ResourceVersion)>,
 }
 
@@ -215,6 +217,7 @@ impl Issued {
     /// Whether the version was given out by a store that was since replaced by an older copy.
     #[must_use]
     pub fn is_lost(&self, version: &ResourceVersion) -> bool {
-        self.gaps.iter().any(|(last, base)| last.is_older_than(version) && version.is_older_than(base))
+        let next = self.gaps.partition_point(|(_, base)| !version.is_older_than(base));
+        self.gaps.get(next).is_some_and(|(last, _)| last.is_older_than(version))
     }
 }

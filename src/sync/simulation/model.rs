@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::sync::change::{Change, ObjectRef, Put, Uid};
-use crate::sync::cloud::{Desired, Issued, LedgerState, Loaded, Record, RecordBatch};
+use crate::sync::cloud::{Desired, Issued, LedgerState, Loaded, RecordBatch};
 use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
@@ -362,10 +362,7 @@ impl CloudDb {
         ledger.epoch = Some(batch.epoch);
         ledger.confirmed = batch.confirmed;
         ledger.accepted.clone_from(&batch.accepted);
-        for (uid, version, object) in &batch.put {
-            let record = Record { version: version.clone(), object: object.clone() };
-            ledger.records.insert(uid.clone(), record);
-        }
+        ledger.records.extend(batch.put.iter().cloned());
         for uid in &batch.remove {
             ledger.records.remove(uid);
         }

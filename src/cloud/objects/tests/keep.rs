@@ -3,8 +3,9 @@
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, kinds};
-use crate::store::cloud::{CloudOptions, RecordBatch, RecordPut};
+use crate::store::cloud::CloudOptions;
 use crate::store::snapshots::SnapshotLimits;
+use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::{Value, json};
 
 pub(super) struct Fixture {
@@ -180,7 +181,7 @@ fn report(version: u64) -> RecordBatch {
         namespace: "lab".into(),
         name: "a".into(),
     };
-    let put = vec![RecordPut { object, uid: "u1".into(), version: version.into() }];
+    let put = vec![("u1".into(), Record { version: version.into(), object: Arc::new(object) })];
     RecordBatch { put, ..RecordBatch::default() }
 }
 
@@ -194,15 +195,15 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
     };
     let start = store.version();
     assert!(fixture.objects.ring.after(&syncs.group, &syncs.kind, start).is_none());
-    store.record("edge", report(99)).await.unwrap();
+    store.record("edge", None, report(99)).await.unwrap();
     let first = get(&fixture.objects).await;
-    store.record("edge", report(100)).await.unwrap();
+    store.record("edge", None, report(100)).await.unwrap();
     let second = get(&fixture.objects).await;
     let mut owned = Object::parse(&second.json).unwrap();
     owned.set_metadata("finalizers", json!(["lab.io/keep"]));
     owned.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
     let third = fixture.objects.update(&syncs, owned, second.version).await.unwrap();
-    store.record("edge", report(101)).await.unwrap();
+    store.record("edge", None, report(101)).await.unwrap();
     let fourth = get(&fixture.objects).await;
     let last = Object::parse(&fourth.json).unwrap();
     assert!(

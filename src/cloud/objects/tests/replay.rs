@@ -10,7 +10,8 @@ use super::super::*;
 use super::keep::{Fixture, config_map, pages, resource};
 use crate::api::{ChangeType, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, ObjectRef};
-use crate::store::cloud::{CloudOptions, HistoryLimits, RecordBatch, RecordPut};
+use crate::store::cloud::{CloudOptions, HistoryLimits};
+use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::json;
 
 /// Small numbers that look random, the same in each run.
@@ -54,24 +55,21 @@ async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
 /// Reports of a node, as records.
 async fn report(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     for _ in 0..count {
-        let object = ObjectRef {
+        let object = Arc::new(ObjectRef {
             api_version: "v1".into(),
             kind: "ConfigMap".into(),
             namespace: "a".into(),
             name: "o".into(),
-        };
+        });
         let uids: Vec<u64> = (0..3).map(|_| dice.below(10)).collect();
-        let put = |uid: &u64| RecordPut {
-            object: object.clone(),
-            uid: format!("u{uid}").into(),
-            version: 1_000.into(),
+        let mut put = |uid: u64| {
+            let record = Record { version: (90 + dice.below(20)).into(), object: Arc::clone(&object) };
+            (format!("u{uid}").into(), record)
         };
-        let mut batch = RecordBatch { put: uids.iter().map(put).collect(), ..RecordBatch::default() };
-        for put in &mut batch.put {
-            put.version = (90 + dice.below(20)).into();
-        }
+        let mut batch =
+            RecordBatch { put: uids.into_iter().map(&mut put).collect(), ..RecordBatch::default() };
         batch.remove = vec![format!("u{}", dice.below(10)).into()];
-        objects.store().record("edge", batch).await.unwrap();
+        objects.store().record("edge", None, batch).await.unwrap();
     }
 }
 

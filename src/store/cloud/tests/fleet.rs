@@ -82,7 +82,7 @@ async fn nothing_of_a_removed_node_stays_and_nothing_late_brings_it_back() {
     let store = &fixture.store;
     store.change_nodes(vec![says("a"), says("b")]).await.unwrap();
     store.renew_leases(vec![renewal("a", 0), renewal("b", 0)]).await.unwrap();
-    store.record("a", config_map_on("u1")).await.unwrap();
+    store.record("a", None, config_map_on("u1")).await.unwrap();
     let (_, _, mut feed) = store.follow().await.unwrap();
     assert!(store.remove_node("a").await.unwrap());
     let FeedItem::Change(change) = feed.next().await else { panic!() };
@@ -105,7 +105,7 @@ async fn a_removal_is_in_the_history_like_any_deletion() {
     let Fixture { store, .. } = &fixture();
     store.change_nodes(vec![says("a")]).await.unwrap();
     store.renew_leases(vec![renewal("a", 0)]).await.unwrap();
-    store.record("a", config_map_on("u1")).await.unwrap();
+    store.record("a", None, config_map_on("u1")).await.unwrap();
     let start = store.version();
     store.remove_node("a").await.unwrap();
     let changes = history(store, start).await.unwrap();

@@ -1,32 +1,42 @@
 //! Records: written in batches, read as ordinary objects.
 
-use super::*;
+use std::collections::HashMap;
 
-pub(super) fn put(uid: &str, version: u64) -> RecordPut {
+use super::*;
+use crate::sync::cloud::Record;
+
+pub(super) fn put(uid: &str, version: u64) -> (Uid, Record) {
     let object = ObjectRef {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
         namespace: "lab".into(),
         name: format!("name-{uid}").into(),
     };
-    RecordPut { object, uid: uid.into(), version: version.into() }
+    (uid.into(), Record { version: version.into(), object: Arc::new(object) })
 }
 
-fn batch(puts: &[RecordPut], remove: &[&str]) -> RecordBatch {
+/// A record of the same object in another namespace.
+fn moved(uid: &str, version: u64, namespace: &str) -> (Uid, Record) {
+    let (uid, Record { version, object }) = put(uid, version);
+    let object = ObjectRef { namespace: namespace.into(), ..ObjectRef::clone(&object) };
+    (uid, Record { version, object: Arc::new(object) })
+}
+
+fn batch(puts: &[(Uid, Record)], remove: &[&str]) -> RecordBatch {
     RecordBatch {
         epoch: Epoch(7),
         confirmed: 3,
-        incarnation: "i".into(),
-        agent_version: Some("0.1.0".into()),
+        accepted: Some("i".into()),
         put: puts.to_vec(),
         remove: remove.iter().map(|uid| (*uid).into()).collect(),
-        reset: false,
+        ..RecordBatch::default()
     }
 }
 
 async fn held(store: &CloudStore, node: &str) -> Vec<String> {
-    let records = store.load_node(node).await.unwrap().unwrap().records;
-    let mut held: Vec<_> = records.iter().map(|r| format!("{}@{}", r.uid, r.version)).collect();
+    let ledger = store.load_node(node).await.unwrap().unwrap().ledger;
+    let mut held: Vec<_> =
+        ledger.records.iter().map(|(uid, record)| format!("{uid}@{}", record.version)).collect();
     held.sort();
     held
 }
@@ -39,9 +49,7 @@ async fn syncs(store: &CloudStore, kind: &str) -> Vec<Stored> {
 #[tokio::test]
 async fn records_are_real_objects() {
     let Fixture { store, .. } = &fixture();
-    let mut cluster_scoped = put("u2", 9);
-    cluster_scoped.object.namespace = "".into();
-    store.record("edge.1", batch(&[put("u1", 5), cluster_scoped], &[])).await.unwrap();
+    store.record("edge.1", None, batch(&[put("u1", 5), moved("u2", 9, "")], &[])).await.unwrap();
     let [record] = &syncs(store, OBJECT_SYNC).await[..] else { panic!() };
     assert_eq!((&*record.namespace, &*record.name), ("lab", "edge.1.u1"));
     let object = object(record);
@@ -56,15 +64,15 @@ async fn records_are_real_objects() {
 #[tokio::test]
 async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
     let Fixture { store, .. } = &fixture();
-    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
+    store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
     let before = object(&syncs(store, OBJECT_SYNC).await[0]);
     let start = store.version();
-    let recorded = store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    let recorded = store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     assert_eq!(recorded, Recorded { changed: 1, ..Recorded::default() });
     let after = object(&syncs(store, OBJECT_SYNC).await[0]);
     assert_eq!((after.uid(), after.creation_timestamp()), (before.uid(), before.creation_timestamp()));
     assert_eq!(after.fields()["status"]["objectResourceVersion"], "6");
-    let again = store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    let again = store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     assert_eq!((again.unchanged, store.version()), (1, start + 1));
     let [event] = &history(store, start).await.unwrap()[..] else { panic!() };
     assert_eq!(event.kind, ChangeKind::Modified);
@@ -74,11 +82,11 @@ async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
 #[tokio::test]
 async fn labels_that_someone_put_on_a_record_stay() {
     let Fixture { store, .. } = &fixture();
-    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
+    store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
     let mut labelled = object(&syncs(store, OBJECT_SYNC).await[0]);
     labelled.set_metadata("labels", json!({"site": "x"}));
     store.replace(&kind("objectsyncs"), "lab", "n.u1", labelled).await.unwrap();
-    store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     assert_eq!(object(&syncs(store, OBJECT_SYNC).await[0]).labels().len(), 1);
 }
 
@@ -86,9 +94,9 @@ async fn labels_that_someone_put_on_a_record_stay() {
 async fn a_record_is_removed_by_uid_alone_and_only_at_its_node() {
     let Fixture { store, .. } = &fixture();
     for node in ["a", "b"] {
-        store.record(node, batch(&[put("u1", 1), put("u2", 2)], &[])).await.unwrap();
+        store.record(node, None, batch(&[put("u1", 1), put("u2", 2)], &[])).await.unwrap();
     }
-    let recorded = store.record("a", batch(&[], &["u1", "u1", "unknown"])).await.unwrap();
+    let recorded = store.record("a", None, batch(&[], &["u1", "u1", "unknown"])).await.unwrap();
     assert_eq!(recorded, Recorded { removed: 1, ..Recorded::default() });
     assert_eq!(held(store, "a").await, ["u2@2"]);
     assert_eq!(held(store, "b").await, ["u1@1", "u2@2"]);
@@ -97,10 +105,10 @@ async fn a_record_is_removed_by_uid_alone_and_only_at_its_node() {
 #[tokio::test]
 async fn a_reset_leaves_exactly_what_was_put() {
     let Fixture { store, .. } = &fixture();
-    store.record("a", batch(&[put("u1", 1), put("u2", 2), put("u3", 3)], &[])).await.unwrap();
-    store.record("ab", batch(&[put("u1", 1)], &[])).await.unwrap();
+    store.record("a", None, batch(&[put("u1", 1), put("u2", 2), put("u3", 3)], &[])).await.unwrap();
+    store.record("ab", None, batch(&[put("u1", 1)], &[])).await.unwrap();
     let reset = RecordBatch { reset: true, ..batch(&[put("u2", 4), put("u4", 5)], &[]) };
-    let recorded = store.record("a", reset).await.unwrap();
+    let recorded = store.record("a", None, reset).await.unwrap();
     assert_eq!((recorded.added, recorded.changed, recorded.removed), (1, 1, 2));
     assert_eq!(held(store, "a").await, ["u2@4", "u4@5"]);
     assert_eq!(held(store, "ab").await, ["u1@1"]);
@@ -109,20 +117,19 @@ async fn a_reset_leaves_exactly_what_was_put() {
 #[tokio::test]
 async fn a_uid_under_another_name_moves_its_record() {
     let Fixture { store, .. } = &fixture();
-    store.record("a", batch(&[put("u1", 1)], &[])).await.unwrap();
-    let mut moved = put("u1", 2);
-    moved.object.namespace = "other".into();
-    let recorded = store.record("a", batch(std::slice::from_ref(&moved), &[])).await.unwrap();
+    store.record("a", None, batch(&[put("u1", 1)], &[])).await.unwrap();
+    let moved = moved("u1", 2, "other");
+    let recorded = store.record("a", None, batch(std::slice::from_ref(&moved), &[])).await.unwrap();
     assert_eq!((recorded.added, recorded.removed), (1, 1));
-    assert_eq!(store.load_node("a").await.unwrap().unwrap().records, [moved]);
+    assert_eq!(store.load_node("a").await.unwrap().unwrap().ledger.records, HashMap::from([moved]));
 }
 
 #[tokio::test]
 async fn reports_that_cannot_be_recorded_are_named_and_hold_up_nothing() {
     let Fixture { store, .. } = &fixture();
-    let recorded = store.record("a", batch(&[put("a.b", 1), put("u", 2)], &[])).await.unwrap();
+    let recorded = store.record("a", None, batch(&[put("a.b", 1), put("u", 2)], &[])).await.unwrap();
     assert_eq!((recorded.added, recorded.refused.len(), &*recorded.refused[0].0), (1, 1, "a.b"));
-    let bad = store.record("Not A Node", batch(&[], &[])).await;
+    let bad = store.record("Not A Node", None, batch(&[], &[])).await;
     assert!(matches!(bad, Err(CloudError::Invalid { .. })), "{bad:?}");
 }
 
@@ -130,16 +137,17 @@ async fn reports_that_cannot_be_recorded_are_named_and_hold_up_nothing() {
 async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     let fixture = fixture();
     assert_eq!(fixture.store.load_node("a").await.unwrap(), None);
-    fixture.store.record("a", batch(&[put("u1", 1)], &[])).await.unwrap();
-    let later = RecordBatch { agent_version: None, confirmed: 9, ..batch(&[], &[]) };
-    fixture.store.record("a", later).await.unwrap();
+    fixture.store.record("a", Some("0.1.0".into()), batch(&[put("u1", 1)], &[])).await.unwrap();
+    let later = RecordBatch { confirmed: 9, ..batch(&[], &[]) };
+    fixture.store.record("a", None, later).await.unwrap();
     let fixture = fixture.reopen().await;
     let store = &fixture.store;
-    let state = store.load_node("a").await.unwrap().unwrap().state;
-    assert_eq!((state.epoch, state.confirmed, &*state.incarnation), (Epoch(7), 9, "i"));
-    assert_eq!(state.agent_version.as_deref(), Some("0.1.0"));
-    assert!(jiff::Timestamp::now().duration_since(state.last_seen).as_secs() < 60);
-    assert_eq!(store.nodes().await.unwrap(), [state]);
+    let node = store.load_node("a").await.unwrap().unwrap();
+    let ledger = &node.ledger;
+    assert_eq!((ledger.epoch, ledger.confirmed, ledger.accepted.as_deref()), (Some(Epoch(7)), 9, Some("i")));
+    assert_eq!(node.agent_version.as_deref(), Some("0.1.0"));
+    assert!(jiff::Timestamp::now().duration_since(node.last_seen).as_secs() < 60);
+    assert_eq!(store.nodes().await.unwrap(), ["a"]);
     assert!(store.remove_node("a").await.unwrap());
     assert!(!store.remove_node("a").await.unwrap());
     assert_eq!((store.load_node("a").await.unwrap(), syncs(store, OBJECT_SYNC).await.len()), (None, 0));
@@ -148,7 +156,7 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
 #[tokio::test]
 async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
     let Fixture { store, .. } = &fixture();
-    store.record("a", batch(&[], &[])).await.unwrap();
+    store.record("a", None, batch(&[], &[])).await.unwrap();
     let record = |name: &str, spec: Value| -> Object {
         serde_json::from_value(
             json!({"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
@@ -161,7 +169,7 @@ async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
     let kind = kind("objectsyncs");
     store.create(&kind, record("a.u1", spec.clone())).await.unwrap();
     assert_eq!(held(store, "a").await, ["u1@4"]);
-    assert_eq!(store.record("a", batch(&[put("u1", 5)], &[])).await.unwrap().changed, 1);
+    assert_eq!(store.record("a", None, batch(&[put("u1", 5)], &[])).await.unwrap().changed, 1);
     let mut elsewhere = record("a.u1", spec.clone());
     elsewhere.set_metadata("namespace", "other");
     let taken = store.create(&kind, elsewhere).await;
@@ -205,8 +213,8 @@ async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() 
     store.create(&kind("cm"), config_map("a", &json!({}))).await.unwrap_err();
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "lab"}});
     store.create(&kind("secrets"), serde_json::from_value(secret).unwrap()).await.unwrap();
-    store.record("n", batch(&[put("u1", 5)], &[])).await.unwrap();
-    store.record("n", batch(&[put("u1", 6)], &[])).await.unwrap();
+    store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
+    store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     let told = newest.0.lock().unwrap();
     let kinds: Vec<_> = told.iter().map(|change| (&*change.of.kind, change.kind.as_str())).collect();
     assert_eq!(kinds, [("ConfigMap", "ADDED"), (OBJECT_SYNC, "ADDED"), (OBJECT_SYNC, "MODIFIED")]);
@@ -244,12 +252,12 @@ async fn measure_creates_and_records() {
         let start = std::time::Instant::now();
         for chunk in 0..80 {
             let puts: Vec<_> = (0..250).map(|n| put(&format!("{:032x}", chunk * 250 + n), version)).collect();
-            store.record("edge-1", batch(&puts, &[])).await.unwrap();
+            store.record("edge-1", None, batch(&puts, &[])).await.unwrap();
         }
         println!("{what} records/s in batches of 250: {}", rate(20_000.0, start));
     }
     let start = std::time::Instant::now();
-    assert_eq!(store.load_node("edge-1").await.unwrap().unwrap().records.len(), 20_000);
+    assert_eq!(store.load_node("edge-1").await.unwrap().unwrap().ledger.records.len(), 20_000);
     println!("load_node of 20,000: {:?}", start.elapsed());
     let start = std::time::Instant::now();
     assert_eq!(store.follow().await.unwrap().1.len(), 20_000);
