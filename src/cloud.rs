@@ -1,6 +1,7 @@
 //! The cloud side: the embedded store, what belongs on which node, and the fleet of nodes.
 //!
-//! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another.
+//! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another. Between the fleet and whoever keeps
+//! its objects stands one trait, `source::Source`.
 
 mod admin;
 mod collect;

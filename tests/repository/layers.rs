@@ -96,6 +96,12 @@ const RULES: &[Rule] = &[
         because: "only the store knows SQLite",
     },
     Rule {
+        within: &["cloud/fleet.rs", "cloud/fleet", "cloud/lifecycle.rs", "cloud/node.rs", "cloud/uploads.rs"],
+        except: &[],
+        forbidden: &["store::cloud", "CloudStore", "CloudObjects"],
+        because: "the fleet knows whoever keeps the objects by the trait of cloud/source alone",
+    },
+    Rule {
         within: EVERYWHERE,
         except: &["api.rs", "api"],
         forbidden: &["hyper::", "hyper_util", "http_body_util"],
@@ -409,6 +415,7 @@ fn the_rules_find_what_they_forbid() {
         ("agent/run.rs", "use rumqttc::v5::Event;"),
         ("link/mqtt.rs", "use backoff::ExponentialBackoff;"),
         ("cloud.rs", "use rusqlite::Connection;"),
+        ("cloud/fleet/removal.rs", "use crate::store::cloud::CloudError;"),
         ("link/mqtt.rs", "unsafe { x() }"),
         ("sync.rs", "let x = (\"a\", '\"', 'b'); use tokio::time;"),
     ] {
