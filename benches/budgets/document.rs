@@ -15,8 +15,8 @@ const INTRODUCTION: &str = "\
 
 `cargo bench -- --document` wrote this page from one run of all sections; do not edit it. A rate or a time means little
 without the machine, so the first section is what the same machine did in the same run without edgesync. *MISSED* marks a
-budget that was not met. EdgeCore is that of KubeEdge 1.23, measured on another machine of the same size, which was about
-twice as fast.
+budget that was not met. EdgeCore is that of KubeEdge 1.23. Its figures were measured at another time and on another
+machine: they show the order of magnitude and are not comparable to the digit.
 ";
 
 /// Writes the page.

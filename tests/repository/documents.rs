@@ -1,8 +1,9 @@
-//! The documents against the repository: what they link to exists, and so do the tests they name.
+//! The documents against the repository: what they link to exists, and so do the tests and the configuration keys they name.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -75,6 +76,55 @@ fn every_link_between_documents_leads_somewhere() {
             assert!(found, "{}: {link} has no such section", document.display());
         }
     }
+}
+
+#[test]
+fn the_index_leads_to_every_document() {
+    let index = fs::read_to_string(root().join("docs/README.md")).unwrap();
+    for document in files(&["docs"], "md").iter().filter(|path| !path.ends_with("docs/README.md")) {
+        let name = document.strip_prefix(root().join("docs")).unwrap().display();
+        let leads = index.contains(&format!("]({name})")) || index.contains(&format!("]({name}#"));
+        assert!(leads, "docs/README.md does not lead to {name}");
+    }
+}
+
+/// The keys of a configuration file, with their sections.
+fn keys(file: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("config").join(file)).unwrap();
+    let (mut section, mut keys) = (String::new(), Vec::new());
+    for line in text.lines() {
+        let key = line.strip_prefix('#').and_then(|line| line.split_once(" = ")).map(|(key, _)| key);
+        match key.filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_')) {
+            Some(key) => keys.push(format!("{section}.{key}")),
+            None if line.starts_with('[') => section = line.trim_matches(['[', ']']).to_owned(),
+            None => {}
+        }
+    }
+    keys
+}
+
+#[test]
+fn every_configuration_key_that_a_document_names_exists() {
+    let mut known = keys("edgesync.toml");
+    known.extend(keys("edgesync-cloud.toml"));
+    assert!(known.len() > 60, "the keys were not found: {known:?}");
+    let sections: BTreeSet<&str> = known.iter().filter_map(|key| key.split('.').next()).collect();
+    let mut named = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for word in prose(&text).split('`').skip(1).step_by(2) {
+            let word = word.split(' ').next().unwrap_or_default();
+            let Some((section, key)) = word.split_once('.') else { continue };
+            // Files are named as keys are.
+            let file = ["pem", "key", "rs", "toml", "db"].contains(&key);
+            let is_key = key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && !key.is_empty();
+            if sections.contains(section) && is_key && !file {
+                named += 1;
+                assert!(known.iter().any(|known| known == word), "{}: no key {word}", document.display());
+            }
+        }
+    }
+    assert!(named > 50, "{named} keys were found");
 }
 
 #[test]

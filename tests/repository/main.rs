@@ -6,4 +6,5 @@ mod documents;
 mod figures;
 mod imports;
 mod layers;
+mod limits;
 mod protocol_examples;
