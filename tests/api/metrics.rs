@@ -109,10 +109,12 @@ fn writer() -> WriterStats {
 
 /// Numbers in which everything that may be missing is there, and each is another.
 fn agent_numbers() -> AgentNumbers {
-    let transferred = |label: &str, count| vec![
-        Transferred { direction: "up", label: label.into(), count, bytes: count + 10 },
-        Transferred { direction: "down", label: label.into(), count: count + 1, bytes: count + 11 },
-    ];
+    let transferred = |label: &str, count| {
+        vec![
+            Transferred { direction: "up", label: label.into(), count, bytes: count + 10 },
+            Transferred { direction: "down", label: label.into(), count: count + 1, bytes: count + 11 },
+        ]
+    };
     let lanes = |status| Lanes { status, events: status + 1, bulk: status + 2 };
     let mut rejections = Rejections::default();
     for (times, reason) in [

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Fleet, Inbox};
-use crate::broker::DownlinkError;
 use crate::cloud::node::Node;
+use crate::link::PublishError;
 use crate::object::{ObjectRef, ResourceVersion};
 use crate::process::random;
 use crate::store::cloud::{self, NodeRecords, RecordPut};
@@ -72,7 +72,7 @@ impl Fleet {
         };
         match self.downlink.try_publish(name, bytes.clone()) {
             Ok(()) => true,
-            Err(DownlinkError::Full) => {
+            Err(PublishError::Full) => {
                 node.waiting = Some(bytes);
                 if !std::mem::replace(&mut node.awaiting_room, true) {
                     let (downlink, inbox, name) =
@@ -84,7 +84,7 @@ impl Fleet {
                 }
                 false
             }
-            Err(DownlinkError::NotConnected) => {
+            Err(PublishError::NotConnected) => {
                 self.disconnected(name);
                 false
             }
