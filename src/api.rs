@@ -11,6 +11,7 @@
 //!
 //! Whatever goes wrong is a `Status` object.
 
+mod accept;
 mod address;
 mod apply;
 mod auth;
@@ -57,6 +58,7 @@ pub use kind::{Kind, PrinterColumn, Writable};
 pub use listen::{ListenError, Listener};
 pub use listing::ListWriter;
 pub use media::Format;
+pub(crate) use metrics::families;
 pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;

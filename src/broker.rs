@@ -21,7 +21,6 @@ mod access;
 mod client;
 mod counters;
 mod downlink;
-mod error;
 mod handshake;
 mod hub;
 mod registry;
@@ -30,7 +29,6 @@ mod wire;
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
 pub use downlink::{Downlink, External, external};
-pub use error::DownlinkError;
 
 use crate::link::Cause;
 use crate::link::topic::Topics;

@@ -163,7 +163,7 @@ impl Examined {
 }
 
 /// The result of a check with what it has learned.
-type Answer = Pin<Box<dyn Future<Output = (Examined, Finding)> + Send>>;
+type Answer<'e> = Pin<Box<dyn Future<Output = Finding> + Send + 'e>>;
 
 /// How a check looks.
 #[derive(Clone, Copy)]
@@ -171,7 +171,7 @@ enum Look {
     /// At files: on a thread of its own, because a disk can hang.
     Files(fn(&mut Examined) -> Finding),
     /// Over a connection.
-    Wire(fn(Examined) -> Answer),
+    Wire(fn(&mut Examined) -> Answer<'_>),
 }
 
 /// One check.
@@ -236,26 +236,23 @@ pub async fn run(config_path: &Path) -> Report {
 
 impl Check {
     async fn within(&self, limit: Duration, examined: &mut Examined) -> Finding {
-        let mut own = examined.clone();
-        let work: Answer = match self.look {
-            Look::Wire(look) => look(own),
-            Look::Files(look) => {
-                let look = move || {
-                    let finding = look(&mut own);
+        let (mut own, broken) = (examined.clone(), examined.clone());
+        let work = async {
+            match self.look {
+                Look::Wire(look) => {
+                    let finding = look(&mut own).await;
                     (own, finding)
-                };
-                let broken = examined.clone();
-                Box::pin(async move {
-                    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
-                        (
-                            broken,
-                            Finding::failed(
-                                format!("the check ended early: {error}"),
-                                "report this as a bug",
-                            ),
-                        )
+                }
+                Look::Files(look) => {
+                    let work = tokio::task::spawn_blocking(move || {
+                        let finding = look(&mut own);
+                        (own, finding)
+                    });
+                    work.await.unwrap_or_else(|error| {
+                        let seen = format!("the check ended early: {error}");
+                        (broken, Finding::failed(seen, "report this as a bug"))
                     })
-                })
+                }
             }
         };
         match tokio::time::timeout(limit, work).await {

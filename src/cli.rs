@@ -30,8 +30,6 @@ mod seal;
 mod server;
 pub mod traffic;
 
-use std::error::Error;
-use std::fmt;
 use std::io::{self, Read, Write};
 
 pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
@@ -40,6 +38,7 @@ pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
 use crate::api::ClientError;
+use crate::process::chain;
 
 /// The arguments make no sense (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
@@ -122,7 +121,7 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
             let _ = writeln!(err, "Error from server ({reason}): {}", status.message);
         }
         _ => {
-            let _ = writeln!(err, "error: {}", Chain(error));
+            let _ = writeln!(err, "error: {}", chain(error));
         }
     }
     if let CliError::Client(ClientError::Connect { source, .. }) = error {
@@ -137,21 +136,6 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
         };
     }
     error.exit_code()
-}
-
-/// An error with its causes in one line.
-struct Chain<'a>(&'a dyn Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The configuration of both programs: TOML file, environment overrides, checks, reload.
 //!
-//! Each section is a plain struct with public fields, a `Default` that holds the built-in values, and
-//! one `bind` function that names every key, its form and its limits. Reading the file, applying
-//! `EDGESYNC_…` variables, printing what is in force and comparing two configurations on a reload are
-//! all visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first
-//! mistake and does not know variables; here all mistakes are reported together, each with its line.)
+//! Each section is a table: of every key the field, its built-in value, its form and its limits. `section!` makes of it
+//! a plain struct with public fields, its `Default`, and a `bind` function that names the keys. Reading the file,
+//! applying `EDGESYNC_…` variables, printing what is in force and comparing two configurations on a reload are all
+//! visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first mistake and does not
+//! know variables; here all mistakes are reported together, each with its line.)
 //!
 //! May depend on [`crate::object`] for names and labels, the rules of the KubeEdge bridge, on the placement rules
 //! of the cloud side, and on nothing that runs.

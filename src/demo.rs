@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::api::ClientError;
 use crate::cli::{CliError, EXIT_FAILED};
+use crate::process::chain;
 
 pub use program::main;
 
@@ -251,17 +252,6 @@ fn count(number: u64) -> String {
 /// A number of things.
 fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -32,9 +32,9 @@ mod task;
 pub mod topic;
 
 pub use cause::Cause;
-#[cfg(feature = "cloud")]
-pub(crate) use counters::add;
 pub use counters::{Counters, Endings, Traffic};
+#[cfg(feature = "cloud")]
+pub(crate) use counters::{add, counters};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;
 pub use handle::{LinkHandle, PublishError};

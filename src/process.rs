@@ -11,3 +11,9 @@ pub mod systemd;
 
 pub(crate) use random::random;
 pub use service::{Service, StartError};
+
+/// An error with its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{MetricsType as Type, MetricsWriter};
+use crate::api::{MetricsWriter, families};
 use crate::link::{Cause, Endings, Traffic};
 use crate::store::edge::{EdgeStats, OutboxState, Writing};
 use crate::sync::change::RejectReason;
 use crate::sync::edge::{EdgeCounters, EdgePhase};
 use crate::sync::kubeedge::{BridgeCounters, BridgeStatus};
-use crate::sync::upload::Lane;
+use crate::sync::upload::{Lane, Lanes};
 
 mod kubeedge;
 mod lag;
 
-use crate::process::metrics::{WriterFamilies, write_writer};
+use crate::process::metrics::write_writer;
 pub(super) use lag::Ages;
 
 /// What the metrics of the agent show. Numbers of things that happened only grow while the agent runs.
@@ -135,9 +135,12 @@ pub struct Transferred {
 }
 
 impl Transferred {
-    /// So many of so many bytes.
-    pub fn new(direction: &'static str, label: impl Into<String>, count: u64, bytes: u64) -> Self {
-        Self { direction, label: label.into(), count, bytes }
+    fn counted(&self) -> ([&str; 2], u64) {
+        ([self.direction, &self.label], self.count)
+    }
+
+    fn sized(&self) -> ([&str; 2], u64) {
+        ([self.direction, &self.label], self.bytes)
     }
 }
 
@@ -149,21 +152,12 @@ const PHASES: [(EdgePhase, &str); 4] = [
     (EdgePhase::Live, "live"),
 ];
 
-/// The store of the agent.
-const STORE: WriterFamilies = WriterFamilies {
-    commits: "edgesync_agent_store_commits_total",
-    durations: "edgesync_agent_store_commit_duration_seconds",
-    fsyncs: "edgesync_agent_store_fsyncs_total",
-    jobs: "edgesync_agent_store_jobs_total",
-    rows: "edgesync_agent_store_written_rows_total",
-    failures: "edgesync_agent_store_failed_transactions_total",
-    checkpoints: "edgesync_agent_store_checkpoints_total",
-};
-
 /// Writes all families of the agent.
 pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    out.family("edgesync_agent_build_info", Type::Gauge, "Node and version; always 1.");
-    out.sample("", &[("node", &*numbers.node), ("version", crate::VERSION)], 1.0);
+    families! { out;
+        Gauge edgesync_agent_build_info[node, version] = [([&*numbers.node, crate::VERSION], true)],
+            "Node and version; always 1.";
+    }
     write_link(numbers, out);
     write_sync(numbers, out);
     if let Some((counters, status)) = &numbers.kubeedge {
@@ -171,343 +165,153 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     }
     write_traffic(numbers, out);
     write_outbox(numbers, out);
-    write_limits(numbers, out);
     write_store(numbers, out);
-}
-
-fn flag(value: bool) -> f64 {
-    f64::from(u8::from(value))
-}
-
-/// A gauge that has no value until something was measured.
-fn optional(out: &mut MetricsWriter<'_>, name: &'static str, help: &str, value: Option<f64>) {
-    out.family(name, Type::Gauge, help);
-    if let Some(value) = value {
-        out.sample("", &[], value);
-    }
-}
-
-/// One gauge for each of several states, of which one is 1.
-fn states<'s>(
-    out: &mut MetricsWriter<'_>,
-    name: &'static str,
-    help: &str,
-    label: &str,
-    states: impl IntoIterator<Item = (&'s str, bool)>,
-) {
-    out.family(name, Type::Gauge, help);
-    for (state, is_current) in states {
-        out.sample("", &[(label, state)], flag(is_current));
-    }
 }
 
 fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let AgentNumbers { link, endings, .. } = numbers;
-    let causes = |counts: [u64; Cause::COUNT]| Cause::LABELS.into_iter().zip(counts);
-    out.gauge(
-        "edgesync_agent_link_connected",
-        "Whether there is a connection to the broker or CloudCore.",
-        flag(numbers.connected),
-    );
-    out.counter("edgesync_agent_link_connections_total", "Connections made.", link.connected);
-    out.counters(
-        "edgesync_agent_link_disconnects_total",
-        "Connections lost, by cause.",
-        "cause",
-        causes(endings.lost),
-    );
-    out.counters(
-        "edgesync_agent_link_failed_attempts_total",
-        "Attempts that led to no connection, by cause.",
-        "cause",
-        causes(endings.failed),
-    );
-    out.counter("edgesync_agent_link_received_bytes_total", "Bytes taken from TCP.", link.bytes_in);
-    out.counter("edgesync_agent_link_sent_bytes_total", "Bytes handed to TCP.", link.bytes_out);
-    out.counter("edgesync_agent_link_received_messages_total", "Messages received.", link.messages_in);
-    out.counter("edgesync_agent_link_sent_messages_total", "Messages sent.", link.messages_out);
-    out.gauge(
-        "edgesync_agent_link_unacknowledged_messages",
-        "Messages sent that the broker has not acknowledged.",
-        link.unacknowledged as f64,
-    );
-    out.counter(
-        "edgesync_agent_link_refused_messages_total",
-        "Messages that the broker answered with an error.",
-        link.not_taken,
-    );
-    out.counter(
-        "edgesync_agent_link_unheard_messages_total",
-        "Messages that nobody had subscribed to.",
-        link.no_subscriber,
-    );
-    out.counter(
-        "edgesync_agent_link_discarded_messages_total",
-        "Messages thrown away because their connection ended; what matters is said again.",
-        link.discarded,
-    );
-    out.counter(
-        "edgesync_agent_link_rivals_total",
-        "Signs of another client with the same identifier.",
-        link.rivals,
-    );
-    optional(
-        out,
-        "edgesync_agent_link_round_trip_seconds",
-        "The last measured time from a message to its acknowledgement by the broker.",
-        link.round_trip.map(|time| time.as_secs_f64()),
-    );
+    families! { out;
+        Gauge edgesync_agent_link_connected = numbers.connected,
+            "Whether there is a connection to the broker or CloudCore.";
+        Counter edgesync_agent_link_connections_total = link.connected, "Connections made.";
+        Counter edgesync_agent_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
+            "Connections lost, by cause.";
+        Counter edgesync_agent_link_failed_attempts_total[cause] =
+            Cause::LABELS.into_iter().zip(endings.failed),
+            "Attempts that led to no connection, by cause.";
+        Counter edgesync_agent_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
+        Counter edgesync_agent_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_agent_link_received_messages_total = link.messages_in, "Messages received.";
+        Counter edgesync_agent_link_sent_messages_total = link.messages_out, "Messages sent.";
+        Gauge edgesync_agent_link_unacknowledged_messages = link.unacknowledged,
+            "Messages sent that the broker has not acknowledged.";
+        Counter edgesync_agent_link_refused_messages_total = link.not_taken,
+            "Messages that the broker answered with an error.";
+        Counter edgesync_agent_link_unheard_messages_total = link.no_subscriber,
+            "Messages that nobody had subscribed to.";
+        Counter edgesync_agent_link_discarded_messages_total = link.discarded,
+            "Messages thrown away because their connection ended; what matters is said again.";
+        Counter edgesync_agent_link_rivals_total = link.rivals,
+            "Signs of another client with the same identifier.";
+        Gauge edgesync_agent_link_round_trip_seconds = link.round_trip,
+            "The last measured time from a message to its acknowledgement by the broker.";
+    }
 }
 
 fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let sync = &numbers.sync;
-    states(
-        out,
-        "edgesync_agent_session_status",
-        "Where the session with the cloud stands: 1 for the phase of now.",
-        "phase",
-        PHASES.iter().map(|(phase, word)| (*word, *phase == numbers.phase)),
-    );
-    optional(
-        out,
-        "edgesync_agent_session_round_trip_seconds",
-        "From the last Hello to the Welcome of the cloud.",
-        numbers.welcome_round_trip.map(|time| time.as_secs_f64()),
-    );
-    out.counter("edgesync_agent_hellos_total", "Hellos said.", sync.hellos);
-    out.counter(
-        "edgesync_agent_foreign_session_frames_total",
-        "Frames left aside because they were of another session.",
-        sync.foreign_session,
-    );
-    out.counters(
-        "edgesync_agent_bad_frames_total",
-        "Frames that could not be read, by cause.",
-        "cause",
-        numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
-    );
-    out.gauge(
-        "edgesync_agent_in_sync",
-        "Whether the node holds what it is to hold and the cloud knows it.",
-        flag(numbers.in_sync),
-    );
-    out.gauge(
-        "edgesync_agent_sync_lag_seconds",
-        "The age of the oldest change that the cloud has not confirmed; 0 if there is none.",
-        numbers.lag.as_secs_f64(),
-    );
-    for (name, help, value) in [
-        (
-            "edgesync_agent_unconfirmed_changes",
-            "Changes that the cloud has not confirmed.",
-            numbers.unconfirmed,
-        ),
-        (
-            "edgesync_agent_pending_objects",
-            "Objects that the cloud has announced and not sent yet.",
-            numbers.pending,
-        ),
-        ("edgesync_agent_held_back_objects", "Removals that the cloud holds back.", numbers.held_back),
-        ("edgesync_agent_objects", "Objects held.", numbers.objects),
-        (
-            "edgesync_agent_rejected_objects",
-            "Objects that are rejected now; 64 are remembered.",
-            numbers.rejected_now,
-        ),
-    ] {
-        out.gauge(name, help, value as f64);
+    families! { out;
+        Gauge edgesync_agent_session_status[phase] =
+            PHASES.map(|(phase, word)| (word, phase == numbers.phase)),
+            "Where the session with the cloud stands: 1 for the phase of now.";
+        Gauge edgesync_agent_session_round_trip_seconds = numbers.welcome_round_trip,
+            "From the last Hello to the Welcome of the cloud.";
+        Counter edgesync_agent_hellos_total = sync.hellos, "Hellos said.";
+        Counter edgesync_agent_foreign_session_frames_total = sync.foreign_session,
+            "Frames left aside because they were of another session.";
+        Counter edgesync_agent_bad_frames_total[cause] =
+            numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
+            "Frames that could not be read, by cause.";
+        Gauge edgesync_agent_in_sync = numbers.in_sync,
+            "Whether the node holds what it is to hold and the cloud knows it.";
+        Gauge edgesync_agent_sync_lag_seconds = numbers.lag,
+            "The age of the oldest change that the cloud has not confirmed; 0 if there is none.";
+        Gauge edgesync_agent_unconfirmed_changes = numbers.unconfirmed,
+            "Changes that the cloud has not confirmed.";
+        Gauge edgesync_agent_pending_objects = numbers.pending,
+            "Objects that the cloud has announced and not sent yet.";
+        Gauge edgesync_agent_held_back_objects = numbers.held_back, "Removals that the cloud holds back.";
+        Gauge edgesync_agent_objects = numbers.objects, "Objects held.";
+        Gauge edgesync_agent_rejected_objects = numbers.rejected_now,
+            "Objects that are rejected now; 64 are remembered.";
+        Counter edgesync_agent_applied_changes_total = sync.applied, "Objects stored or removed.";
+        Counter edgesync_agent_rejections_total[reason] = numbers.rejections.by_reason(),
+            "Objects rejected, by reason; each attempt counts.";
+        Counter edgesync_agent_repeated_reports_total = sync.repeated_reports,
+            "Reports said again because no Confirm came.";
     }
-    out.counter("edgesync_agent_applied_changes_total", "Objects stored or removed.", sync.applied);
-    out.counters(
-        "edgesync_agent_rejections_total",
-        "Objects rejected, by reason; each attempt counts.",
-        "reason",
-        numbers.rejections.by_reason(),
-    );
-    out.counter(
-        "edgesync_agent_repeated_reports_total",
-        "Reports said again because no Confirm came.",
-        sync.repeated_reports,
-    );
 }
 
 fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let AgentNumbers { frames, kinds, .. } = numbers;
-    let count = |one: &Transferred| one.count;
-    let bytes = |one: &Transferred| one.bytes;
-    transferred(out, "edgesync_agent_frames_total", "Frames by direction and type.", "type", frames, count);
-    transferred(
-        out,
-        "edgesync_agent_frame_bytes_total",
-        "Bytes of frames, as sent, by direction and type.",
-        "type",
-        frames,
-        bytes,
-    );
-    transferred(
-        out,
-        "edgesync_agent_transferred_objects_total",
-        "Objects in frames by direction and kind.",
-        "kind",
-        kinds,
-        count,
-    );
-    transferred(
-        out,
-        "edgesync_agent_transferred_object_bytes_total",
-        "Bytes of objects in frames, as JSON, by direction and kind.",
-        "kind",
-        kinds,
-        bytes,
-    );
-    out.gauge(
-        "edgesync_agent_traffic_today_bytes",
-        "Bytes of TCP in both directions since the day (UTC) began.",
-        numbers.traffic_today as f64,
-    );
-    optional(
-        out,
-        "edgesync_agent_traffic_budget_bytes",
-        "The limit for them, if one is configured.",
-        numbers.traffic_budget.map(|bytes| bytes as f64),
-    );
-    optional(
-        out,
-        "edgesync_agent_certificate_end_seconds",
-        "When the certificate of the node ends, as Unix time.",
-        numbers.certificate_end.map(|end| end as f64),
-    );
-}
-
-fn transferred(
-    out: &mut MetricsWriter<'_>,
-    name: &'static str,
-    help: &str,
-    label: &str,
-    all: &[Transferred],
-    value: fn(&Transferred) -> u64,
-) {
-    out.family(name, Type::Counter, help);
-    for one in all {
-        out.sample("", &[("direction", one.direction), (label, &*one.label)], value(one) as f64);
+    families! { out;
+        Counter edgesync_agent_frames_total[direction, type] = frames.iter().map(Transferred::counted),
+            "Frames by direction and type.";
+        Counter edgesync_agent_frame_bytes_total[direction, type] = frames.iter().map(Transferred::sized),
+            "Bytes of frames, as sent, by direction and type.";
+        Counter edgesync_agent_transferred_objects_total[direction, kind] =
+            kinds.iter().map(Transferred::counted),
+            "Objects in frames by direction and kind.";
+        Counter edgesync_agent_transferred_object_bytes_total[direction, kind] =
+            kinds.iter().map(Transferred::sized),
+            "Bytes of objects in frames, as JSON, by direction and kind.";
+        Gauge edgesync_agent_traffic_today_bytes = numbers.traffic_today,
+            "Bytes of TCP in both directions since the day (UTC) began.";
+        Gauge edgesync_agent_traffic_budget_bytes = numbers.traffic_budget,
+            "The limit for them, if one is configured.";
+        Gauge edgesync_agent_certificate_end_seconds = numbers.certificate_end,
+            "When the certificate of the node ends, as Unix time.";
     }
 }
 
 fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { outbox, sync, .. } = numbers;
-    let mut gauges = |name, help: &str, value: &dyn Fn(Lane) -> f64| {
-        out.family(name, Type::Gauge, help);
-        for lane in Lane::ALL {
-            out.sample("", &[("lane", lane.name())], value(lane));
-        }
-    };
-    gauges("edgesync_agent_outbox_items", "Items that wait for the cloud, by lane.", &|lane| {
-        outbox.marks.rows.get(lane) as f64
-    });
-    gauges("edgesync_agent_outbox_bytes", "Bytes of these items.", &|lane| outbox.bytes.get(lane) as f64);
-    gauges(
-        "edgesync_agent_outbox_oldest_seconds",
-        "The age of the oldest item that waits; 0 if there is none.",
-        &|lane| numbers.outbox_ages.get(lane.index()).map_or(0.0, Duration::as_secs_f64),
-    );
-    out.counters(
-        "edgesync_agent_outbox_dropped_items_total",
-        "Items dropped: no room, or damaged.",
-        "lane",
-        Lane::ALL.map(|lane| (lane.name(), outbox.dropped.get(lane))),
-    );
-    for (name, help, value) in [
-        ("edgesync_agent_uploads_sent_total", "Items of the outbox sent.", sync.uploads_sent),
-        (
-            "edgesync_agent_uploads_resent_total",
-            "Items of the outbox sent again because no confirmation came.",
-            sync.uploads_resent,
-        ),
-        (
-            "edgesync_agent_uploads_refused_total",
-            "Items of the outbox that the cloud refused.",
-            sync.uploads_refused,
-        ),
-        ("edgesync_agent_leases_sent_total", "Renewals of the Lease sent.", sync.leases),
-        (
-            "edgesync_agent_events_emitted_total",
-            "Events that the agent has made, repeats included.",
-            numbers.events_emitted,
-        ),
-        (
-            "edgesync_agent_events_suppressed_total",
-            "Events that the agent has left out because there were too many.",
-            numbers.events_suppressed,
-        ),
-    ] {
-        out.counter(name, help, value);
-    }
-}
-
-fn write_limits(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { limits, outbox, .. } = numbers;
-    let outbox: u64 = Lane::ALL.iter().map(|lane| outbox.dropped.get(*lane)).sum();
-    out.counters(
-        "edgesync_agent_limits_hit_total",
-        "How often a limit of the configuration, or a fixed one, was hit.",
-        "limit",
-        [
+    let AgentNumbers { outbox, sync, limits, .. } = numbers;
+    let lanes = |lanes: &Lanes| Lane::ALL.map(|lane| (lane.name(), lanes.get(lane)));
+    let dropped = lanes(&outbox.dropped);
+    families! { out;
+        Gauge edgesync_agent_outbox_items[lane] = lanes(&outbox.marks.rows),
+            "Items that wait for the cloud, by lane.";
+        Gauge edgesync_agent_outbox_bytes[lane] = lanes(&outbox.bytes), "Bytes of these items.";
+        Gauge edgesync_agent_outbox_oldest_seconds[lane] =
+            Lane::ALL.map(Lane::name).into_iter().zip(numbers.outbox_ages),
+            "The age of the oldest item that waits; 0 if there is none.";
+        Counter edgesync_agent_outbox_dropped_items_total[lane] = dropped,
+            "Items dropped: no room, or damaged.";
+        Counter edgesync_agent_uploads_sent_total = sync.uploads_sent, "Items of the outbox sent.";
+        Counter edgesync_agent_uploads_resent_total = sync.uploads_resent,
+            "Items of the outbox sent again because no confirmation came.";
+        Counter edgesync_agent_uploads_refused_total = sync.uploads_refused,
+            "Items of the outbox that the cloud refused.";
+        Counter edgesync_agent_leases_sent_total = sync.leases, "Renewals of the Lease sent.";
+        Counter edgesync_agent_events_emitted_total = numbers.events_emitted,
+            "Events that the agent has made, repeats included.";
+        Counter edgesync_agent_events_suppressed_total = numbers.events_suppressed,
+            "Events that the agent has left out because there were too many.";
+        Counter edgesync_agent_limits_hit_total[limit] = [
             ("object_size", limits.object_size),
             ("store_size", limits.store_size),
             ("link_queue", limits.link_queue),
             ("receiving", numbers.link.stalled),
             ("local_events", numbers.store.map_or(0, |store| store.events_dropped)),
             ("event_rate", numbers.events_suppressed),
-            ("outbox", outbox),
-        ],
-    );
+            ("outbox", dropped.iter().map(|(_, count)| count).sum()),
+        ], "How often a limit of the configuration, or a fixed one, was hit.";
+    }
 }
 
 fn write_store(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let writing = &numbers.writing;
-    states(
-        out,
-        "edgesync_agent_store_health",
-        "Whether the store takes changes: 1 for the state of now.",
-        "state",
-        [
+    let AgentNumbers { store, writing, .. } = numbers;
+    families! { out;
+        Gauge edgesync_agent_store_health[state] = [
             ("works", matches!(writing, Writing::Works)),
             ("full", matches!(writing, Writing::Full)),
             ("fails", matches!(writing, Writing::Fails { .. })),
-        ],
-    );
-    out.counter(
-        "edgesync_agent_store_resets_total",
-        "How often the database was damaged or lost, and made anew.",
-        numbers.resets,
-    );
-    let size = |read: fn(&EdgeStats) -> u64| numbers.store.as_ref().map(|stats| read(stats) as f64);
-    optional(
-        out,
-        "edgesync_agent_store_database_bytes",
-        "Size of the database.",
-        size(|stats| stats.database_bytes),
-    );
-    optional(
-        out,
-        "edgesync_agent_store_log_bytes",
-        "Size of the write-ahead log.",
-        size(|stats| stats.wal_bytes),
-    );
-    optional(
-        out,
-        "edgesync_agent_store_free_bytes",
-        "Space within the database that is free for reuse.",
-        size(|stats| stats.free_bytes),
-    );
-    let writer = numbers.store.map(|stats| stats.writer).unwrap_or_default();
-    write_writer(&STORE, &writer, out);
+        ], "Whether the store takes changes: 1 for the state of now.";
+        Counter edgesync_agent_store_resets_total = numbers.resets,
+            "How often the database was damaged or lost, and made anew.";
+        Gauge edgesync_agent_store_database_bytes = store.map(|stats| stats.database_bytes),
+            "Size of the database.";
+        Gauge edgesync_agent_store_log_bytes = store.map(|stats| stats.wal_bytes),
+            "Size of the write-ahead log.";
+        Gauge edgesync_agent_store_free_bytes = store.map(|stats| stats.free_bytes),
+            "Space within the database that is free for reuse.";
+    }
+    write_writer("edgesync_agent_store", &store.map(|stats| stats.writer).unwrap_or_default(), out);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::upload::Lanes;
 
     fn text(numbers: &AgentNumbers) -> String {
         let mut out = String::new();

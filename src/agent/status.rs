@@ -12,6 +12,7 @@ use super::seal;
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::object::status::Result;
 use crate::object::{Resource, Status};
+use crate::process::chain;
 use crate::store::edge::{EdgeStats, EdgeStore};
 
 /// How long those who want metrics wait for the loop: less than Prometheus waits for them.
@@ -66,7 +67,7 @@ impl StatusExtension {
                 "problem": null,
             }),
             // The file is replaced by what can be read of it; the Hello that follows tells the cloud.
-            Err(error) => json!({ "problem": Chain(&error).to_string() }),
+            Err(error) => json!({ "problem": chain(&error) }),
         };
         let cloud = self.ask(Question::Verify).await?;
         Ok(json!({ "store": checked, "cloud": cloud }))
@@ -120,21 +121,6 @@ impl Extension for StatusExtension {
         numbers.writing = health.writing;
         numbers.resets = health.reset.map_or(0, |reset| reset.number);
         metrics::write(&numbers, out);
-    }
-}
-
-/// An error with its causes in one line.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 use super::kind::{Kind, Writable};
 use crate::object::Scope;
 
-mod accept;
 mod aggregated;
 mod etag;
 mod groups;
 
-pub(super) use accept::choose;
 pub(super) use aggregated::{Form, Root, aggregated};
 pub(super) use etag::{Digest, etag, matches_etag};
 pub(super) use groups::{Group, Version, groups};

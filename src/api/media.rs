@@ -4,6 +4,7 @@ pub(super) mod protobuf;
 
 use serde_json::Value;
 
+use super::accept::choose;
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 
@@ -11,9 +12,6 @@ use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 /// The media types that are read.
 const READ_TYPES: [&str; 3] = [MEDIA_TYPES[0], MEDIA_TYPES[1], protobuf::MEDIA_TYPE];
-
-/// The most media ranges of a header that are looked at.
-const MAX_RANGES: usize = 32;
 
 /// A format of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,46 +93,26 @@ impl Accepted {
         let json = if pretty { Format::PrettyJson } else { Format::Json };
         let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
         let Some(accept) = accept else { return Ok(Self { format: json, shown: As::Whole }) };
-        let mut best: Option<(u32, Self)> = None;
-        for range in accept.split(',').take(MAX_RANGES) {
-            let Some((quality, accepted)) = media_range(range, json) else { continue };
-            if quality > 0 && best.is_none_or(|(most, _)| quality > most) {
-                best = Some((quality, accepted));
+        let offer = |media_type: &str, parameters: &[(&str, &str)]| {
+            let format = match media_type {
+                "application/json" | "application/*" | "*/*" => json,
+                "application/yaml" => Format::Yaml,
+                _ => return None,
+            };
+            let mut shown = As::Whole;
+            for parameter in parameters {
+                match *parameter {
+                    ("as", "Table") => shown = As::Table,
+                    ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => shown = As::Metadata,
+                    ("as", _) => return None,
+                    ("g", group) if group != "meta.k8s.io" => return None,
+                    ("v", version) if version != "v1" => return None,
+                    _ => {}
+                }
             }
-        }
-        best.map(|(_, accepted)| accepted).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
-    }
-}
-
-/// Quality and meaning of one media range, if it can be given.
-fn media_range(range: &str, json: Format) -> Option<(u32, Accepted)> {
-    let mut parts = range.split(';').map(str::trim);
-    let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "application/json" | "application/*" | "*/*" => json,
-        "application/yaml" => Format::Yaml,
-        _ => return None,
-    };
-    let (mut quality, mut shown) = (1_000, As::Whole);
-    for parameter in parts {
-        match parameter.split_once('=') {
-            Some(("as", "Table")) => shown = As::Table,
-            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => shown = As::Metadata,
-            Some(("as", _)) => return None,
-            Some(("g", group)) if group != "meta.k8s.io" => return None,
-            Some(("v", version)) if version != "v1" => return None,
-            Some(("q", value)) => quality = thousandths(value),
-            _ => {}
-        }
-    }
-    Some((quality, Accepted { format, shown }))
-}
-
-/// A quality value in thousandths; what cannot be read counts as 1.
-fn thousandths(quality: &str) -> u32 {
-    let (whole, part) = quality.split_once('.').unwrap_or((quality, ""));
-    match whole {
-        "0" => format!("{part:0<3}").get(..3).and_then(|digits| digits.parse().ok()).unwrap_or(1_000),
-        _ => 1_000,
+            Some(Self { format, shown })
+        };
+        choose(accept, offer).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
     }
 }
 
@@ -236,7 +214,6 @@ mod tests {
             let _ = read_body(Some(&kind), &body);
             let _ = read_body(Some("application/json"), &body);
             let _ = read_body(Some("application/yaml"), &body);
-            let _ = thousandths(&accept);
         }
     }
 }

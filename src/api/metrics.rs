@@ -15,6 +15,7 @@ use crate::object::Resource;
 mod process;
 mod text;
 
+pub(crate) use text::families;
 pub use text::{MetricsWriter, Type};
 
 /// The most resources that are told apart; all others share the label `other`.
@@ -134,42 +135,31 @@ impl ApiMetrics {
     pub(super) fn write(&self, out: &mut MetricsWriter<'_>) {
         self.write_requests(out);
         self.write_durations(out);
-        out.family(
-            "edgesync_api_response_bytes_total",
-            Type::Counter,
-            "Bytes of the bodies of answers, but for long lists and watches.",
-        );
-        for (verb, counted) in VERBS.iter().zip(&self.verbs) {
-            out.sample("", &[("verb", verb)], counted.bytes.load(Relaxed) as f64);
-        }
-        out.gauge("edgesync_api_watches", "Watches that are open.", self.watches.load(Relaxed) as f64);
-        let events = self.watch_events.load(Relaxed);
-        out.counter("edgesync_api_watch_events_total", "Events sent to watches.", events);
-        out.family(
-            "edgesync_api_watches_cut_total",
-            Type::Counter,
-            "Watches that the server ended, by cause.",
-        );
-        for (cause, counter) in Cut::ALL.iter().zip(&self.cuts) {
-            out.sample("", &[("cause", cause.label())], counter.load(Relaxed) as f64);
+        let bytes = self.verbs.iter().map(|counted| counted.bytes.load(Relaxed));
+        let cuts = self.cuts.iter().map(|counter| counter.load(Relaxed));
+        families! { out;
+            Counter edgesync_api_response_bytes_total[verb] = VERBS.iter().zip(bytes),
+                "Bytes of the bodies of answers, but for long lists and watches.";
+            Gauge edgesync_api_watches = self.watches.load(Relaxed), "Watches that are open.";
+            Counter edgesync_api_watch_events_total = self.watch_events.load(Relaxed),
+                "Events sent to watches.";
+            Counter edgesync_api_watches_cut_total[cause] = Cut::ALL.map(Cut::label).into_iter().zip(cuts),
+                "Watches that the server ended, by cause.";
         }
         process::write(out);
     }
 
     fn write_requests(&self, out: &mut MetricsWriter<'_>) {
-        out.family(
-            "edgesync_api_requests_total",
-            Type::Counter,
-            "Answered requests by verb, resource and code.",
-        );
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((group, resource), codes) in requests.iter() {
-            for ((verb, code), count) in codes {
+        let rows = requests.iter().flat_map(|((group, resource), codes)| {
+            codes.iter().map(move |((verb, code), count)| {
                 let verb = VERBS.get(*verb).copied().unwrap_or(OTHER);
-                let code = code.to_string();
-                let labels = [("code", &*code), ("group", group), ("resource", resource), ("verb", verb)];
-                out.sample("", &labels, *count as f64);
-            }
+                ([code.to_string(), group.clone(), resource.clone(), verb.to_owned()], *count)
+            })
+        });
+        families! { out;
+            Counter edgesync_api_requests_total[code, group, resource, verb] = rows,
+                "Answered requests by verb, resource and code.";
         }
     }
 
@@ -232,6 +222,19 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn each_number_is_shown_under_its_name_type_help_and_labels() {
+        let metrics = Arc::new(ApiMetrics::default());
+        metrics.record_request("list", Some(&resource("things")), 200, Duration::from_millis(250), 77);
+        metrics.record_request("get", None, 404, Duration::from_micros(500), 5);
+        let _open = metrics.watch_opened();
+        metrics.watch_events(6);
+        metrics.watch_cut(Cut::Closed);
+        let text = text(&metrics);
+        let (of_api, _) = text.split_once("# HELP process_").unwrap_or((&text, ""));
+        assert_eq!(of_api, include_str!("../../tests/fixtures/metrics/api.txt"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::accept::choose;
 use super::auth::{Access, Peer, Role};
 use super::dispatch::{Api, Head, ReadBody};
 use super::extension::Extension;
@@ -352,11 +353,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 /// Whether a client takes compressed answers.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let accepted = header(headers, &ACCEPT_ENCODING).unwrap_or_default();
-    accepted.split(',').any(|coding| {
-        let (coding, quality) = coding.split_once(';').unwrap_or((coding, ""));
-        coding.trim().eq_ignore_ascii_case("gzip")
-            && !matches!(quality.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
-    })
+    choose(accepted, |coding, _| (coding == "gzip").then_some(())).is_some()
 }
 
 /// Whether a request over TCP was meant for this machine by a program on it. A web page that a browser

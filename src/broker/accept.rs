@@ -14,10 +14,9 @@ use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
 use super::hub::Hub;
 use super::registry::{Eviction, Origin, Outbound, Registry};
-use super::{BrokerOptions, DownlinkError, FleetEvent, is_loopback};
-use crate::link::add;
-use crate::link::packet_size;
+use super::{BrokerOptions, FleetEvent, is_loopback};
 use crate::link::queue::{Limits, Refused};
+use crate::link::{PublishError, add, packet_size};
 
 /// How long to wait after the system refused to accept: usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -97,13 +96,13 @@ impl Broker {
     /// # Errors
     /// The node is not connected or has not subscribed, its queue is full, or the packet is larger than it
     /// takes.
-    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), DownlinkError> {
+    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
         let seat = self.hub.registry.seat(node).filter(|seat| seat.listens.load(Ordering::Acquire));
-        let Some(seat) = seat else { return Err(DownlinkError::NotConnected) };
+        let Some(seat) = seat else { return Err(PublishError::NotConnected) };
         let size = packet_size(&seat.down, &payload);
         let limit = seat.max_packet as usize;
         if size > limit {
-            return Err(DownlinkError::TooLarge { size, limit });
+            return Err(PublishError::TooLarge { size, limit });
         }
         let topic = Arc::clone(&seat.down);
         let outbound =
@@ -111,19 +110,19 @@ impl Broker {
         seat.queue.push(outbound, size).map_err(|refused| match refused {
             Refused::Full => {
                 add(&self.hub.counters.queue_full, 1);
-                DownlinkError::Full
+                PublishError::Full
             }
-            Refused::Closed => DownlinkError::NotConnected,
+            Refused::Closed => PublishError::NotConnected,
         })
     }
 
     /// Waits for room in a node's queue.
     ///
     /// # Errors
-    /// [`DownlinkError::NotConnected`] when the node is not connected or goes meanwhile.
-    pub async fn ready(&self, node: &str) -> Result<(), DownlinkError> {
-        let Some(seat) = self.hub.registry.seat(node) else { return Err(DownlinkError::NotConnected) };
-        seat.queue.ready().await.map_err(|_| DownlinkError::NotConnected)
+    /// [`PublishError::NotConnected`] when the node is not connected or goes meanwhile.
+    pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
+        let Some(seat) = self.hub.registry.seat(node) else { return Err(PublishError::NotConnected) };
+        seat.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
 
     /// The largest payload the node takes on its `down` topic, in bytes; `None` when it is not connected.
@@ -155,7 +154,7 @@ impl Broker {
     /// What the endpoint did so far.
     #[must_use]
     pub fn traffic(&self) -> BrokerTraffic {
-        BrokerTraffic { open: self.hub.registry.occupied(), ..self.hub.counters.read() }
+        BrokerTraffic { open: self.hub.registry.occupied(), ..self.hub.counters.counts() }
     }
 
     /// Stops listening and says good-bye to all connections; returns when they are gone, at the latest

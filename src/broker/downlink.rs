@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{Broker, Channel, DownlinkError, FleetEvent};
+use super::{Broker, Channel, FleetEvent};
 use crate::link::topic::{Topic, Topics};
 use crate::link::{Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError};
 
@@ -32,12 +32,12 @@ impl Downlink {
     /// # Errors
     /// It cannot be sent now, or not at all. With an external broker success does not mean that the node is
     /// connected, and the queue is one for all nodes.
-    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), DownlinkError> {
+    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.try_publish(node, payload),
             Self::External(external) => {
                 let topic = external.topics.down(node);
-                external.link.try_publish(&topic, payload, false).map_err(DownlinkError::from)
+                external.link.try_publish(&topic, payload, false)
             }
         }
     }
@@ -45,11 +45,11 @@ impl Downlink {
     /// Waits for room in the queue that a message for the node would go into.
     ///
     /// # Errors
-    /// [`DownlinkError::NotConnected`].
-    pub async fn ready(&self, node: &str) -> Result<(), DownlinkError> {
+    /// [`PublishError::NotConnected`].
+    pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.ready(node).await,
-            Self::External(external) => external.link.ready().await.map_err(DownlinkError::from),
+            Self::External(external) => external.link.ready().await,
         }
     }
 
@@ -99,17 +99,6 @@ impl External {
         // the nodes hear from the cloud anyway, and a new greeting comes with the next connection.
         if let Err(error) = self.link.try_publish(&self.topics.cloud(), payload, true) {
             tracing::debug!(%error, "the cloud's presence was not published now");
-        }
-    }
-}
-
-impl From<PublishError> for DownlinkError {
-    fn from(error: PublishError) -> Self {
-        match error {
-            PublishError::NotConnected => Self::NotConnected,
-            PublishError::Full => Self::Full,
-            PublishError::TooLarge { size, limit } => Self::TooLarge { size, limit },
-            PublishError::BadTopic { topic } => Self::BadNode(topic),
         }
     }
 }

@@ -18,12 +18,7 @@ pub(super) const CHECK: Check = Check {
     title: "Access rules",
     needs: &["configuration", "name-resolution", "tcp", "tls", "mqtt"],
     limit: Duration::from_secs(10),
-    look: Look::Wire(|examined| {
-        Box::pin(async move {
-            let finding = look(&examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// A node of no fleet.

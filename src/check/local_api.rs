@@ -15,12 +15,7 @@ pub(super) const CHECK: Check = Check {
     title: "Local API",
     needs: &["configuration"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|mut examined| {
-        Box::pin(async move {
-            let finding = look(&mut examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// Where the agent says how it is.

@@ -18,12 +18,7 @@ pub(super) const CHECK: Check = Check {
     title: "MQTT",
     needs: &["configuration", "name-resolution", "tcp", "tls"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|examined| {
-        Box::pin(async move {
-            let finding = look(&examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// How long CONNECT and SUBSCRIBE may take.

@@ -9,12 +9,7 @@ pub(super) const CHECK: Check = Check {
     title: "Name resolution",
     needs: &["configuration"],
     limit: ONE,
-    look: Look::Wire(|mut examined| {
-        Box::pin(async move {
-            let finding = look(&mut examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// Addresses that are kept, as many as the link tries.

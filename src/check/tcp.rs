@@ -14,12 +14,7 @@ pub(super) const CHECK: Check = Check {
     title: "TCP",
     needs: &["configuration", "name-resolution"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|examined| {
-        Box::pin(async move {
-            let finding = look(&examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// How long one side may take to answer.

@@ -153,8 +153,8 @@ async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
 
 #[tokio::test]
 async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
-    fn hang(examined: Examined) -> Answer {
-        Box::pin(async move { (examined, std::future::pending().await) })
+    fn hang(_: &mut Examined) -> Answer<'_> {
+        Box::pin(std::future::pending())
     }
     let check = Check { id: "x", title: "X", needs: &[], limit: ONE, look: Look::Wire(hang) };
     let mut examined = Examined::new(Path::new("/etc/x.toml"));

@@ -15,12 +15,7 @@ pub(super) const CHECK: Check = Check {
     title: "TLS",
     needs: &["configuration", "name-resolution", "tcp"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|examined| {
-        Box::pin(async move {
-            let finding = look(&examined).await;
-            (examined, finding)
-        })
-    }),
+    look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
 /// How long a refusal of the certificate, which comes after the handshake, is waited for.

@@ -6,10 +6,12 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::manifest::{self, Manifest};
+use super::program::Exit;
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
 use crate::api::{Client, ClientError, object_path};
 use crate::object::status::Reason;
 use crate::object::{Resource, Scope};
+use crate::process::chain;
 
 /// Who owns the fields that manifests set.
 const FIELD_MANAGER: &str = "edgesync-cloud";
@@ -47,6 +49,12 @@ impl Summary {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.failed == 0 { 0 } else { EXIT_FAILED }
+    }
+}
+
+impl Exit for Summary {
+    fn code(&self) -> u8 {
+        self.exit_code()
     }
 }
 
@@ -143,7 +151,7 @@ async fn each(
 
 fn fail(summary: &mut Summary, err: &mut dyn Write, error: &CliError) -> Result<(), CliError> {
     summary.failed += 1;
-    Ok(writeln!(err, "error: {}", super::Chain(error))?)
+    Ok(writeln!(err, "error: {}", chain(error))?)
 }
 
 /// Does what is to be done with one object and says so.
@@ -210,7 +218,7 @@ fn explain(error: &CliError) -> String {
             let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
             format!("{} ({reason})", status.message)
         }
-        other => super::Chain(other).to_string(),
+        other => chain(other),
     }
 }
 

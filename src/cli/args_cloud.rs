@@ -30,10 +30,7 @@ pub struct CloudArgs {
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum CloudCommand {
     /// Run the cloud side
-    Run {
-        #[command(flatten)]
-        config: ConfigArgs,
-    },
+    Run(ConfigArgs),
     /// Check a configuration and print what is in force and where each value comes from
     CheckConfig {
         #[command(flatten)]
@@ -66,12 +63,7 @@ pub enum CloudCommand {
         server: ServerArgs,
     },
     /// Show the nodes: whether they are ready, connected and in sync, and what is pending
-    Nodes {
-        #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    Nodes(ShowArgs),
     /// Show the versions that nodes have reported: ObjectSync records
     Syncs {
         /// Only those of this node
@@ -83,57 +75,37 @@ pub enum CloudCommand {
         server: ServerArgs,
     },
     /// Let a node delete what was held back because it would lose too much at once
-    ConfirmDeletions {
-        /// Name of the node
-        #[arg(value_name = "NODE")]
-        node: String,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    ConfirmDeletions(NodeArgs),
     /// Remove, admit or revoke a node
-    Node {
-        #[command(subcommand)]
-        command: NodeCommand,
-    },
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Tokens with which devices join
-    Token {
-        #[command(subcommand)]
-        command: TokenCommand,
-    },
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Print what an external broker needs to tell nodes apart by their certificates
-    BrokerConfig {
-        #[command(flatten)]
-        broker: BrokerArgs,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    BrokerConfig(BrokerArgs),
     /// Print a kubeconfig with a new certificate of an operator, who may do everything
-    Kubeconfig {
-        #[command(flatten)]
-        operator: OperatorArgs,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    Kubeconfig(OperatorArgs),
+}
+
+/// How what the cloud side says is shown.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// What is done with a node.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
     /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
-    Remove {
-        #[command(flatten)]
-        node: NodeArgs,
-    },
+    Remove(NodeArgs),
     /// Let a node that was removed come back
-    Admit {
-        #[command(flatten)]
-        node: NodeArgs,
-    },
+    Admit(NodeArgs),
     /// Revoke all certificates and tokens of a node and cut its connection: it comes back with a new token only
-    Revoke {
-        #[command(flatten)]
-        node: NodeArgs,
-    },
+    Revoke(NodeArgs),
 }
 
 /// Which node, and where.
@@ -164,12 +136,7 @@ pub enum TokenCommand {
         server: ServerArgs,
     },
     /// Show the tokens that exist, without their secret part
-    List {
-        #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    List(ShowArgs),
     /// Make a token useless
     Revoke {
         /// Its id, as "token list" shows it
@@ -198,6 +165,8 @@ pub struct BrokerArgs {
     /// Port that the broker listens on
     #[arg(long, default_value_t = 8883)]
     pub port: u16,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// Whom a kubeconfig is for.
@@ -212,6 +181,8 @@ pub struct OperatorArgs {
     /// Address of the API, as the operator reaches it [default: the one that is asked]
     #[arg(long, value_name = "https://HOST:PORT")]
     pub api: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// The manifests of `apply` and `delete`.

@@ -26,10 +26,7 @@ pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused or failed, 64
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum EdgeCommand {
     /// Run the agent
-    Run {
-        #[command(flatten)]
-        config: ConfigArgs,
-    },
+    Run(ConfigArgs),
     /// Check a configuration and print what is in force and where each value comes from
     CheckConfig {
         #[command(flatten)]
@@ -53,19 +50,9 @@ pub enum EdgeCommand {
         output: OutputArgs,
     },
     /// Show what the agent is doing
-    Status {
-        #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        socket: SocketArgs,
-    },
+    Status(ShowArgs),
     /// Show how many messages and bytes went in both directions, today (UTC) and in total
-    Traffic {
-        #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        socket: SocketArgs,
-    },
+    Traffic(ShowArgs),
     /// Show the objects that the node holds
     Get {
         #[command(flatten)]
@@ -74,17 +61,10 @@ pub enum EdgeCommand {
         socket: SocketArgs,
     },
     /// Show the versions that the node holds, as it reports them: its ObjectSync records
-    Syncs {
-        #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        socket: SocketArgs,
-    },
+    Syncs(ShowArgs),
     /// Keys of what is sealed in the database
-    Seal {
-        #[command(subcommand)]
-        command: SealCommand,
-    },
+    #[command(subcommand)]
+    Seal(SealCommand),
     /// Copy the database to a new file, consistent, while the agent runs or not
     #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
     Backup {
@@ -111,10 +91,7 @@ pub enum EdgeCommand {
     /// Replace a damaged database by what can be read of it; the agent must be stopped
     #[command(after_help = "Exit codes: 0 sound now (what is lost is shown, and sent again by the cloud), \
                             1 not repaired: the agent runs, or the disk is full or broken.")]
-    Repair {
-        #[command(flatten)]
-        config: ConfigArgs,
-    },
+    Repair(ConfigArgs),
     /// Collect what a report of a problem needs, without secrets, in one archive
     SupportBundle {
         /// The new file [default: edgesync-support-<node>-<time>.tar.zst]
@@ -127,14 +104,20 @@ pub enum EdgeCommand {
     },
 }
 
+/// How what a running agent says is shown.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
 /// What is done with the keys.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum SealCommand {
     /// Make a new key, seal everything with it, and forget the old one; the agent goes on meanwhile
-    Rotate {
-        #[command(flatten)]
-        socket: SocketArgs,
-    },
+    Rotate(SocketArgs),
 }
 
 /// How to join.
@@ -201,7 +184,7 @@ mod tests {
     #[test]
     fn the_default_socket_is_the_one_the_agent_opens() {
         let args = EdgeArgs::try_parse_from(["edgesync", "status", "--socket", "/x"]).unwrap();
-        let EdgeCommand::Status { socket, .. } = args.command else { panic!("{args:?}") };
+        let EdgeCommand::Status(ShowArgs { socket, .. }) = args.command else { panic!("{args:?}") };
         assert_eq!(socket.path, PathBuf::from("/x"));
         let command = EdgeArgs::command();
         let status = command.find_subcommand("status").unwrap();

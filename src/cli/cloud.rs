@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args_cloud::{CloudArgs, CloudCommand, NodeArgs, NodeCommand};
+use super::args_cloud::{CloudArgs, CloudCommand, NodeArgs, NodeCommand, ShowArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::server::client;
@@ -48,61 +48,51 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }
         CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            Ok(apply::run(&client(server)?, &manifests.files, namespace, terminal).await?.exit_code())
+            apply::run(&client(server)?, &manifests.files, namespace, terminal).await
         }),
         CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            let client = client(server)?;
-            let summary =
-                apply::delete(&client, &manifests.files, namespace, ignore_not_found, terminal).await?;
-            Ok(summary.exit_code())
+            apply::delete(&client(server)?, &manifests.files, namespace, ignore_not_found, terminal).await
         }),
         CloudCommand::Get { get, server } => program::ask(async |terminal| {
-            get::run(&client(server)?, &get.query(), Timestamp::now(), terminal).await?;
-            Ok(0)
+            get::run(&client(server)?, &get.query(), Timestamp::now(), terminal).await
         }),
-        CloudCommand::Nodes { output, server } => program::ask(async |terminal| {
+        CloudCommand::Nodes(ShowArgs { output, server }) => program::ask(async |terminal| {
             let now = Timestamp::now();
-            records::table(&client(server)?, NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await?;
-            Ok(0)
+            records::table(&client(server)?, NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await
         }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
-            records::syncs(&client(server)?, node.as_deref(), output.output, now, terminal).await?;
-            Ok(0)
+            records::syncs(&client(server)?, node.as_deref(), output.output, now, terminal).await
         }),
-        CloudCommand::ConfirmDeletions { node, server } => program::ask(async |terminal| {
+        CloudCommand::ConfirmDeletions(NodeArgs { node, server }) => program::ask(async |terminal| {
             let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
             client(server)?.post::<Value>(&path, &Value::Null).await?;
-            writeln!(terminal.out, "node '{node}': what was held back will be deleted")?;
-            Ok(0)
+            Ok(writeln!(terminal.out, "node '{node}': what was held back will be deleted")?)
         }),
-        CloudCommand::Node { command } => program::ask(async |terminal| {
+        CloudCommand::Node(command) => program::ask(async |terminal| {
             let said = change_node(command).await?;
-            writeln!(terminal.out, "{said}")?;
-            Ok(0)
+            Ok(writeln!(terminal.out, "{said}")?)
         }),
-        CloudCommand::Token { command } => {
+        CloudCommand::Token(command) => {
             program::ask(async |terminal| pairing::token(command, terminal).await)
         }
-        CloudCommand::BrokerConfig { broker, server } => {
-            program::ask(async |terminal| pairing::broker_config(&client(server)?, &broker, terminal).await)
+        CloudCommand::BrokerConfig(broker) => {
+            program::ask(async |terminal| pairing::broker_config(broker, terminal).await)
         }
-        CloudCommand::Kubeconfig { operator, server } => {
-            program::ask(async |terminal| pairing::kubeconfig(&client(server)?, &operator, terminal).await)
+        CloudCommand::Kubeconfig(operator) => {
+            program::ask(async |terminal| pairing::kubeconfig(operator, terminal).await)
         }
-        CloudCommand::Run { config } => {
-            program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run)
-        }
+        CloudCommand::Run(config) => program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run),
     }
 }
 
 /// Has something done with a node, and says what was done.
 async fn change_node(command: NodeCommand) -> Result<String, CliError> {
     let (NodeArgs { node, server }, verb) = match command {
-        NodeCommand::Remove { node } => (node, "remove"),
-        NodeCommand::Admit { node } => (node, "admit"),
-        NodeCommand::Revoke { node } => (node, "revoke"),
+        NodeCommand::Remove(node) => (node, "remove"),
+        NodeCommand::Admit(node) => (node, "admit"),
+        NodeCommand::Revoke(node) => (node, "revoke"),
     };
     let path = format!("{NODES_PATH}/{}/{verb}", encode(&node));
     let answer = client(server)?.post::<Value>(&path, &Value::Null).await?;

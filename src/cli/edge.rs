@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use super::args_edge::{EdgeArgs, EdgeCommand, SealCommand, SocketArgs};
+use super::args_edge::{EdgeArgs, EdgeCommand, SealCommand, ShowArgs, SocketArgs};
 use super::output::key_values;
 use super::program::Threads;
 use super::{Peer, check, get, join, maintenance, program, records, seal, traffic};
@@ -33,36 +33,32 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::CheckConfig { config, check } => {
             program::check_config::<Config>(&config.path, check.quiet)
         }
-        EdgeCommand::Status { output, socket } => program::ask(async |terminal| {
-            records::answer(&client(socket), STATUS_PATH, output.output, key_values, terminal).await?;
-            Ok(0)
+        EdgeCommand::Status(ShowArgs { output, socket }) => program::ask(async |terminal| {
+            records::answer(&client(socket), STATUS_PATH, output.output, key_values, terminal).await
         }),
-        EdgeCommand::Traffic { output, socket } => program::ask(async |terminal| {
-            records::answer(&client(socket), TRAFFIC_PATH, output.output, traffic::tables, terminal).await?;
-            Ok(0)
+        EdgeCommand::Traffic(ShowArgs { output, socket }) => program::ask(async |terminal| {
+            records::answer(&client(socket), TRAFFIC_PATH, output.output, traffic::tables, terminal).await
         }),
         EdgeCommand::Get { get, socket } => program::ask(async |terminal| {
-            get::run(&client(socket), &get.query(), Timestamp::now(), terminal).await?;
-            Ok(0)
+            get::run(&client(socket), &get.query(), Timestamp::now(), terminal).await
         }),
-        EdgeCommand::Syncs { output, socket } => program::ask(async |terminal| {
-            records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await?;
-            Ok(0)
+        EdgeCommand::Syncs(ShowArgs { output, socket }) => program::ask(async |terminal| {
+            records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await
         }),
         EdgeCommand::Join { join, config } => join::run(&join, &config.path),
         EdgeCommand::Check { config, output } => check::run(&config.path, output.output),
-        EdgeCommand::Seal { command: SealCommand::Rotate { socket } } => {
+        EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
             program::ask(async |terminal| seal::rotate(&client(socket), terminal).await)
         }
         EdgeCommand::Backup { file, config } => maintenance::backup(&config.path, &file),
         EdgeCommand::Verify { online, config, socket } => {
             maintenance::verify(&config.path, online.then(|| client(socket)))
         }
-        EdgeCommand::Repair { config } => maintenance::repair(&config.path),
+        EdgeCommand::Repair(config) => maintenance::repair(&config.path),
         EdgeCommand::SupportBundle { file, config, socket } => {
             maintenance::support_bundle(&config.path, file.as_deref(), &client(socket))
         }
-        EdgeCommand::Run { config } => program::serve::<Config>(&config.path, Threads::One, agent::run),
+        EdgeCommand::Run(config) => program::serve::<Config>(&config.path, Threads::One, agent::run),
     }
 }
 

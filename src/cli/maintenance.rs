@@ -18,6 +18,7 @@ use crate::check as doctor;
 use crate::check::bundle;
 use crate::config;
 use crate::config::edge::Config;
+use crate::process::chain;
 use crate::store::StoreError;
 use crate::store::edge::inspect::{self, Inspection};
 use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
@@ -34,7 +35,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let path = &config.store.path;
     let copied = match inspect::backup(path, file) {
         Ok(copied) => copied,
-        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(error))),
+        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
     };
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     let mut out = io::stdout();
@@ -67,7 +68,7 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
         }
         Ok(None) => EXIT_FAILED,
         Err(error) => {
-            sheet.line("rows", chain(error))?;
+            sheet.line("rows", chain(&error))?;
             EXIT_FAILED
         }
     };
@@ -94,7 +95,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
                 "the agent runs: stop it first, 'systemctl stop edgesync', or have it mend the database itself with 'edgesync verify --online'",
             );
         }
-        Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(error))),
+        Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
@@ -131,10 +132,6 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client)
 
 fn load(path: &Path) -> anyhow::Result<Config> {
     Ok(config::load::<Config>(path)?.config)
-}
-
-fn chain(error: impl Into<anyhow::Error>) -> String {
-    format!("{:#}", error.into())
 }
 
 /// Says on standard error why nothing is done.

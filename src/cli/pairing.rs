@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::args_cloud::{BrokerArgs, OperatorArgs, TokenCommand};
+use super::args_cloud::{BrokerArgs, OperatorArgs, ShowArgs, TokenCommand};
 use super::output::Output;
 use super::records::{self, RecordColumn};
 use super::server::client;
 use super::{CliError, Terminal};
-use crate::api::{Client, encode};
+use crate::api::encode;
 use crate::config::units::show_duration;
 
 const TOKENS_PATH: &str = "/edgesync/v1/tokens";
@@ -32,7 +32,7 @@ const TOKEN_COLUMNS: &[RecordColumn] = &[
 ];
 
 /// Creates, lists or revokes tokens.
-pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) -> Result<u8, CliError> {
+pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     match command {
         TokenCommand::Create { node, ttl, uses, server } => {
             let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses });
@@ -47,30 +47,25 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
                 "For {whom}, {times}, within {}. On the device:\n    edgesync join --cloud {service} --token TOKEN",
                 show_duration(ttl)
             )?;
-            Ok(0)
         }
-        TokenCommand::List { output, server } => {
+        TokenCommand::List(ShowArgs { output, server }) => {
             let now = Timestamp::now();
             records::table(&client(server)?, TOKENS_PATH, TOKEN_COLUMNS, output.output, now, terminal)
                 .await?;
-            Ok(0)
         }
         TokenCommand::Revoke { id, server } => {
             let path = format!("{TOKENS_PATH}/{}/revoke", encode(&id));
             let answer: Value = client(server)?.post(&path, &Value::Null).await?;
             let was = if answer["revoked"] == true { "revoked" } else { "was of no use any more" };
             writeln!(terminal.out, "token '{id}' {was}")?;
-            Ok(0)
         }
     }
+    Ok(())
 }
 
 /// Prints the files for a broker, or writes them to a new directory.
-pub(super) async fn broker_config(
-    client: &Client,
-    args: &BrokerArgs,
-    terminal: &mut Terminal<'_>,
-) -> Result<u8, CliError> {
+pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let client = client(args.server)?;
     let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
     let wanted = json!({
         "broker": args.flavor,
@@ -84,7 +79,7 @@ pub(super) async fn broker_config(
         for (name, content) in files {
             writeln!(terminal.out, "# ---- {name}\n{content}")?;
         }
-        return Ok(0);
+        return Ok(());
     };
     std::fs::DirBuilder::new().mode(0o700).create(directory).map_err(|error| {
         CliError::Usage(format!(
@@ -105,15 +100,12 @@ pub(super) async fn broker_config(
         terminal.err,
         "Give the files to the broker's user. How to install them is at the top of the configuration."
     )?;
-    Ok(0)
+    Ok(())
 }
 
 /// Prints a kubeconfig for a new operator.
-pub(super) async fn kubeconfig(
-    client: &Client,
-    args: &OperatorArgs,
-    terminal: &mut Terminal<'_>,
-) -> Result<u8, CliError> {
+pub(super) async fn kubeconfig(args: OperatorArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let client = client(args.server)?;
     let wanted = json!({ "user": args.user, "lifetimeSeconds": args.lifetime.as_secs() });
     let answer: Value = client.post(OPERATORS_PATH, &wanted).await?;
     let data = |field: &str| STANDARD.encode(answer[field].as_str().unwrap_or_default());
@@ -138,5 +130,5 @@ pub(super) async fn kubeconfig(
             "{server} is without TLS: with api.tls = \"on\" or another address this would be of use."
         )?;
     }
-    Ok(0)
+    Ok(())
 }

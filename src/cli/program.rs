@@ -70,16 +70,28 @@ pub(super) fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Res
     Ok(0)
 }
 
+/// What a command comes to that did not fail.
+pub(super) trait Exit {
+    /// The exit code.
+    fn code(&self) -> u8;
+}
+
+impl Exit for () {
+    fn code(&self) -> u8 {
+        0
+    }
+}
+
 /// Runs a command that asks a running process and prints what it says.
-pub(super) fn ask(
-    command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<u8, CliError>,
+pub(super) fn ask<T: Exit>(
+    command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<T, CliError>,
 ) -> anyhow::Result<u8> {
     let (mut input, mut err) = (io::stdin(), io::stderr());
     let mut out = io::BufWriter::new(io::stdout());
     let mut terminal = Terminal { input: &mut input, out: &mut out, err: &mut err };
-    let code = wait(command(&mut terminal))??;
+    let outcome = wait(command(&mut terminal))??;
     out.flush().map_err(CliError::Output)?;
-    Ok(code)
+    Ok(outcome.code())
 }
 
 /// Runs a future to its end on this thread.

@@ -9,10 +9,9 @@ use crate::api::Client;
 const ROTATE_PATH: &str = "/edgesync/v1/seal/rotate";
 
 /// Asks the agent for a rotation and says what was done.
-pub(super) async fn rotate(client: &Client, terminal: &mut Terminal<'_>) -> Result<u8, CliError> {
+pub(super) async fn rotate(client: &Client, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let done: Value = client.post(ROTATE_PATH, &json!({})).await?;
-    writeln!(terminal.out, "{}", describe(&done))?;
-    Ok(0)
+    Ok(writeln!(terminal.out, "{}", describe(&done))?)
 }
 
 fn describe(done: &Value) -> String {

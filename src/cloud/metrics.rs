@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{MetricsType as Type, MetricsWriter};
+use crate::api::{MetricsWriter, families};
 use crate::broker::BrokerTraffic;
 use crate::link::{Cause, Endings, Traffic};
-use crate::process::metrics::{WriterFamilies, write_writer};
+use crate::process::metrics::write_writer;
 use crate::store::writer::WriterStats;
 use crate::sync::cloud::CloudCounters;
 
@@ -157,185 +157,114 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     sum.uploads_refused += uploads_refused;
 }
 
-/// The store of the cloud side.
-const STORE: WriterFamilies = WriterFamilies {
-    commits: "edgesync_cloud_store_commits_total",
-    durations: "edgesync_cloud_store_commit_duration_seconds",
-    fsyncs: "edgesync_cloud_store_fsyncs_total",
-    jobs: "edgesync_cloud_store_jobs_total",
-    rows: "edgesync_cloud_store_written_rows_total",
-    failures: "edgesync_cloud_store_failed_transactions_total",
-    checkpoints: "edgesync_cloud_store_checkpoints_total",
-};
-
 /// Writes all families of the cloud side.
 pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
-    out.family("edgesync_cloud_build_info", Type::Gauge, "Version; always 1.");
-    out.sample("", &[("version", crate::VERSION)], 1.0);
-    write_fleet(&numbers.nodes, out);
+    let CloudNumbers { nodes, each, endpoint, link, .. } = numbers;
+    families! { out; Gauge edgesync_cloud_build_info[version] = [(crate::VERSION, true)], "Version; always 1."; }
+    write_fleet(nodes, out);
     write_sync(numbers, out);
-    write_each(&numbers.each, out);
-    write_upstream(numbers, out);
-    write_store(numbers, out);
-    write_endpoint(numbers.endpoint.as_ref(), out);
-    write_link(numbers.link.as_ref(), out);
+    if !each.is_empty() {
+        write_each(each, out);
+    }
+    families! { out;
+        Counter edgesync_cloud_uploads_taken_total = numbers.uploads_taken,
+            "Items of outboxes that have taken effect.";
+        Counter edgesync_cloud_uploads_refused_total = numbers.uploads_refused,
+            "Items of outboxes that were refused.";
+        Counter edgesync_cloud_leases_renewed_total = numbers.leases_renewed,
+            "Renewals of Leases that arrived.";
+        Counter edgesync_cloud_leases_written_total = numbers.leases_written, "Leases written to the store.";
+        Counter edgesync_cloud_events_expired_total = numbers.events_expired,
+            "Events deleted after their time to live.";
+        Gauge edgesync_cloud_store_database_bytes = numbers.database_bytes, "Size of the database.";
+        Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
+    }
+    write_writer("edgesync_cloud_store", &numbers.store, out);
+    if let Some(endpoint) = endpoint {
+        write_endpoint(endpoint, out);
+    }
+    if let Some((link, endings)) = link {
+        write_link(link, endings, out);
+    }
 }
 
 fn write_fleet(nodes: &Totals, out: &mut MetricsWriter<'_>) {
-    out.family("edgesync_cloud_nodes", Type::Gauge, "Nodes by state.");
     let others = nodes.states.keys().copied().filter(|state| !STATES.contains(state));
-    for state in STATES.into_iter().chain(others) {
-        let count = nodes.states.get(state).copied().unwrap_or_default();
-        out.sample("", &[("state", &state.replace(' ', "_"))], count as f64);
-    }
-    for (name, help, value) in [
-        ("edgesync_cloud_connected_nodes", "Nodes that are connected.", nodes.connected),
-        ("edgesync_cloud_ready_nodes", "Nodes whose Lease is good.", nodes.ready),
-        ("edgesync_cloud_not_ready_nodes", "Nodes whose Lease has run out.", nodes.not_ready),
-    ] {
-        out.gauge(name, help, value as f64);
+    let count = |state| nodes.states.get(state).copied().unwrap_or_default();
+    let states = STATES.into_iter().chain(others).map(|state| (state.replace(' ', "_"), count(state)));
+    families! { out;
+        Gauge edgesync_cloud_nodes[state] = states, "Nodes by state.";
+        Gauge edgesync_cloud_connected_nodes = nodes.connected, "Nodes that are connected.";
+        Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes whose Lease is good.";
+        Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes whose Lease has run out.";
     }
 }
 
 fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
     let (nodes, counters) = (&numbers.nodes, &numbers.nodes.counters);
-    for (name, help, value) in [
-        ("edgesync_cloud_objects", "Objects in the store that can be placed on nodes.", numbers.objects),
-        ("edgesync_cloud_records", "ObjectSync records: what all nodes hold.", nodes.records),
-        ("edgesync_cloud_desired_objects", "What all nodes are to hold.", nodes.desired),
-        ("edgesync_cloud_pending_objects", "What is still to be sent or removed.", nodes.pending),
-        ("edgesync_cloud_rejected_objects", "Objects that nodes reject now.", nodes.rejected),
-        ("edgesync_cloud_held_back_objects", "Removals that wait to be confirmed.", nodes.held_back),
-    ] {
-        out.gauge(name, help, value as f64);
+    families! { out;
+        Gauge edgesync_cloud_objects = numbers.objects, "Objects in the store that can be placed on nodes.";
+        Gauge edgesync_cloud_records = nodes.records, "ObjectSync records: what all nodes hold.";
+        Gauge edgesync_cloud_desired_objects = nodes.desired, "What all nodes are to hold.";
+        Gauge edgesync_cloud_pending_objects = nodes.pending, "What is still to be sent or removed.";
+        Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes reject now.";
+        Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals that wait to be confirmed.";
+        Counter edgesync_cloud_hellos_total = counters.hellos, "Hellos received.";
+        Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent; each attempt counts.";
+        Counter edgesync_cloud_sent_removals_total = counters.removals_sent,
+            "Removals sent; each attempt counts.";
+        Counter edgesync_cloud_resent_objects_total = counters.resent, "Objects sent again: no report came.";
+        Counter edgesync_cloud_reports_total = counters.reports, "Reports taken.";
+        Counter edgesync_cloud_reported_objects_total = counters.reported, "Objects reported as held.";
+        Counter edgesync_cloud_rejections_total = counters.rejected,
+            "Objects reported as rejected; each attempt counts.";
+        Counter edgesync_cloud_repairs_total = counters.repairs,
+            "Inventories asked for because records and node differed.";
+        Counter edgesync_cloud_foreign_session_frames_total = counters.foreign_session,
+            "Frames left aside because they were of another session.";
+        Counter edgesync_cloud_bad_frames_total[cause] =
+            numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
+            "Frames that could not be read, by cause.";
     }
-    for (name, help, value) in [
-        ("edgesync_cloud_hellos_total", "Hellos received.", counters.hellos),
-        ("edgesync_cloud_sent_objects_total", "Objects sent; each attempt counts.", counters.sent),
-        ("edgesync_cloud_sent_removals_total", "Removals sent; each attempt counts.", counters.removals_sent),
-        ("edgesync_cloud_resent_objects_total", "Objects sent again: no report came.", counters.resent),
-        ("edgesync_cloud_reports_total", "Reports taken.", counters.reports),
-        ("edgesync_cloud_reported_objects_total", "Objects reported as held.", counters.reported),
-        (
-            "edgesync_cloud_rejections_total",
-            "Objects reported as rejected; each attempt counts.",
-            counters.rejected,
-        ),
-        (
-            "edgesync_cloud_repairs_total",
-            "Inventories asked for because records and node differed.",
-            counters.repairs,
-        ),
-        (
-            "edgesync_cloud_foreign_session_frames_total",
-            "Frames left aside because they were of another session.",
-            counters.foreign_session,
-        ),
-    ] {
-        out.counter(name, help, value);
-    }
-    out.counters(
-        "edgesync_cloud_bad_frames_total",
-        "Frames that could not be read, by cause.",
-        "cause",
-        numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
-    );
-}
-
-/// A value of a node, if it has one.
-type NodeValue = fn(&NodeNumbers) -> Option<f64>;
-
-/// The gauges of each node.
-const EACH: [(&str, &str, NodeValue); 12] = [
-    ("edgesync_cloud_node_connected", "Whether the node is connected.", |node| flag(node.connected)),
-    ("edgesync_cloud_node_ready", "Whether the Lease of the node is good.", |node| flag(node.ready?)),
-    ("edgesync_cloud_node_in_sync", "Whether the node holds what it is to hold.", |node| flag(node.in_sync)),
-    ("edgesync_cloud_node_lag_seconds", "For how long the node has not been in sync; 0 if it is.", |node| {
-        Some(node.lag.as_secs_f64())
-    }),
-    ("edgesync_cloud_node_records", "What the node holds.", |node| Some(node.records as f64)),
-    ("edgesync_cloud_node_desired_objects", "What the node is to hold.", |node| Some(node.desired as f64)),
-    ("edgesync_cloud_node_pending_objects", "What is still to be sent or removed.", |node| {
-        Some(node.pending as f64)
-    }),
-    ("edgesync_cloud_node_rejected_objects", "Objects that the node rejects now.", |node| {
-        Some(node.rejected as f64)
-    }),
-    ("edgesync_cloud_node_held_back_objects", "Removals that wait to be confirmed.", |node| {
-        Some(node.held_back as f64)
-    }),
-    ("edgesync_cloud_node_round_trip_seconds", "From an object that is sent to its report.", |node| {
-        node.round_trip.map(|time| time.as_secs_f64())
-    }),
-    ("edgesync_cloud_node_lease_age_seconds", "Since the Lease of the node was renewed.", |node| {
-        node.lease_age.map(|age| age.as_secs_f64())
-    }),
-    ("edgesync_cloud_node_report_age_seconds", "Since the last report of the node.", |node| {
-        node.report_age.map(|age| age.as_secs_f64())
-    }),
-];
-
-#[expect(clippy::unnecessary_wraps, reason = "one of the values in a table, of which others may be missing")]
-fn flag(value: bool) -> Option<f64> {
-    Some(f64::from(u8::from(value)))
 }
 
 fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
-    if nodes.is_empty() {
-        return;
+    /// A value of each node.
+    fn each<V>(nodes: &[NodeNumbers], value: fn(&NodeNumbers) -> V) -> impl Iterator<Item = (&str, V)> {
+        nodes.iter().map(move |node| (&*node.name, value(node)))
     }
-    for (name, help, value) in EACH {
-        out.family(name, Type::Gauge, help);
-        for node in nodes {
-            if let Some(value) = value(node) {
-                out.sample("", &[("node", &*node.name)], value);
-            }
-        }
-    }
-}
-
-fn write_upstream(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
-    for (name, help, value) in [
-        (
-            "edgesync_cloud_uploads_taken_total",
-            "Items of outboxes that have taken effect.",
-            numbers.uploads_taken,
-        ),
-        (
-            "edgesync_cloud_uploads_refused_total",
-            "Items of outboxes that were refused.",
-            numbers.uploads_refused,
-        ),
-        ("edgesync_cloud_leases_renewed_total", "Renewals of Leases that arrived.", numbers.leases_renewed),
-        ("edgesync_cloud_leases_written_total", "Leases written to the store.", numbers.leases_written),
-        (
-            "edgesync_cloud_events_expired_total",
-            "Events deleted after their time to live.",
-            numbers.events_expired,
-        ),
-    ] {
-        out.counter(name, help, value);
+    families! { out;
+        Gauge edgesync_cloud_node_connected[node] = each(nodes, |node| node.connected),
+            "Whether the node is connected.";
+        Gauge edgesync_cloud_node_ready[node] = each(nodes, |node| node.ready),
+            "Whether the Lease of the node is good.";
+        Gauge edgesync_cloud_node_in_sync[node] = each(nodes, |node| node.in_sync),
+            "Whether the node holds what it is to hold.";
+        Gauge edgesync_cloud_node_lag_seconds[node] = each(nodes, |node| node.lag),
+            "For how long the node has not been in sync; 0 if it is.";
+        Gauge edgesync_cloud_node_records[node] = each(nodes, |node| node.records), "What the node holds.";
+        Gauge edgesync_cloud_node_desired_objects[node] = each(nodes, |node| node.desired),
+            "What the node is to hold.";
+        Gauge edgesync_cloud_node_pending_objects[node] = each(nodes, |node| node.pending),
+            "What is still to be sent or removed.";
+        Gauge edgesync_cloud_node_rejected_objects[node] = each(nodes, |node| node.rejected),
+            "Objects that the node rejects now.";
+        Gauge edgesync_cloud_node_held_back_objects[node] = each(nodes, |node| node.held_back),
+            "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_node_round_trip_seconds[node] = each(nodes, |node| node.round_trip),
+            "From an object that is sent to its report.";
+        Gauge edgesync_cloud_node_lease_age_seconds[node] = each(nodes, |node| node.lease_age),
+            "Since the Lease of the node was renewed.";
+        Gauge edgesync_cloud_node_report_age_seconds[node] = each(nodes, |node| node.report_age),
+            "Since the last report of the node.";
     }
 }
 
-fn write_store(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
-    out.gauge("edgesync_cloud_store_database_bytes", "Size of the database.", numbers.database_bytes as f64);
-    out.gauge("edgesync_cloud_store_log_bytes", "Size of the write-ahead log.", numbers.log_bytes as f64);
-    write_writer(&STORE, &numbers.store, out);
-}
-
-fn write_endpoint(endpoint: Option<&BrokerTraffic>, out: &mut MetricsWriter<'_>) {
-    let Some(endpoint) = endpoint else { return };
-    out.gauge(
-        "edgesync_cloud_endpoint_connections",
-        "Nodes connected to the embedded MQTT endpoint.",
-        endpoint.open as f64,
-    );
-    out.counters(
-        "edgesync_cloud_endpoint_connections_ended_total",
-        "Connections that were refused or ended by the endpoint, by cause.",
-        "cause",
-        [
+fn write_endpoint(endpoint: &BrokerTraffic, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Gauge edgesync_cloud_endpoint_connections = endpoint.open,
+            "Nodes connected to the embedded MQTT endpoint.";
+        Counter edgesync_cloud_endpoint_connections_ended_total[cause] = [
             ("over_limit", endpoint.over_limit),
             ("refused", endpoint.refused),
             ("malformed", endpoint.malformed),
@@ -346,74 +275,40 @@ fn write_endpoint(endpoint: Option<&BrokerTraffic>, out: &mut MetricsWriter<'_>)
             ("identity", endpoint.identity),
             ("expired", endpoint.expired),
             ("revoked", endpoint.revoked),
-        ],
-    );
-    for (name, help, value) in [
-        ("edgesync_cloud_endpoint_accepted_total", "TCP connections accepted.", endpoint.accepted),
-        ("edgesync_cloud_endpoint_connected_total", "MQTT connections made.", endpoint.connected),
-        (
-            "edgesync_cloud_endpoint_unauthorized_total",
-            "Messages and subscriptions that were not allowed.",
-            endpoint.unauthorized,
-        ),
-        (
-            "edgesync_cloud_endpoint_received_messages_total",
-            "MQTT messages from nodes.",
-            endpoint.messages_in,
-        ),
-        ("edgesync_cloud_endpoint_sent_messages_total", "MQTT messages to nodes.", endpoint.messages_out),
-        ("edgesync_cloud_endpoint_received_bytes_total", "Bytes taken from TCP.", endpoint.bytes_in),
-        ("edgesync_cloud_endpoint_sent_bytes_total", "Bytes handed to TCP.", endpoint.bytes_out),
-        (
-            "edgesync_cloud_endpoint_queue_full_total",
-            "Messages that had to wait because the queue of their node was full.",
-            endpoint.queue_full,
-        ),
-    ] {
-        out.counter(name, help, value);
+        ], "Connections that were refused or ended by the endpoint, by cause.";
+        Counter edgesync_cloud_endpoint_accepted_total = endpoint.accepted, "TCP connections accepted.";
+        Counter edgesync_cloud_endpoint_connected_total = endpoint.connected, "MQTT connections made.";
+        Counter edgesync_cloud_endpoint_unauthorized_total = endpoint.unauthorized,
+            "Messages and subscriptions that were not allowed.";
+        Counter edgesync_cloud_endpoint_received_messages_total = endpoint.messages_in,
+            "MQTT messages from nodes.";
+        Counter edgesync_cloud_endpoint_sent_messages_total = endpoint.messages_out,
+            "MQTT messages to nodes.";
+        Counter edgesync_cloud_endpoint_received_bytes_total = endpoint.bytes_in, "Bytes taken from TCP.";
+        Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_endpoint_queue_full_total = endpoint.queue_full,
+            "Messages that had to wait because the queue of their node was full.";
     }
 }
 
-fn write_link(link: Option<&(Traffic, Endings)>, out: &mut MetricsWriter<'_>) {
-    let Some((link, endings)) = link else { return };
-    out.counters(
-        "edgesync_cloud_link_disconnects_total",
-        "Connections to the external broker lost, by cause.",
-        "cause",
-        Cause::LABELS.into_iter().zip(endings.lost),
-    );
-    out.counters(
-        "edgesync_cloud_link_failed_attempts_total",
-        "Attempts that led to no connection, by cause.",
-        "cause",
-        Cause::LABELS.into_iter().zip(endings.failed),
-    );
-    for (name, help, value) in [
-        ("edgesync_cloud_link_connections_total", "Connections made.", link.connected),
-        ("edgesync_cloud_link_received_messages_total", "MQTT messages received.", link.messages_in),
-        ("edgesync_cloud_link_sent_messages_total", "MQTT messages sent.", link.messages_out),
-        ("edgesync_cloud_link_received_bytes_total", "Bytes taken from TCP.", link.bytes_in),
-        ("edgesync_cloud_link_sent_bytes_total", "Bytes handed to TCP.", link.bytes_out),
-        (
-            "edgesync_cloud_link_refused_messages_total",
-            "Messages that the broker answered with an error.",
-            link.not_taken,
-        ),
-    ] {
-        out.counter(name, help, value);
-    }
-    out.gauge(
-        "edgesync_cloud_link_unacknowledged_messages",
-        "Messages sent that the broker has not acknowledged.",
-        link.unacknowledged as f64,
-    );
-    out.family(
-        "edgesync_cloud_link_round_trip_seconds",
-        Type::Gauge,
-        "The last measured time from a message to its acknowledgement by the broker.",
-    );
-    if let Some(time) = link.round_trip {
-        out.sample("", &[], time.as_secs_f64());
+fn write_link(link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Counter edgesync_cloud_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
+            "Connections to the external broker lost, by cause.";
+        Counter edgesync_cloud_link_failed_attempts_total[cause] =
+            Cause::LABELS.into_iter().zip(endings.failed),
+            "Attempts that led to no connection, by cause.";
+        Counter edgesync_cloud_link_connections_total = link.connected, "Connections made.";
+        Counter edgesync_cloud_link_received_messages_total = link.messages_in, "MQTT messages received.";
+        Counter edgesync_cloud_link_sent_messages_total = link.messages_out, "MQTT messages sent.";
+        Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
+        Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_link_refused_messages_total = link.not_taken,
+            "Messages that the broker answered with an error.";
+        Gauge edgesync_cloud_link_unacknowledged_messages = link.unacknowledged,
+            "Messages sent that the broker has not acknowledged.";
+        Gauge edgesync_cloud_link_round_trip_seconds = link.round_trip,
+            "The last measured time from a message to its acknowledgement by the broker.";
     }
 }
 

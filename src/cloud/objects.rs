@@ -6,7 +6,6 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Kind, Namespaces};
 use crate::object::status::{Cause, Result};
 use crate::object::{Resource, Status};
+use crate::process::chain;
 use crate::store::StoreError;
 use crate::store::cloud::{CloudError, CloudStore, Cursor};
 use kinds::Kinds;
@@ -119,16 +119,6 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
             Status::internal(chain(failure))
         }
     }
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// What a `continue` token carries.

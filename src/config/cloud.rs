@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::slot::Keys;
+use super::slot::{Keys, section};
 use super::units::{self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size};
 use super::{BrokerUrl, Link, Log, Placement, Review, Settings};
 use crate::object::name;
@@ -32,32 +32,34 @@ pub struct Config {
     pub log: Log,
 }
 
-/// Where and how objects are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
+section! {
+    /// Where and how objects are kept.
+    #[derive(Eq)]
+    pub struct Store in "store";
     /// The database file.
-    pub path: PathBuf,
+    path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
     /// How many past changes are kept for watches that resume.
-    pub history: u64,
+    history: u64 = 10_000, live units::count(history, 100..=10_000_000);
     /// SQLite's page cache of each connection, in bytes.
-    pub cache_size: u64,
+    cache_size: u64 = 8 * MIB, fixed units::size(cache_size, 64 * KIB..=16 * GIB);
     /// Size of the write-ahead log at which it is copied into the database, in bytes.
-    pub wal_size: u64,
+    wal_size: u64 = 16 * MIB, fixed units::size(wal_size, 64 * KIB..=GIB);
 }
 
-/// Who serves MQTT.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broker {
+section! {
+    /// Who serves MQTT.
+    #[derive(Eq)]
+    pub struct Broker in "broker";
     /// The embedded endpoint or an external broker.
-    pub mode: BrokerMode,
+    mode: BrokerMode = BrokerMode::Embedded, fixed units::choice(mode, MODES);
     /// Address of the embedded endpoint.
-    pub listen: SocketAddr,
+    listen: SocketAddr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)), fixed units::address(listen);
     /// Whether the embedded endpoint demands TLS and certificates.
-    pub tls: Tls,
+    tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
     /// Largest number of connections to the embedded endpoint.
-    pub max_connections: usize,
+    max_connections: usize = 20_000, fixed units::count(max_connections, 1..=1_000_000);
     /// Largest number of bytes that wait for one slow client of the embedded endpoint.
-    pub queue: usize,
+    queue: usize = 4 << 20, fixed units::size(queue, 64 * KIB..=256 * MIB);
 }
 
 /// The embedded endpoint or an external broker.
@@ -110,181 +112,78 @@ impl Tls {
     }
 }
 
-/// Windows, times and guards of the sync protocol.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sync {
+section! {
+    /// Windows, times and guards of the sync protocol.
+    pub struct Sync in "sync";
     /// Largest number of objects sent to a node and not reported yet.
-    pub window_objects: usize,
+    window_objects: usize = 1024, live units::count(window_objects, 1..=65_536);
     /// Largest number of bytes sent to a node and not reported yet.
-    pub window_bytes: usize,
+    window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
     /// Largest number of objects in a frame.
-    pub frame_objects: usize,
+    frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);
     /// First wait before an unreported object is sent again.
-    pub resend_min: Duration,
+    resend_min: Duration = seconds(5),
+        live units::duration(resend_min, Duration::from_millis(100)..=hours(1));
     /// Longest wait before an unreported or rejected object is sent again.
-    pub resend_max: Duration,
+    resend_max: Duration = minutes(5),
+        live units::duration(resend_max, Duration::from_millis(100)..=hours(24));
     /// Frames of at least this size are compressed; `None` for never.
-    pub compress_above: Option<usize>,
+    compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
     /// Whether `metadata.managedFields` is left out of what is sent.
-    pub strip_managed_fields: bool,
+    strip_managed_fields: bool = true, live units::flag(strip_managed_fields);
     /// Share of a node's objects above which deletions after a change of incarnation wait for a
     /// confirmation.
-    pub mass_delete_share: f64,
+    mass_delete_share: f64 = 0.1, live units::share(mass_delete_share);
     /// Number of deletions that never need a confirmation.
-    pub mass_delete_min: usize,
+    mass_delete_min: usize = 10, live units::count(mass_delete_min, 0..=1_000_000);
 }
 
-/// How nodes join.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pairing {
+section! {
+    /// How nodes join.
+    #[derive(Eq)]
+    pub struct Pairing in "pairing";
     /// Address of the join service; none for no joining.
-    pub listen: Option<SocketAddr>,
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
+        fixed units::address_or_off(listen);
     /// Where keys and certificates are; after loading never empty.
-    pub directory: PathBuf,
+    directory: PathBuf = PathBuf::new(), fixed units::path_or_derived(directory);
     /// Host names and addresses by which nodes reach this machine, beside the host name.
-    pub names: Vec<String>,
+    names: Vec<String> = Vec::new(), fixed units::words(names, NAMES, check_host);
     /// What nodes are told of the broker; none for what follows from the rest.
-    pub broker_url: Option<BrokerUrl>,
+    broker_url: Option<BrokerUrl> = None, fixed units::optional(broker_url, BROKER_URL, BrokerUrl::parse);
     /// How long certificates of nodes are good.
-    pub certificate_lifetime: Duration,
+    certificate_lifetime: Duration = hours(365 * 24), live units::duration(certificate_lifetime, minutes(1)..=hours(24 * 3650));
     /// How long after its end a certificate may still be renewed.
-    pub renewal_grace: Duration,
+    renewal_grace: Duration = hours(90 * 24),
+        live units::duration(renewal_grace, seconds(0)..=hours(24 * 3650));
 }
 
-/// What is kept of the nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nodes {
+section! {
+    /// What is kept of the nodes.
+    #[derive(Eq)]
+    pub struct Nodes in "nodes";
     /// How often renewed Leases are written.
-    pub lease_flush: Duration,
+    lease_flush: Duration = seconds(5),
+        live units::duration(lease_flush, Duration::from_millis(100)..=minutes(1));
     /// How long an Event is kept after its last change.
-    pub event_ttl: Duration,
+    event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
     /// Whether `/metrics` has gauges for each node.
-    pub metrics_per_node: bool,
+    metrics_per_node: bool = true, live units::flag(metrics_per_node);
 }
 
-/// The API for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Api {
+section! {
+    /// The API for operators.
+    #[derive(Eq)]
+    pub struct Api in "api";
     /// Address of the HTTP API.
-    pub listen: SocketAddr,
+    listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
     /// Whether the API demands TLS and certificates.
-    pub tls: Tls,
+    tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
     /// Largest request body, in bytes.
-    pub max_body: usize,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self {
-            path: "/var/lib/edgesync-cloud/cloud.db".into(),
-            history: 10_000,
-            cache_size: 8 * MIB,
-            wal_size: 16 * MIB,
-        }
-    }
-}
-
-impl Default for Broker {
-    fn default() -> Self {
-        Self {
-            mode: BrokerMode::Embedded,
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)),
-            tls: Tls::Auto,
-            max_connections: 20_000,
-            queue: 4 << 20,
-        }
-    }
-}
-
-impl Default for Sync {
-    fn default() -> Self {
-        Self {
-            window_objects: 1024,
-            window_bytes: 1 << 20,
-            frame_objects: 128,
-            resend_min: seconds(5),
-            resend_max: minutes(5),
-            compress_above: Some(1 << 10),
-            strip_managed_fields: true,
-            mass_delete_share: 0.1,
-            mass_delete_min: 10,
-        }
-    }
-}
-
-impl Default for Pairing {
-    fn default() -> Self {
-        Self {
-            listen: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
-            directory: PathBuf::new(),
-            names: Vec::new(),
-            broker_url: None,
-            certificate_lifetime: hours(365 * 24),
-            renewal_grace: hours(90 * 24),
-        }
-    }
-}
-
-impl Default for Nodes {
-    fn default() -> Self {
-        Self { lease_flush: seconds(5), event_ttl: hours(1), metrics_per_node: true }
-    }
-}
-
-impl Default for Api {
-    fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), tls: Tls::Auto, max_body: 32 << 20 }
-    }
-}
-
-impl Store {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { path, history, cache_size, wal_size } = self;
-        keys.section("store");
-        keys.fixed("path", units::path(path));
-        keys.live("history", units::count(history, 100..=10_000_000));
-        keys.fixed("cache_size", units::size(cache_size, 64 * KIB..=16 * GIB));
-        keys.fixed("wal_size", units::size(wal_size, 64 * KIB..=GIB));
-    }
-}
-
-impl Broker {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { mode, listen, tls, max_connections, queue } = self;
-        keys.section("broker");
-        keys.fixed("mode", units::choice(mode, MODES));
-        keys.fixed("listen", units::address(listen));
-        keys.fixed("tls", units::choice(tls, TLS));
-        keys.fixed("max_connections", units::count(max_connections, 1..=1_000_000));
-        keys.fixed("queue", units::size(queue, 64 * KIB..=256 * MIB));
-    }
+    max_body: usize = 32 << 20, fixed units::size(max_body, 64 * KIB..=256 * MIB);
 }
 
 impl Sync {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self {
-            window_objects,
-            window_bytes,
-            frame_objects,
-            resend_min,
-            resend_max,
-            compress_above,
-            strip_managed_fields,
-            mass_delete_share,
-            mass_delete_min,
-        } = self;
-        keys.section("sync");
-        keys.live("window_objects", units::count(window_objects, 1..=65_536));
-        keys.live("window_bytes", units::size(window_bytes, 4 * KIB..=GIB));
-        keys.live("frame_objects", units::count(frame_objects, 1..=4096));
-        keys.live("resend_min", units::duration(resend_min, Duration::from_millis(100)..=hours(1)));
-        keys.live("resend_max", units::duration(resend_max, Duration::from_millis(100)..=hours(24)));
-        keys.live("compress_above", units::size_or_never(compress_above, 0..=16 * MIB));
-        keys.live("strip_managed_fields", units::flag(strip_managed_fields));
-        keys.live("mass_delete_share", units::share(mass_delete_share));
-        keys.live("mass_delete_min", units::count(mass_delete_min, 0..=1_000_000));
-    }
-
     fn check(&self, link: &Link, review: &mut Review<'_>) {
         let orders = [
             ordered(
@@ -312,26 +211,8 @@ impl Sync {
     }
 }
 
-impl Pairing {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { listen, directory, names, broker_url, certificate_lifetime, renewal_grace } = self;
-        keys.section("pairing");
-        keys.fixed("listen", units::address_or_off(listen));
-        keys.fixed("directory", units::path_or_derived(directory));
-        let what = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
-        keys.fixed("names", units::words(names, what, check_host));
-        let url = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
-        let parse = |text: &str| match text {
-            "" => Ok(None),
-            text => BrokerUrl::parse(text).map(Some),
-        };
-        let show = |value: &Option<BrokerUrl>| value.as_ref().map_or(String::new(), BrokerUrl::to_string);
-        keys.fixed("broker_url", units::text(broker_url, url, parse, show));
-        let lifetime = minutes(1)..=hours(24 * 3650);
-        keys.live("certificate_lifetime", units::duration(certificate_lifetime, lifetime));
-        keys.live("renewal_grace", units::duration(renewal_grace, seconds(0)..=hours(24 * 3650)));
-    }
-}
+const NAMES: &str = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
+const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
 
 /// A host name or address.
 fn check_host(text: &str) -> Result<(), String> {
@@ -339,26 +220,6 @@ fn check_host(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{text:?} is neither a host name in lower case nor an IP address"))
-}
-
-impl Nodes {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { lease_flush, event_ttl, metrics_per_node } = self;
-        keys.section("nodes");
-        keys.live("lease_flush", units::duration(lease_flush, Duration::from_millis(100)..=minutes(1)));
-        keys.live("event_ttl", units::duration(event_ttl, minutes(1)..=hours(24 * 365)));
-        keys.live("metrics_per_node", units::flag(metrics_per_node));
-    }
-}
-
-impl Api {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { listen, tls, max_body } = self;
-        keys.section("api");
-        keys.fixed("listen", units::address(listen));
-        keys.fixed("tls", units::choice(tls, TLS));
-        keys.fixed("max_body", units::size(max_body, 64 * KIB..=256 * MIB));
-    }
 }
 
 impl Settings for Config {

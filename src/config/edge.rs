@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::host::host_name;
-use super::slot::Keys;
+use super::slot::{Keys, section};
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
 use super::{JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::object::name;
@@ -44,183 +44,130 @@ pub struct Config {
     pub log: Log,
 }
 
-/// Who this node is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+section! {
+    /// Who this node is.
+    #[derive(Eq)]
+    pub struct Node in "node";
     /// Node name: a DNS-1123 subdomain; after loading never empty.
-    pub name: String,
+    name: String = String::new(), fixed units::text(name, "a node name", parse_name, String::clone);
     /// Labels by which the cloud side places objects.
-    pub labels: BTreeMap<String, String>,
+    labels: BTreeMap<String, String> = BTreeMap::new(), fixed units::labels(labels);
 }
 
-/// Where and how objects are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
+section! {
+    /// Where and how objects are kept.
+    #[derive(Eq)]
+    pub struct Store in "store";
     /// The database file.
-    pub path: PathBuf,
+    path: PathBuf = "/var/lib/edgesync/edgesync.db".into(), fixed units::path(path);
     /// Largest size of the database, in bytes.
-    pub max_size: u64,
+    max_size: u64 = GIB, fixed units::size(max_size, MIB..=TIB);
     /// SQLite's page cache of each connection, in bytes.
-    pub cache_size: u64,
+    cache_size: u64 = 512 * KIB, fixed units::size(cache_size, 64 * KIB..=GIB);
     /// Size of the write-ahead log at which it is copied into the database, in bytes.
-    pub wal_size: u64,
+    wal_size: u64 = 4 * MIB, fixed units::size(wal_size, 64 * KIB..=256 * MIB);
     /// How often the confirmed revision is written when nothing else is.
-    pub flush_interval: Duration,
+    flush_interval: Duration = seconds(30), live units::duration(flush_interval, seconds(1)..=hours(1));
     /// How often checksums and digest are recomputed when idle; `None` for never.
-    pub scrub_interval: Option<Duration>,
+    scrub_interval: Option<Duration> = Some(hours(24)),
+        live units::duration_or_never(scrub_interval, minutes(1)..=hours(24 * 365));
 }
 
-/// Key and certificates of the node, as `edgesync join` writes them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+section! {
+    /// Key and certificates of the node, as `edgesync join` writes them.
+    #[derive(Eq)]
+    pub struct Identity in "identity";
     /// The directory with `ca.crt` and `node.pem`; none before the node has joined.
-    pub directory: Option<PathBuf>,
+    directory: Option<PathBuf> = None, fixed units::optional_path(directory);
     /// The join service, where the certificate is renewed: `https://HOST:PORT`; empty for nowhere.
-    pub cloud: Option<JoinUrl>,
+    cloud: Option<JoinUrl> = None, fixed units::optional(cloud, JOIN_SERVICE, parse_join_url);
 }
 
-/// What is unreadable in the database without a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seal {
+section! {
+    /// What is unreadable in the database without a key.
+    #[derive(Eq)]
+    pub struct Seal in "seal";
     /// Kinds whose objects are sealed, beside Secrets.
-    pub kinds: Vec<String>,
+    kinds: Vec<String> = vec!["secrets".to_owned()], fixed units::words(kinds, KINDS, check_kind);
     /// The file with the keys; after loading never empty.
-    pub key_file: PathBuf,
+    key_file: PathBuf = PathBuf::new(), fixed units::path_or_derived(key_file);
 }
 
-/// Limits and times of the sync protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sync {
+section! {
+    /// Limits and times of the sync protocol.
+    #[derive(Eq)]
+    pub struct Sync in "sync";
     /// Largest object that is accepted, in bytes of JSON.
-    pub max_object: usize,
+    max_object: usize = 8 << 20, live units::size(max_object, KIB..=64 * MIB);
     /// Frames of at least this size are compressed; `None` for never.
-    pub compress_above: Option<usize>,
+    compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
     /// How long the cloud may take to answer a Hello.
-    pub hello_timeout: Duration,
+    hello_timeout: Duration = seconds(10), live units::duration(hello_timeout, seconds(1)..=minutes(10));
     /// How long the cloud may take to confirm a report.
-    pub report_timeout: Duration,
+    report_timeout: Duration = seconds(10), live units::duration(report_timeout, seconds(1)..=minutes(10));
 }
 
-/// The node's Lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+section! {
+    /// The node's Lease.
+    #[derive(Eq)]
+    pub struct Lease in "lease";
     /// How often it is renewed.
-    pub interval: Duration,
+    interval: Duration = seconds(10), live units::duration(interval, seconds(1)..=hours(1));
     /// How long it is good without renewal.
-    pub duration: Duration,
+    duration: Duration = seconds(40), live units::duration(duration, seconds(2)..=hours(24));
 }
 
-/// What waits for the cloud.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outbox {
+section! {
+    /// What waits for the cloud.
+    #[derive(Eq)]
+    pub struct Outbox in "outbox";
     /// Most items that wait.
-    pub max_items: u64,
+    max_items: u64 = 10_000, live units::count(max_items, 100..=1_000_000);
     /// Most bytes of items that wait.
-    pub max_size: u64,
+    max_size: u64 = 8 * MIB, live units::size(max_size, 256 * KIB..=GIB);
 }
 
-/// Events of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Events {
+section! {
+    /// Events of the agent.
+    #[derive(Eq)]
+    pub struct Events in "events";
     /// How many Events of one source may come at once.
-    pub burst: u32,
+    burst: u32 = 25, live units::count(burst, 1..=10_000);
     /// After how long a source may have one more.
-    pub refill: Duration,
+    refill: Duration = minutes(1), live units::duration(refill, Duration::from_millis(1)..=hours(24));
 }
 
-/// What may be sent and received.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+section! {
+    /// What may be sent and received.
+    #[derive(Eq)]
+    pub struct Traffic in "traffic";
     /// Bytes in both directions within a day (UTC); `None` for any number.
-    pub daily_budget: Option<u64>,
+    daily_budget: Option<u64> = None, live units::size_or_never(daily_budget, 100 * KIB..=TIB);
 }
 
-/// The local API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Api {
+section! {
+    /// The local API.
+    #[derive(Eq)]
+    pub struct Api in "api";
     /// The Unix socket.
-    pub socket: PathBuf,
+    socket: PathBuf = "/run/edgesync/edgesync.sock".into(), fixed units::path(socket);
     /// Permission bits of the socket.
-    pub socket_mode: u32,
+    socket_mode: u32 = 0o660, fixed units::file_mode(socket_mode);
     /// The TCP address on loopback; `None` for none.
-    pub listen: Option<SocketAddr>,
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10550))),
+        fixed units::loopback_or_off(listen, WHY_LOOPBACK);
     /// The file for `kubectl`, beside which the tokens are; after loading never empty.
-    pub kubeconfig: PathBuf,
+    kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
     /// Changes kept in memory for those who watch, in bytes.
-    pub watch_buffer: usize,
+    watch_buffer: usize = 1 << 20, fixed units::size(watch_buffer, 64 * KIB..=64 * MIB);
 }
 
+const JOIN_SERVICE: &str = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
+const KINDS: &str = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
 const WHY_LOOPBACK: &str = "the local API is without TLS, so what is sent over a network could be read there; use a \
                             tunnel such as ssh -L";
 
-impl Default for Store {
-    fn default() -> Self {
-        Self {
-            path: "/var/lib/edgesync/edgesync.db".into(),
-            max_size: GIB,
-            cache_size: 512 * KIB,
-            wal_size: 4 * MIB,
-            flush_interval: seconds(30),
-            scrub_interval: Some(hours(24)),
-        }
-    }
-}
-
-impl Default for Seal {
-    fn default() -> Self {
-        Self { kinds: vec!["secrets".to_owned()], key_file: PathBuf::new() }
-    }
-}
-
-impl Default for Sync {
-    fn default() -> Self {
-        Self {
-            max_object: 8 << 20,
-            compress_above: Some(1 << 10),
-            hello_timeout: seconds(10),
-            report_timeout: seconds(10),
-        }
-    }
-}
-
-impl Default for Lease {
-    fn default() -> Self {
-        Self { interval: seconds(10), duration: seconds(40) }
-    }
-}
-
-impl Default for Outbox {
-    fn default() -> Self {
-        Self { max_items: 10_000, max_size: 8 * MIB }
-    }
-}
-
-impl Default for Events {
-    fn default() -> Self {
-        Self { burst: 25, refill: minutes(1) }
-    }
-}
-
-impl Default for Api {
-    fn default() -> Self {
-        Self {
-            socket: "/run/edgesync/edgesync.sock".into(),
-            socket_mode: 0o660,
-            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10550))),
-            kubeconfig: PathBuf::new(),
-            watch_buffer: 1 << 20,
-        }
-    }
-}
-
 impl Node {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { name, labels } = self;
-        keys.section("node");
-        keys.fixed("name", units::text(name, "a node name", parse_name, String::clone));
-        keys.fixed("labels", units::labels(labels));
-    }
-
     /// Takes the host name where the configuration gives no name.
     fn complete(&mut self, review: &mut Review<'_>) {
         if !self.name.is_empty() {
@@ -237,102 +184,6 @@ impl Node {
                 format!("node.name must be set, because the host name is no node name: it {problem}"),
             ),
         }
-    }
-}
-
-impl Store {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { path, max_size, cache_size, wal_size, flush_interval, scrub_interval } = self;
-        keys.section("store");
-        keys.fixed("path", units::path(path));
-        keys.fixed("max_size", units::size(max_size, MIB..=TIB));
-        keys.fixed("cache_size", units::size(cache_size, 64 * KIB..=GIB));
-        keys.fixed("wal_size", units::size(wal_size, 64 * KIB..=256 * MIB));
-        keys.live("flush_interval", units::duration(flush_interval, seconds(1)..=hours(1)));
-        keys.live("scrub_interval", units::duration_or_never(scrub_interval, minutes(1)..=hours(24 * 365)));
-    }
-}
-
-impl Identity {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { directory, cloud } = self;
-        keys.section("identity");
-        keys.fixed("directory", units::optional_path(directory));
-        let what = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
-        let parse = |text: &str| match text {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|problem: String| format!("must be {what}: {problem}")),
-        };
-        let show = |url: &Option<JoinUrl>| url.as_ref().map_or(String::new(), JoinUrl::to_string);
-        keys.fixed("cloud", units::text(cloud, what, parse, show));
-    }
-}
-
-impl Seal {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { kinds, key_file } = self;
-        keys.section("seal");
-        let what = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
-        keys.fixed("kinds", units::words(kinds, what, check_kind));
-        keys.fixed("key_file", units::path_or_derived(key_file));
-    }
-}
-
-impl Sync {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { max_object, compress_above, hello_timeout, report_timeout } = self;
-        keys.section("sync");
-        keys.live("max_object", units::size(max_object, KIB..=64 * MIB));
-        keys.live("compress_above", units::size_or_never(compress_above, 0..=16 * MIB));
-        keys.live("hello_timeout", units::duration(hello_timeout, seconds(1)..=minutes(10)));
-        keys.live("report_timeout", units::duration(report_timeout, seconds(1)..=minutes(10)));
-    }
-}
-
-impl Lease {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { interval, duration } = self;
-        keys.section("lease");
-        keys.live("interval", units::duration(interval, seconds(1)..=hours(1)));
-        keys.live("duration", units::duration(duration, seconds(2)..=hours(24)));
-    }
-}
-
-impl Outbox {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { max_items, max_size } = self;
-        keys.section("outbox");
-        keys.live("max_items", units::count(max_items, 100..=1_000_000));
-        keys.live("max_size", units::size(max_size, 256 * KIB..=GIB));
-    }
-}
-
-impl Events {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { burst, refill } = self;
-        keys.section("events");
-        keys.live("burst", units::count(burst, 1..=10_000));
-        keys.live("refill", units::duration(refill, Duration::from_millis(1)..=hours(24)));
-    }
-}
-
-impl Traffic {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { daily_budget } = self;
-        keys.section("traffic");
-        keys.live("daily_budget", units::size_or_never(daily_budget, 100 * KIB..=TIB));
-    }
-}
-
-impl Api {
-    fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { socket, socket_mode, listen, kubeconfig, watch_buffer } = self;
-        keys.section("api");
-        keys.fixed("socket", units::path(socket));
-        keys.fixed("socket_mode", units::file_mode(socket_mode));
-        keys.fixed("listen", units::loopback_or_off(listen, WHY_LOOPBACK));
-        keys.fixed("kubeconfig", units::path_or_derived(kubeconfig));
-        keys.fixed("watch_buffer", units::size(watch_buffer, 64 * KIB..=64 * MIB));
     }
 }
 
@@ -442,6 +293,10 @@ impl Config {
 fn check_kind(text: &str) -> Result<(), String> {
     name::check_subdomain(text)
         .map_err(|problem| format!("{text:?} is no kind such as \"secrets\": it {problem}"))
+}
+
+fn parse_join_url(text: &str) -> Result<JoinUrl, String> {
+    text.parse().map_err(|problem: String| format!("must be {JOIN_SERVICE}: {problem}"))
 }
 
 fn parse_name(text: &str) -> Result<String, String> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::slot::{Keys, quote};
+use super::slot::{quote, section};
 use super::units::{self, MIB, hours, minutes, seconds};
 use super::{Review, host};
 use crate::sync::kubeedge::{FetchRule, WatchRule};
@@ -30,25 +30,29 @@ impl LinkType {
     }
 }
 
-/// The connection to a CloudCore.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KubeEdge {
+section! {
+    /// The connection to a CloudCore.
+    #[derive(Eq)]
+    pub struct KubeEdge in "kubeedge";
     /// Where CloudCore's WebSocket is; with `link.type = "kubeedge"` never none after loading.
-    pub url: Option<CloudCoreUrl>,
+    url: Option<CloudCoreUrl> = None, fixed units::optional(url, URL, CloudCoreUrl::parse);
     /// The project in the path of the WebSocket.
-    pub project: String,
+    project: String = PROJECT.to_owned(),
+        fixed units::text(project, "a project id", parse_project, String::clone);
     /// How often CloudCore is told that the node lives.
-    pub keepalive: Duration,
+    // CloudCore ends a session 30 s after the last one: one may be late, or lost.
+    keepalive: Duration = seconds(15), fixed units::duration(keepalive, seconds(1)..=seconds(25));
     /// Largest message taken, in bytes.
-    pub max_message: usize,
+    max_message: usize = 32 << 20, fixed units::size(max_message, MIB..=128 * MIB);
     /// ConfigMaps and Secrets that are asked for beside those that held pods reference.
-    pub fetch: Vec<FetchRule>,
+    fetch: Vec<FetchRule> = Vec::new(), live units::list(fetch, FETCH, FetchRule::parse);
     /// Kinds that are watched through the dynamic controller.
-    pub watch: Vec<WatchRule>,
+    watch: Vec<WatchRule> = Vec::new(), live units::list(watch, WATCH, WatchRule::parse);
     /// How long it may take until everything held has been compared once.
-    pub verify_interval: Duration,
+    verify_interval: Duration = hours(24),
+        live units::duration(verify_interval, minutes(1)..=hours(24 * 365));
     /// Whether `metadata.managedFields` is kept.
-    pub managed_fields: bool,
+    managed_fields: bool = false, live units::flag(managed_fields);
 }
 
 /// Where CloudCore's WebSocket is: `wss://HOST:PORT`; the port is 10000 unless given. Without TLS (`ws://`) only on
@@ -64,51 +68,15 @@ pub struct CloudCoreUrl {
 }
 
 const URL: &str = "the address of a CloudCore such as \"wss://cloud.example:10000\"";
+const FETCH: &str = "a list such as [\"default/configmap/app-*\"]";
+const WATCH: &str = "a list such as [\"example.com/v1/widgets\"]";
 /// The port of CloudCore's WebSocket unless it is configured otherwise.
 const CLOUD_CORE_PORT: u16 = 10_000;
 /// The project that CloudCore and EdgeCore have unless they are configured otherwise.
 const PROJECT: &str = "e632aba927ea4ac2b575ec1603d56f10";
 const MAX_PROJECT: usize = 128;
 
-impl Default for KubeEdge {
-    fn default() -> Self {
-        Self {
-            url: None,
-            project: PROJECT.to_owned(),
-            keepalive: seconds(15),
-            max_message: 32 << 20,
-            fetch: Vec::new(),
-            watch: Vec::new(),
-            verify_interval: hours(24),
-            managed_fields: false,
-        }
-    }
-}
-
 impl KubeEdge {
-    /// Names the keys of the section.
-    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { url, project, keepalive, max_message, fetch, watch, verify_interval, managed_fields } =
-            self;
-        keys.section("kubeedge");
-        let parse = |text: &str| match text {
-            "" => Ok(None),
-            text => CloudCoreUrl::parse(text).map(Some),
-        };
-        let show = |url: &Option<CloudCoreUrl>| url.as_ref().map_or(String::new(), CloudCoreUrl::to_string);
-        keys.fixed("url", units::text(url, URL, parse, show));
-        keys.fixed("project", units::text(project, "a project id", parse_project, String::clone));
-        // CloudCore ends a session 30 s after the last one: one may be late, or lost.
-        keys.fixed("keepalive", units::duration(keepalive, seconds(1)..=seconds(25)));
-        keys.fixed("max_message", units::size(max_message, MIB..=128 * MIB));
-        let what = "a list such as [\"default/configmap/app-*\"]";
-        keys.live("fetch", units::list(fetch, what, FetchRule::parse));
-        let what = "a list such as [\"example.com/v1/widgets\"]";
-        keys.live("watch", units::list(watch, what, WatchRule::parse));
-        keys.live("verify_interval", units::duration(verify_interval, minutes(1)..=hours(24 * 365)));
-        keys.live("managed_fields", units::flag(managed_fields));
-    }
-
     /// Checks what concerns more than one key, if the link is of this type.
     pub(super) fn check(&self, has_identity: bool, review: &mut Review<'_>) {
         match &self.url {

@@ -5,42 +5,50 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::slot::{Keys, quote};
+use super::slot::{quote, section};
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
 use super::{Review, host};
 use crate::sync::frame::MIN_MAX_FRAME;
 
-/// The connection to an MQTT broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+section! {
+    /// The connection to an MQTT broker.
+    #[derive(Eq)]
+    pub struct Link in "link";
     /// Where the broker is.
-    pub broker: BrokerUrl,
+    broker: BrokerUrl = BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false },
+        fixed units::text(broker, URL, BrokerUrl::parse, BrokerUrl::to_string);
     /// First segments of every topic, without a slash at either end.
-    pub prefix: String,
+    prefix: String = "edgesync/v1".into(),
+        fixed units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone);
     /// MQTT client identifier.
-    pub client_id: String,
+    client_id: String = String::new(),
+        fixed units::text(client_id, "a client identifier", parse_client_id, String::clone);
     /// User name, if the broker asks for one.
-    pub username: Option<String>,
+    username: Option<String> = None,
+        fixed units::optional(username, "a user name, or \"\" for none", parse_user);
     /// File whose first line is the password.
-    pub password_file: Option<PathBuf>,
+    password_file: Option<PathBuf> = None, fixed units::optional_path(password_file);
     /// The authorities that the broker's certificate must be from; those of the cloud if none is given.
-    pub ca_file: Option<PathBuf>,
+    ca_file: Option<PathBuf> = None, fixed units::optional_path(ca_file);
     /// A peer that is silent for longer is dead.
-    pub keepalive: Duration,
+    // MQTT carries the keepalive as 16 bits of seconds; below two a slow link looks dead.
+    keepalive: Duration = seconds(20), fixed units::duration(keepalive, seconds(2)..=minutes(20));
     /// How long a connection may take until CONNACK.
-    pub connect_timeout: Duration,
+    connect_timeout: Duration = seconds(10), fixed units::duration(connect_timeout, seconds(1)..=minutes(5));
     /// First upper limit of the random wait before a new attempt.
-    pub backoff_min: Duration,
+    backoff_min: Duration = seconds(1), live units::duration(backoff_min, MILLISECOND..=hours(1));
     /// Last upper limit of the random wait before a new attempt.
-    pub backoff_max: Duration,
+    backoff_max: Duration = minutes(1), live units::duration(backoff_max, MILLISECOND..=hours(24));
     /// How long a link must have been good before the wait starts from the minimum again.
-    pub backoff_reset: Duration,
+    backoff_reset: Duration = minutes(1), live units::duration(backoff_reset, seconds(0)..=hours(24));
     /// Wait after another client has connected under the same identifier.
-    pub taken_over_backoff: Duration,
+    taken_over_backoff: Duration = minutes(5),
+        live units::duration(taken_over_backoff, seconds(1)..=hours(24));
     /// Largest packet sent or accepted, in bytes.
-    pub max_frame: usize,
+    // Less is refused by the protocol: an InventoryRequest and a page of items must fit.
+    max_frame: usize = 256 << 10, fixed units::size(max_frame, u64::from(MIN_MAX_FRAME)..=16 * MIB);
     /// Largest number of published packets that wait for their PUBACK.
-    pub inflight: u16,
+    inflight: u16 = 64, fixed units::count(inflight, 1..=64);
 }
 
 /// Where a broker is: `mqtt://host:port`, or `mqtts://host:port` with TLS.
@@ -54,77 +62,13 @@ pub struct BrokerUrl {
     pub tls: bool,
 }
 
+const MILLISECOND: Duration = Duration::from_millis(1);
 const URL: &str = "a broker address such as \"mqtts://broker.example:8883\"";
 const MQTT_PORT: u16 = 1883;
 /// MQTT over TLS, as registered with IANA (secure-mqtt).
 const MQTTS_PORT: u16 = 8883;
 
-impl Default for Link {
-    fn default() -> Self {
-        Self {
-            broker: BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false },
-            prefix: "edgesync/v1".into(),
-            client_id: String::new(),
-            username: None,
-            password_file: None,
-            ca_file: None,
-            keepalive: seconds(20),
-            connect_timeout: seconds(10),
-            backoff_min: seconds(1),
-            backoff_max: minutes(1),
-            backoff_reset: minutes(1),
-            taken_over_backoff: minutes(5),
-            max_frame: 256 << 10,
-            inflight: 64,
-        }
-    }
-}
-
 impl Link {
-    /// Names the keys of the section.
-    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self {
-            broker,
-            prefix,
-            client_id,
-            username,
-            password_file,
-            ca_file,
-            keepalive,
-            connect_timeout,
-            backoff_min,
-            backoff_max,
-            backoff_reset,
-            taken_over_backoff,
-            max_frame,
-            inflight,
-        } = self;
-        let millisecond = Duration::from_millis(1);
-        keys.section("link");
-        keys.fixed("broker", units::text(broker, URL, BrokerUrl::parse, BrokerUrl::to_string));
-        keys.fixed(
-            "prefix",
-            units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone),
-        );
-        keys.fixed(
-            "client_id",
-            units::text(client_id, "a client identifier", parse_client_id, String::clone),
-        );
-        keys.fixed("username", units::text(username, "a user name, or \"\" for none", parse_user, show_user));
-        keys.fixed("password_file", units::optional_path(password_file));
-        keys.fixed("ca_file", units::optional_path(ca_file));
-        // MQTT carries the keepalive as 16 bits of seconds; below two a slow link looks dead.
-        keys.fixed("keepalive", units::duration(keepalive, seconds(2)..=minutes(20)));
-        keys.fixed("connect_timeout", units::duration(connect_timeout, seconds(1)..=minutes(5)));
-        keys.live("backoff_min", units::duration(backoff_min, millisecond..=hours(1)));
-        keys.live("backoff_max", units::duration(backoff_max, millisecond..=hours(24)));
-        keys.live("backoff_reset", units::duration(backoff_reset, seconds(0)..=hours(24)));
-        keys.live("taken_over_backoff", units::duration(taken_over_backoff, seconds(1)..=hours(24)));
-        // Less is refused by the protocol: an InventoryRequest and a page of items must fit.
-        keys.fixed("max_frame", units::size(max_frame, u64::from(MIN_MAX_FRAME)..=16 * MIB));
-        keys.fixed("inflight", units::count(inflight, 1..=64));
-    }
-
     /// Checks the times between attempts.
     pub(super) fn check_waits(&self, review: &mut Review<'_>) {
         let min = ("link.backoff_min", self.backoff_min);
@@ -223,15 +167,11 @@ fn parse_client_id(text: &str) -> Result<String, String> {
     Err(format!("must be at most 253 printable ASCII characters without spaces, not {}", quote(text)))
 }
 
-fn parse_user(text: &str) -> Result<Option<String>, String> {
+fn parse_user(text: &str) -> Result<String, String> {
     if text.len() <= 1024 && !text.chars().any(char::is_control) {
-        return Ok((!text.is_empty()).then(|| text.to_owned()));
+        return Ok(text.to_owned());
     }
     Err(format!("must be at most 1024 bytes without control characters, not {}", quote(text)))
-}
-
-fn show_user(user: &Option<String>) -> String {
-    user.clone().unwrap_or_default()
 }
 
 #[cfg(test)]

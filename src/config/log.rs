@@ -2,16 +2,17 @@
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::slot::{Keys, quote};
+use super::slot::{quote, section};
 use super::units;
 
-/// What is logged and how.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Log {
+section! {
+    /// What is logged and how.
+    pub struct Log in "log";
     /// Level, and levels of single modules.
-    pub level: Targets,
+    level: Targets = Targets::new().with_default(LevelFilter::INFO),
+        live units::text(level, LEVELS, parse_level, show_level);
     /// Form and destination.
-    pub format: Format,
+    format: Format = Format::Auto, fixed units::choice(format, FORMATS);
 }
 
 /// Form and destination of the log.
@@ -32,22 +33,6 @@ const FORMATS: &[(&str, Format)] =
 
 const LEVELS: &str = "a level (off, error, warn, info, debug or trace), or levels of modules after it such as \
                       \"info,edgesync::link=debug\"";
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { level: Targets::new().with_default(LevelFilter::INFO), format: Format::Auto }
-    }
-}
-
-impl Log {
-    /// Names the keys of the section.
-    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { level, format } = self;
-        keys.section("log");
-        keys.live("level", units::text(level, LEVELS, parse_level, show_level));
-        keys.fixed("format", units::choice(format, FORMATS));
-    }
-}
 
 const NAMES: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 

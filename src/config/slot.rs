@@ -64,6 +64,35 @@ impl dyn Keys + '_ {
     }
 }
 
+/// A section of the configuration: after its name in the file each key, with its default, whether it is `live` or
+/// `fixed`, and its form and limits.
+macro_rules! section {
+    ($(#[$about:meta])* pub struct $name:ident in $section:literal;
+     $($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $change:ident $slot:expr;)*) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $key: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default),* }
+            }
+        }
+
+        impl $name {
+            /// Names the keys of the section.
+            pub(super) fn bind(&mut self, keys: &mut dyn $crate::config::Keys) {
+                let Self { $($key),* } = self;
+                keys.section($section);
+                $(keys.$change(stringify!($key), $slot);)*
+            }
+        }
+    };
+}
+pub(super) use section;
+
 impl Raw<'_> {
     /// The value in the words of an error message: `the integer 20`.
     #[must_use]

@@ -4,6 +4,7 @@
 //! durations and sizes are strings with a unit (`"20s"`, `"256KiB"`), counts are plain integers.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -123,6 +124,16 @@ pub fn text<'a, T>(
     show: impl Fn(&T) -> String + 'a,
 ) -> impl Slot + 'a {
     Text { value, what, parse: move |text: &str| parse(text).map_err(Refusal::from), show }
+}
+
+/// A value written as a string, with its own rules, or the empty string for none.
+pub fn optional<'a, T: Display>(
+    value: &'a mut Option<T>,
+    what: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + 'a,
+) -> impl Slot + 'a {
+    let parse = move |text: &str| if text.is_empty() { Ok(None) } else { parse(text).map(Some) };
+    text(value, what, parse, |value: &Option<T>| value.as_ref().map_or(String::new(), T::to_string))
 }
 
 /// A duration such as `"20s"`, within limits.

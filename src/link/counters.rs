@@ -5,25 +5,77 @@ use std::time::Duration;
 
 use super::Cause;
 
-/// Counts of one link since it was started.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub(crate) bytes_in: AtomicU64,
-    pub(crate) bytes_out: AtomicU64,
-    pub(crate) messages_in: AtomicU64,
-    pub(crate) messages_out: AtomicU64,
-    pub(crate) not_taken: AtomicU64,
-    pub(crate) no_subscriber: AtomicU64,
-    pub(crate) unacknowledged: AtomicU64,
-    pub(crate) discarded: AtomicU64,
-    pub(crate) connected: AtomicU64,
-    pub(crate) disconnected: AtomicU64,
-    pub(crate) stalled: AtomicU64,
-    pub(crate) rivals: AtomicU64,
-    /// The last measured time from a publish to its PUBACK, in nanoseconds; zero if there is none.
-    round_trip: AtomicU64,
-    lost: [AtomicU64; Cause::COUNT],
-    failed: [AtomicU64; Cause::COUNT],
+/// Atomic counts, and a reading of them; beside the counts each has what stands in its braces.
+macro_rules! counters {
+    ($(#[$of:meta])* pub struct $counters:ident { $($own:tt)* }
+     $(#[$about:meta])* pub struct $reading:ident { $($more:tt)* }
+     $($(#[$doc:meta])* $count:ident,)*) => {
+        $(#[$of])*
+        #[derive(Debug, Default)]
+        pub struct $counters {
+            $(pub(crate) $count: std::sync::atomic::AtomicU64,)*
+            $($own)*
+        }
+
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $reading {
+            $($(#[$doc])* pub $count: u64,)*
+            $($more)*
+        }
+
+        impl $counters {
+            /// Reads all counts; each is exact, together they may be a moment apart.
+            pub(crate) fn counts(&self) -> $reading {
+                $reading {
+                    $($count: self.$count.load(std::sync::atomic::Ordering::Relaxed),)*
+                    ..$reading::default()
+                }
+            }
+        }
+    };
+}
+#[cfg(feature = "cloud")]
+pub(crate) use counters;
+
+counters! {
+    /// Counts of one link since it was started.
+    pub struct Counters {
+        /// The last measured time from a publish to its PUBACK, in nanoseconds; zero if there is none.
+        round_trip: AtomicU64,
+        lost: [AtomicU64; Cause::COUNT],
+        failed: [AtomicU64; Cause::COUNT],
+    }
+    /// A reading of [`Counters`].
+    pub struct Traffic {
+        /// The last measured time from a message to its acknowledgement by the broker, the wait for the socket
+        /// included.
+        pub round_trip: Option<Duration>,
+    }
+    /// Bytes taken from TCP.
+    bytes_in,
+    /// Bytes handed to TCP.
+    bytes_out,
+    /// Messages handed on.
+    messages_in,
+    /// Messages written to the connection.
+    messages_out,
+    /// Messages the broker answered with an error.
+    not_taken,
+    /// Messages nobody was subscribed to: the broker says so, it is no error.
+    no_subscriber,
+    /// Messages written and not yet acknowledged.
+    unacknowledged,
+    /// Messages thrown away, queued or unacknowledged, because their connection ended.
+    discarded,
+    /// Connections made.
+    connected,
+    /// Failed attempts and lost connections.
+    disconnected,
+    /// Connections dropped because received messages were not taken.
+    stalled,
+    /// Signs of another client with the same id.
+    rivals,
 }
 
 /// Why connections ended and attempts failed: counts by [`Cause::index`].
@@ -35,58 +87,13 @@ pub struct Endings {
     pub failed: [u64; Cause::COUNT],
 }
 
-/// A reading of [`Counters`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Bytes taken from TCP.
-    pub bytes_in: u64,
-    /// Bytes handed to TCP.
-    pub bytes_out: u64,
-    /// Messages handed on.
-    pub messages_in: u64,
-    /// Messages written to the connection.
-    pub messages_out: u64,
-    /// Messages the broker answered with an error.
-    pub not_taken: u64,
-    /// Messages nobody was subscribed to: the broker says so, it is no error.
-    pub no_subscriber: u64,
-    /// Messages written and not yet acknowledged.
-    pub unacknowledged: u64,
-    /// Messages thrown away, queued or unacknowledged, because their connection ended.
-    pub discarded: u64,
-    /// Connections made.
-    pub connected: u64,
-    /// Failed attempts and lost connections.
-    pub disconnected: u64,
-    /// Connections dropped because received messages were not taken.
-    pub stalled: u64,
-    /// Signs of another client with the same id.
-    pub rivals: u64,
-    /// The last measured time from a message to its acknowledgement by the broker, the wait for the socket
-    /// included.
-    pub round_trip: Option<Duration>,
-}
-
 impl Counters {
     /// Reads all counts; each is exact, together they may be a moment apart.
     #[must_use]
     pub fn read(&self) -> Traffic {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Traffic {
-            bytes_in: get(&self.bytes_in),
-            bytes_out: get(&self.bytes_out),
-            messages_in: get(&self.messages_in),
-            messages_out: get(&self.messages_out),
-            not_taken: get(&self.not_taken),
-            no_subscriber: get(&self.no_subscriber),
-            unacknowledged: get(&self.unacknowledged),
-            discarded: get(&self.discarded),
-            connected: get(&self.connected),
-            disconnected: get(&self.disconnected),
-            stalled: get(&self.stalled),
-            rivals: get(&self.rivals),
-            round_trip: Some(get(&self.round_trip)).filter(|time| *time > 0).map(Duration::from_nanos),
-        }
+        let nanoseconds = self.round_trip.load(Ordering::Relaxed);
+        let round_trip = (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds));
+        Traffic { round_trip, ..self.counts() }
     }
 
     /// Reads why connections ended and attempts failed.

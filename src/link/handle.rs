@@ -14,10 +14,10 @@ use super::{MAX_TOPIC, Publish};
 /// Why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// There is no connection; nothing is kept for the next one.
+    /// There is no connection, or its other side does not listen; nothing is kept for the next one.
     #[error("not connected")]
     NotConnected,
-    /// The queue's limit of messages or bytes is reached; wait for [`LinkHandle::ready`].
+    /// The queue's limit of messages or bytes is reached; wait until it is ready.
     #[error("the queue is full")]
     Full,
     /// The packet would be larger than both sides agreed on.

@@ -3,32 +3,22 @@
 use crate::api::{MetricsType as Type, MetricsWriter};
 use crate::store::writer::{COMMIT_BOUNDS_MS, WriterStats};
 
-/// The names of the families of one writer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriterFamilies {
-    pub(crate) commits: &'static str,
-    pub(crate) durations: &'static str,
-    pub(crate) fsyncs: &'static str,
-    pub(crate) jobs: &'static str,
-    pub(crate) rows: &'static str,
-    pub(crate) failures: &'static str,
-    pub(crate) checkpoints: &'static str,
-}
-
-/// Writes what a writer has done.
-pub(crate) fn write_writer(names: &WriterFamilies, stats: &WriterStats, out: &mut MetricsWriter<'_>) {
-    out.family(names.durations, Type::Histogram, "Seconds that commits took.");
+/// Writes what a writer has done, under names that begin like this.
+pub(crate) fn write_writer(prefix: &str, stats: &WriterStats, out: &mut MetricsWriter<'_>) {
+    let durations = format!("{prefix}_commit_duration_seconds");
+    out.family(&durations, Type::Histogram, "Seconds that commits took.");
     let bounds = COMMIT_BOUNDS_MS.map(|bound| bound as f64 / 1e3);
     out.histogram(&[], &bounds, stats.commit_times.into_iter(), stats.commit_ns as f64 / 1e9);
     for (name, help, value) in [
-        (names.commits, "Transactions committed.", stats.commits),
-        (names.fsyncs, "Syncs of files, by commits and checkpoints.", stats.syncs),
-        (names.jobs, "Pieces of work that were committed, several at a time.", stats.jobs),
-        (names.rows, "Rows inserted, updated or deleted.", stats.rows),
-        (names.failures, "Transactions given up.", stats.failures),
-        (names.checkpoints, "Copies of the write-ahead log into the database.", stats.checkpoints),
+        ("commits", "Transactions committed.", stats.commits),
+        ("fsyncs", "Syncs of files, by commits and checkpoints.", stats.syncs),
+        ("jobs", "Pieces of work that were committed, several at a time.", stats.jobs),
+        ("written_rows", "Rows inserted, updated or deleted.", stats.rows),
+        ("failed_transactions", "Transactions given up.", stats.failures),
+        ("checkpoints", "Copies of the write-ahead log into the database.", stats.checkpoints),
     ] {
-        out.counter(name, help, value);
+        out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);
+        out.samples([], [([""; 0], value)]);
     }
 }
 
@@ -38,27 +28,18 @@ mod tests {
 
     #[test]
     fn commits_are_shown_by_seconds() {
-        let names = WriterFamilies {
-            commits: "c",
-            durations: "d",
-            fsyncs: "f",
-            jobs: "j",
-            rows: "r",
-            failures: "x",
-            checkpoints: "p",
-        };
         let commit_times = std::array::from_fn(|at| at as u64);
         let stats =
             WriterStats { commit_times, commit_ns: 1_500_000_000, syncs: 7, ..WriterStats::default() };
         let mut text = String::new();
-        write_writer(&names, &stats, &mut MetricsWriter::new(&mut text));
+        write_writer("s", &stats, &mut MetricsWriter::new(&mut text));
         for line in [
-            "d_bucket{le=\"0.001\"} 0",
-            "d_bucket{le=\"0.005\"} 3",
-            "d_bucket{le=\"1\"} 45",
-            "d_bucket{le=\"+Inf\"} 55",
-            "d_sum 1.5",
-            "f 7",
+            "s_commit_duration_seconds_bucket{le=\"0.001\"} 0",
+            "s_commit_duration_seconds_bucket{le=\"0.005\"} 3",
+            "s_commit_duration_seconds_bucket{le=\"1\"} 45",
+            "s_commit_duration_seconds_bucket{le=\"+Inf\"} 55",
+            "s_commit_duration_seconds_sum 1.5",
+            "s_fsyncs_total 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }

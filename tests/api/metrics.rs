@@ -8,13 +8,18 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync::agent::metrics::{self as agent, AgentNumbers, Transferred};
+use edgesync::agent::metrics::{self as agent, AgentNumbers, LimitsHit, Rejections, Transferred};
 use edgesync::api::{Limits, MetricsWriter};
 use edgesync::broker::BrokerTraffic;
 use edgesync::cloud::metrics::{self as cloud, CloudNumbers, NodeNumbers};
 use edgesync::link::{Endings, Traffic};
-use edgesync::store::edge::EdgeStats;
-use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus};
+use edgesync::store::edge::{EdgeStats, OutboxState, Writing};
+use edgesync::store::writer::WriterStats;
+use edgesync::sync::change::RejectReason;
+use edgesync::sync::cloud::CloudCounters;
+use edgesync::sync::edge::{EdgeCounters, EdgePhase, OutboxMarks};
+use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
+use edgesync::sync::upload::Lanes;
 use serde_json::Value;
 use serving::{Running, config_map, send};
 
@@ -61,48 +66,232 @@ fn labels_of(rest: &str) -> Vec<String> {
     labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Numbers in which everything that may be missing is there.
-fn agent_text() -> String {
-    let transferred =
-        |label: &str| vec![Transferred { direction: "up", label: label.into(), count: 1, bytes: 2 }];
-    let numbers = AgentNumbers {
-        node: "edge-1".into(),
-        link: Traffic { round_trip: Some(Duration::from_millis(40)), ..Traffic::default() },
-        welcome_round_trip: Some(Duration::from_millis(90)),
-        bad_frames: BTreeMap::from([("json", 1)]),
-        frames: transferred("Hello"),
-        kinds: transferred("ConfigMap"),
-        traffic_budget: Some(1),
-        store: Some(EdgeStats::default()),
-        kubeedge: Some((BridgeCounters::default(), BridgeStatus::default())),
-        ..AgentNumbers::default()
+/// What a link counts.
+fn traffic() -> Traffic {
+    Traffic {
+        bytes_in: 101,
+        bytes_out: 102,
+        messages_in: 103,
+        messages_out: 104,
+        not_taken: 105,
+        no_subscriber: 106,
+        unacknowledged: 107,
+        discarded: 108,
+        connected: 109,
+        disconnected: 110,
+        stalled: 111,
+        rivals: 112,
+        round_trip: Some(Duration::from_millis(40)),
+    }
+}
+
+/// Why connections ended.
+fn endings() -> Endings {
+    Endings {
+        lost: std::array::from_fn(|at| 200 + at as u64),
+        failed: std::array::from_fn(|at| 300 + at as u64),
+    }
+}
+
+/// What a store's writer counts.
+fn writer() -> WriterStats {
+    WriterStats {
+        commits: 401,
+        commit_ns: 402_500_000_000,
+        commit_times: std::array::from_fn(|at| 400 + at as u64),
+        syncs: 403,
+        jobs: 404,
+        rows: 405,
+        failures: 406,
+        checkpoints: 407,
+    }
+}
+
+/// Numbers in which everything that may be missing is there, and each is another.
+fn agent_numbers() -> AgentNumbers {
+    let transferred = |label: &str, count| {
+        vec![
+            Transferred { direction: "up", label: label.into(), count, bytes: count + 10 },
+            Transferred { direction: "down", label: label.into(), count: count + 1, bytes: count + 11 },
+        ]
     };
+    let lanes = |status| Lanes { status, events: status + 1, bulk: status + 2 };
+    let mut rejections = Rejections::default();
+    for (times, reason) in [
+        RejectReason::TooLarge,
+        RejectReason::Invalid,
+        RejectReason::Stale,
+        RejectReason::StoreFull,
+        RejectReason::StoreUnavailable,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        (0..=times).for_each(|_| rejections.add(reason));
+    }
+    AgentNumbers {
+        node: "edge-1".into(),
+        connected: true,
+        link: traffic(),
+        endings: endings(),
+        phase: EdgePhase::Greeting,
+        welcome_round_trip: Some(Duration::from_millis(90)),
+        in_sync: true,
+        lag: Duration::from_millis(501_500),
+        unconfirmed: 502,
+        pending: 503,
+        held_back: 504,
+        objects: 505,
+        rejected_now: 506,
+        rejections,
+        sync: EdgeCounters {
+            hellos: 507,
+            applied: 508,
+            rejected: 509,
+            foreign_session: 510,
+            repeated_reports: 511,
+            uploads_sent: 512,
+            uploads_resent: 513,
+            uploads_refused: 514,
+            leases: 515,
+        },
+        bad_frames: BTreeMap::from([("json", 516), ("type", 517)]),
+        frames: transferred("Hello", 520),
+        kinds: transferred("ConfigMap", 540),
+        traffic_today: 560,
+        traffic_budget: Some(561),
+        certificate_end: Some(2_000_000_000),
+        outbox: OutboxState {
+            marks: OutboxMarks { rows: lanes(570), ..OutboxMarks::default() },
+            bytes: lanes(573),
+            dropped: lanes(576),
+        },
+        outbox_ages: [Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500)],
+        events_emitted: 580,
+        events_suppressed: 581,
+        limits: LimitsHit { object_size: 582, store_size: 583, link_queue: 584 },
+        kubeedge: Some((
+            BridgeCounters {
+                received: 601,
+                acknowledged: 602,
+                rejected: 603,
+                withheld: 604,
+                repeated: 605,
+                bad: 606,
+                ignored: 607,
+                unwanted: 608,
+                unclear: 609,
+                errors: 610,
+                asked: 611,
+                answered: 612,
+                unanswered: 613,
+                differed: 614,
+                rounds: 615,
+            },
+            BridgeStatus {
+                unacknowledged: 616,
+                dynamic_controller: DynamicController::On,
+                missing_count: 617,
+                ..BridgeStatus::default()
+            },
+        )),
+        store: Some(EdgeStats {
+            database_bytes: 701,
+            wal_bytes: 702,
+            free_bytes: 703,
+            events_dropped: 704,
+            writer: writer(),
+        }),
+        writing: Writing::Full,
+        resets: 705,
+    }
+}
+
+fn agent_text() -> String {
     let mut text = String::new();
-    agent::write(&numbers, &mut MetricsWriter::new(&mut text));
+    agent::write(&agent_numbers(), &mut MetricsWriter::new(&mut text));
     text
 }
 
 /// Numbers in which everything that may be missing is there, and both kinds of broker.
-fn cloud_text() -> String {
+fn cloud_numbers() -> CloudNumbers {
+    let counters = CloudCounters {
+        hellos: 801,
+        sent: 802,
+        removals_sent: 803,
+        resent: 804,
+        reports: 805,
+        reported: 806,
+        rejected: 807,
+        repairs: 808,
+        foreign_session: 809,
+        leases: 810,
+        uploads: 811,
+        upload_items: 812,
+        uploads_refused: 813,
+    };
     let node = NodeNumbers {
         name: "edge-1".into(),
-        state: "live",
+        state: "held back",
+        connected: true,
         ready: Some(true),
+        in_sync: true,
+        lag: Duration::from_millis(1500),
+        records: 821,
+        desired: 822,
+        pending: 823,
+        rejected: 824,
+        held_back: 825,
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),
         report_age: Some(Duration::from_secs(5)),
-        ..NodeNumbers::default()
+        counters,
     };
-    let link = Traffic { round_trip: Some(Duration::from_millis(1)), ..Traffic::default() };
-    let numbers = CloudNumbers {
-        each: vec![node],
-        bad_frames: BTreeMap::from([("json", 1)]),
-        endpoint: Some(BrokerTraffic::default()),
-        link: Some((link, Endings::default())),
+    let other = NodeNumbers { name: "edge-2".into(), state: "of later", ready: Some(false), ..node.clone() };
+    let third = NodeNumbers { name: "edge-3".into(), state: "in sync", ..NodeNumbers::default() };
+    let mut numbers = CloudNumbers {
+        each: vec![node, other, third],
+        objects: 831,
+        bad_frames: BTreeMap::from([("json", 832), ("node", 833)]),
+        uploads_taken: 834,
+        uploads_refused: 835,
+        leases_renewed: 836,
+        leases_written: 837,
+        events_expired: 838,
+        store: writer(),
+        database_bytes: 839,
+        log_bytes: 840,
+        endpoint: Some(BrokerTraffic {
+            accepted: 851,
+            connected: 852,
+            over_limit: 853,
+            refused: 854,
+            malformed: 855,
+            unauthorized: 856,
+            taken_over: 857,
+            not_reading: 858,
+            silent: 859,
+            messages_in: 860,
+            messages_out: 861,
+            bytes_in: 862,
+            bytes_out: 863,
+            queue_full: 864,
+            tls: 865,
+            identity: 866,
+            expired: 867,
+            revoked: 868,
+            open: 869,
+        }),
+        link: Some((traffic(), endings())),
         ..CloudNumbers::default()
     };
+    numbers.each.iter().for_each(|node| numbers.nodes.add(node));
+    numbers
+}
+
+fn cloud_text() -> String {
     let mut text = String::new();
-    cloud::write(&numbers, &mut MetricsWriter::new(&mut text));
+    cloud::write(&cloud_numbers(), &mut MetricsWriter::new(&mut text));
     text
 }
 
@@ -162,6 +351,34 @@ fn named(text: &str, families: &Families) -> BTreeSet<String> {
         histograms.next().unwrap_or(word).to_owned()
     };
     metrics.map(family).collect()
+}
+
+/// What dashboards and alerts of others rely on: nothing of this changes by accident.
+#[track_caller]
+fn same(path: &str, text: &str) {
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let expected = read(path).replace("version=\"VERSION\"", &version);
+    for (at, (found, expected)) in text.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(found, expected, "line {} of {path}", at + 1);
+    }
+    assert_eq!(text.len(), expected.len(), "{path} has more lines, or fewer");
+}
+
+#[test]
+fn each_number_is_shown_under_its_name_type_help_and_labels() {
+    same("tests/fixtures/metrics/agent.txt", &agent_text());
+    same("tests/fixtures/metrics/cloud.txt", &cloud_text());
+}
+
+#[test]
+fn a_family_without_a_value_has_no_sample() {
+    let mut text = String::new();
+    agent::write(&AgentNumbers::default(), &mut MetricsWriter::new(&mut text));
+    same("tests/fixtures/metrics/agent_unknown.txt", &text);
+    let mut text = String::new();
+    let numbers = CloudNumbers { link: Some(Default::default()), ..CloudNumbers::default() };
+    cloud::write(&numbers, &mut MetricsWriter::new(&mut text));
+    same("tests/fixtures/metrics/cloud_unknown.txt", &text);
 }
 
 #[tokio::test]

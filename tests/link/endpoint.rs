@@ -8,9 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{
-    Broker, BrokerOptions, Channel, Departure, Downlink, DownlinkError, External, FleetEvent, external,
-};
+use edgesync::broker::{Broker, BrokerOptions, Channel, Departure, Downlink, External, FleetEvent, external};
 use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, Topics};
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
@@ -55,7 +53,7 @@ async fn cloud_and_node_hear_each_other_in_both_ways() {
         downlink.try_publish("n-1", large.clone()).unwrap();
         assert_eq!(link_message(&mut events).await, ("edgesync/v1/nodes/n-1/down".to_owned(), large));
         let too_large = downlink.try_publish("n-1", vec![7; 2 << 20]);
-        assert!(matches!(too_large, Err(DownlinkError::TooLarge { .. })), "{too_large:?}");
+        assert!(matches!(too_large, Err(PublishError::TooLarge { .. })), "{too_large:?}");
         downlink.set_cloud(b"cloud changed".to_vec());
         assert_eq!(link_message(&mut events).await, (cloud, b"cloud changed".to_vec()));
 
@@ -80,7 +78,7 @@ async fn five_thousand_messages_each_way_in_both_ways_without_a_loss() {
                 loop {
                     match downlink.try_publish("n-1", number.to_be_bytes().to_vec()) {
                         Ok(()) => break,
-                        Err(DownlinkError::Full) => downlink.ready("n-1").await.unwrap(),
+                        Err(PublishError::Full) => downlink.ready("n-1").await.unwrap(),
                         Err(error) => panic!("{error}"),
                     }
                 }

@@ -6,8 +6,9 @@ use crate::support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{BrokerOptions, Departure, DownlinkError};
+use edgesync::broker::{BrokerOptions, Departure};
 use edgesync::link::Link;
+use edgesync::link::PublishError;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAck, Connect, ConnectReturnCode, DisconnectReasonCode, Filter, LastWill, Packet, PingReq,
@@ -316,7 +317,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
     while !full && started.elapsed() < PATIENCE {
         match broker.try_publish("n-1", vec![0; 200_000]) {
             Ok(()) => queued += 200_000,
-            Err(DownlinkError::Full) => full = true,
+            Err(PublishError::Full) => full = true,
             Err(error) => panic!("{error}"),
         }
         tokio::task::yield_now().await;
@@ -329,6 +330,6 @@ async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     let why = departure(&mut fleet).await;
     assert!(matches!(why, Departure::NotReading(_) | Departure::Silent(_)), "{why}");
-    assert_eq!(broker.try_publish("n-1", vec![0]), Err(DownlinkError::NotConnected));
+    assert_eq!(broker.try_publish("n-1", vec![0]), Err(PublishError::NotConnected));
     drop(stalled);
 }

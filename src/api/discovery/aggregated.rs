@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Group, Version, accept, add_names, groups, status_verbs, verbs};
+use super::{Group, Version, add_names, groups, status_verbs, verbs};
+use crate::api::accept::choose;
 use crate::api::kind::Kind;
 use crate::object::Scope;
 
@@ -48,7 +49,7 @@ impl Form {
                 _ => None,
             }
         };
-        accept::choose(accept.unwrap_or_default(), offer).unwrap_or(Self::Plain)
+        choose(accept.unwrap_or_default(), offer).unwrap_or(Self::Plain)
     }
 
     /// The content type of the aggregated forms; `None` for the plain one.

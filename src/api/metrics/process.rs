@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::{MetricsWriter, Type};
+use super::{MetricsWriter, families};
 
 /// Clock ticks per second in `/proc`: the kernel has used this one towards programs for decades.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -12,20 +12,22 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) fn write(out: &mut MetricsWriter<'_>) {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
-        out.family("process_resident_memory_bytes", Type::Gauge, "Memory of the process that is resident.");
-        out.sample("", &[], bytes);
+        families! { out;
+            Gauge process_resident_memory_bytes = bytes, "Memory of the process that is resident.";
+        }
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
-        out.family("process_open_fds", Type::Gauge, "Open file descriptors.");
         // Reading the directory takes one itself.
-        out.sample("", &[], files.count().saturating_sub(1) as f64);
+        let files = files.count().saturating_sub(1) as u64;
+        families! { out; Gauge process_open_fds = files, "Open file descriptors."; }
     }
     let Some((cpu, started)) = times(&read("/proc/self/stat")) else { return };
-    out.family("process_cpu_seconds_total", Type::Counter, "Time on a processor, user and system.");
-    out.sample("", &[], cpu);
+    families! { out; Counter process_cpu_seconds_total = cpu, "Time on a processor, user and system."; }
     if let Some(boot) = boot_time(&read("/proc/stat")) {
-        out.family("process_start_time_seconds", Type::Gauge, "Start of the process, in seconds since 1970.");
-        out.sample("", &[], boot + started);
+        let start = boot + started;
+        families! { out;
+            Gauge process_start_time_seconds = start, "Start of the process, in seconds since 1970.";
+        }
     }
 }
 

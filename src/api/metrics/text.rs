@@ -1,6 +1,7 @@
 //! The Prometheus text format, version 0.0.4. Pure.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 /// What the values of a family are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +14,79 @@ pub enum Type {
     Histogram,
 }
 
+/// What a sample can show. Where there is no number, there is no sample.
+pub trait Value {
+    /// The number.
+    fn number(self) -> Option<f64>;
+}
+
+impl Value for f64 {
+    fn number(self) -> Option<f64> {
+        Some(self)
+    }
+}
+
+impl Value for u64 {
+    fn number(self) -> Option<f64> {
+        Some(self as f64)
+    }
+}
+
+impl Value for i64 {
+    fn number(self) -> Option<f64> {
+        Some(self as f64)
+    }
+}
+
+/// 1 for yes, 0 for no.
+impl Value for bool {
+    fn number(self) -> Option<f64> {
+        Some(f64::from(u8::from(self)))
+    }
+}
+
+/// In seconds.
+impl Value for Duration {
+    fn number(self) -> Option<f64> {
+        Some(self.as_secs_f64())
+    }
+}
+
+impl<V: Value> Value for Option<V> {
+    fn number(self) -> Option<f64> {
+        self?.number()
+    }
+}
+
+/// Writes families, one after the other. Without labels the value is one [`Value`]:
+/// `Gauge NAME = VALUE, "HELP";`. With one it is a row for each value of the label: `Counter NAME[LABEL] = ROWS, "HELP";`
+/// where a row is `("value of the label", VALUE)`. With more, `(["value", "value"], VALUE)`.
+macro_rules! families {
+    ($out:expr; $($kind:ident $name:ident $([$($label:ident),+])? = $value:expr, $help:expr;)*) => {$(
+        $crate::api::families!(@rows $out, $kind, $name, [$($($label),+)?], $value, $help);
+    )*};
+    (@rows $out:expr, $kind:ident, $name:ident, [], $value:expr, $help:expr) => {
+        $crate::api::families!(@write $out, $kind, $name, [], [([""; 0], $value)], $help)
+    };
+    (@rows $out:expr, $kind:ident, $name:ident, [$label:ident], $value:expr, $help:expr) => {
+        let rows = $value.into_iter().map(|(label, value)| ([label], value));
+        $crate::api::families!(@write $out, $kind, $name, [stringify!($label)], rows, $help)
+    };
+    (@rows $out:expr, $kind:ident, $name:ident, [$($label:ident),+], $value:expr, $help:expr) => {
+        $crate::api::families!(@write $out, $kind, $name, [$(stringify!($label)),+], $value, $help)
+    };
+    (@write $out:expr, $kind:ident, $name:ident, $labels:expr, $rows:expr, $help:expr) => {
+        $out.family(stringify!($name), $crate::api::MetricsType::$kind, $help);
+        $out.samples($labels, $rows);
+    };
+}
+pub(crate) use families;
+
 /// Writes families of metrics: first [`MetricsWriter::family`], then its samples.
 #[derive(Debug)]
 pub struct MetricsWriter<'o> {
     out: &'o mut String,
-    family: &'static str,
+    family: String,
 }
 
 impl<'o> MetricsWriter<'o> {
@@ -26,65 +95,47 @@ impl<'o> MetricsWriter<'o> {
 
     /// Writes to the end of a text.
     pub fn new(out: &'o mut String) -> Self {
-        Self { out, family: "" }
+        Self { out, family: String::new() }
     }
 
     /// Begins a family. The name is made of letters, digits and underscores, and is used once.
-    pub fn family(&mut self, name: &'static str, kind: Type, help: &str) {
+    pub fn family(&mut self, name: &str, kind: Type, help: &str) {
         let kind = match kind {
             Type::Counter => "counter",
             Type::Gauge => "gauge",
             Type::Histogram => "histogram",
         };
-        self.family = name;
-        self.put("# HELP ");
-        self.put(name);
-        self.put(" ");
+        name.clone_into(&mut self.family);
+        let _ = write!(self.out, "# HELP {name} ");
         self.escaped(help, false);
         let _ = writeln!(self.out, "\n# TYPE {name} {kind}");
     }
 
+    /// Writes the samples of the family that have a number, each with the values of its labels.
+    pub fn samples<const N: usize, L: AsRef<str>, V: Value>(
+        &mut self,
+        labels: [&str; N],
+        rows: impl IntoIterator<Item = ([L; N], V)>,
+    ) {
+        for (values, number) in rows {
+            let Some(number) = number.number() else { continue };
+            let labels: Vec<_> = labels.into_iter().zip(values.iter().map(AsRef::as_ref)).collect();
+            self.sample("", &labels, number);
+        }
+    }
+
     /// Writes a sample of the family; `suffix` is empty but for the parts of histograms. Values of labels may
     /// be anything; names are like those of families.
-    pub fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
-        self.put(self.family);
-        self.put(suffix);
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        let _ = write!(self.out, "{}{suffix}", self.family);
         for (at, (name, value)) in labels.iter().enumerate() {
-            self.put(if at == 0 { "{" } else { "," });
-            self.put(name);
-            self.put("=\"");
+            let _ = write!(self.out, "{}{name}=\"", if at == 0 { "{" } else { "," });
             self.escaped(value, true);
             self.put("\"");
         }
         self.put(if labels.is_empty() { " " } else { "} " });
         self.number(value);
         self.put("\n");
-    }
-
-    /// Writes a gauge without labels.
-    pub fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
-        self.family(name, Type::Gauge, help);
-        self.sample("", &[], value);
-    }
-
-    /// Writes a counter without labels.
-    pub fn counter(&mut self, name: &'static str, help: &str, value: u64) {
-        self.family(name, Type::Counter, help);
-        self.sample("", &[], value as f64);
-    }
-
-    /// Writes a counter with one label: a sample for each of its values.
-    pub fn counters<'v>(
-        &mut self,
-        name: &'static str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = (&'v str, u64)>,
-    ) {
-        self.family(name, Type::Counter, help);
-        for (value, count) in values {
-            self.sample("", &[(label, value)], count as f64);
-        }
     }
 
     /// Writes a histogram: how many values fell into each bucket, of which there is one more than bounds, and
@@ -189,8 +240,8 @@ mod tests {
         let mut out = String::new();
         let mut writer = MetricsWriter::new(&mut out);
         writer.family("a_total", Type::Counter, "What\\it \"is\"\nabout.");
-        writer.sample("", &[("x", "a\"b\\c\nd")], 1.5);
-        writer.sample("", &[], f64::INFINITY);
+        writer.samples(["x"], [(["a\"b\\c\nd"], 1.5)]);
+        writer.samples([], [([""; 0], f64::INFINITY)]);
         let expected = "# HELP a_total What\\\\it \"is\"\\nabout.\n# TYPE a_total counter\n\
                         a_total{x=\"a\\\"b\\\\c\\nd\"} 1.5\na_total +Inf\n";
         assert_eq!(out, expected);
@@ -216,14 +267,20 @@ mod tests {
     }
 
     #[test]
-    fn families_of_one_sample_or_one_label_are_written_at_once() {
+    fn families_without_labels_with_one_and_with_several_are_written() {
         let mut out = String::new();
         let mut writer = MetricsWriter::new(&mut out);
-        writer.gauge("g", "G.", 0.5);
-        writer.counter("c_total", "C.", 7);
-        writer.counters("d_total", "D.", "l", [("a", 1), ("b", 0)]);
+        families! { writer;
+            Gauge g = 0.5, "G.";
+            Counter c_total = 7_u64, "C.";
+            Counter d_total[l] = [("a", true), ("b", false)], "D.";
+            Gauge e_seconds[l, type] = [(["a", "b"], Duration::from_millis(1500))], "E.";
+            Gauge never = None::<i64>, "None.";
+        }
         let expected = "# HELP g G.\n# TYPE g gauge\ng 0.5\n# HELP c_total C.\n# TYPE c_total counter\nc_total 7\n\
-                        # HELP d_total D.\n# TYPE d_total counter\nd_total{l=\"a\"} 1\nd_total{l=\"b\"} 0\n";
+                        # HELP d_total D.\n# TYPE d_total counter\nd_total{l=\"a\"} 1\nd_total{l=\"b\"} 0\n\
+                        # HELP e_seconds E.\n# TYPE e_seconds gauge\ne_seconds{l=\"a\",type=\"b\"} 1.5\n\
+                        # HELP never None.\n# TYPE never gauge\n";
         assert_eq!(out, expected);
     }
 

@@ -5,50 +5,40 @@ use serde_json::{Map, Value, json};
 use super::Dialect;
 
 /// A parameter: its name, its type, and what it does.
-struct Parameter {
-    name: &'static str,
-    kind: &'static str,
-    description: &'static str,
-}
-
-const fn parameter(name: &'static str, kind: &'static str, description: &'static str) -> Parameter {
-    Parameter { name, kind, description }
-}
+type Parameter = (&'static str, &'static str, &'static str);
 
 /// The parameters that are part of the path.
-const IN_PATH: &[Parameter] = &[
-    parameter("name", "string", "Name of the object."),
-    parameter("namespace", "string", "Namespace of the object."),
-];
+const IN_PATH: &[Parameter] =
+    &[("name", "string", "Name of the object."), ("namespace", "string", "Namespace of the object.")];
 
 /// The parameters of queries.
 const IN_QUERY: &[Parameter] = &[
-    parameter("allowWatchBookmarks", "boolean", "Whether a watch gets bookmarks."),
-    parameter("continue", "string", "The token that came with the page before: the list goes on behind it."),
-    parameter("dryRun", "string", "With 'All' everything is checked and nothing is stored."),
-    parameter("fieldManager", "string", "Who makes the change; owns the fields that are set."),
-    parameter("fieldSelector", "string", "Only objects whose fields are like this."),
-    parameter(
+    ("allowWatchBookmarks", "boolean", "Whether a watch gets bookmarks."),
+    ("continue", "string", "The token that came with the page before: the list goes on behind it."),
+    ("dryRun", "string", "With 'All' everything is checked and nothing is stored."),
+    ("fieldManager", "string", "Who makes the change; owns the fields that are set."),
+    ("fieldSelector", "string", "Only objects whose fields are like this."),
+    (
         "fieldValidation",
         "string",
         "What unknown and duplicate fields are: 'Ignore', 'Warn' or 'Strict' (an error).",
     ),
-    parameter("force", "boolean", "Whether an apply takes fields away from their owners."),
-    parameter("gracePeriodSeconds", "integer", "Seconds until the object is to be gone."),
-    parameter("labelSelector", "string", "Only objects with labels like this."),
-    parameter("limit", "integer", "The most objects of an answer."),
-    parameter("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
-    parameter("pretty", "string", "With 'true' the answer is indented."),
-    parameter(
+    ("force", "boolean", "Whether an apply takes fields away from their owners."),
+    ("gracePeriodSeconds", "integer", "Seconds until the object is to be gone."),
+    ("labelSelector", "string", "Only objects with labels like this."),
+    ("limit", "integer", "The most objects of an answer."),
+    ("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
+    ("pretty", "string", "With 'true' the answer is indented."),
+    (
         "propagationPolicy",
         "string",
         "What becomes of objects that the object owns: 'Orphan', 'Background' or 'Foreground'.",
     ),
-    parameter("resourceVersion", "string", "The version to read, or to watch from."),
-    parameter("resourceVersionMatch", "string", "How the version counts: 'Exact' or 'NotOlderThan'."),
-    parameter("sendInitialEvents", "boolean", "Whether a watch begins with the objects that there are."),
-    parameter("timeoutSeconds", "integer", "Seconds after which a watch ends."),
-    parameter("watch", "boolean", "Whether changes are sent as they happen."),
+    ("resourceVersion", "string", "The version to read, or to watch from."),
+    ("resourceVersionMatch", "string", "How the version counts: 'Exact' or 'NotOlderThan'."),
+    ("sendInitialEvents", "boolean", "Whether a watch begins with the objects that there are."),
+    ("timeoutSeconds", "integer", "Seconds after which a watch ends."),
+    ("watch", "boolean", "Whether changes are sent as they happen."),
 ];
 
 /// The names for an operation that reads an object.
@@ -94,7 +84,7 @@ pub(super) fn definitions(dialect: Dialect) -> Map<String, Value> {
     let path = IN_PATH.iter().map(|parameter| (parameter, "path"));
     let query = IN_QUERY.iter().map(|parameter| (parameter, "query"));
     path.chain(query)
-        .map(|(parameter, place)| (parameter.name.to_owned(), value(dialect, parameter, place)))
+        .map(|(parameter, place)| (parameter.0.to_owned(), value(dialect, *parameter, place)))
         .collect()
 }
 
@@ -103,19 +93,19 @@ pub(super) fn definitions(dialect: Dialect) -> Map<String, Value> {
 pub(super) fn references(dialect: Dialect, names: &[&str]) -> Vec<Value> {
     let reference = |name: &&str| {
         let asked_for = matches!(*name, "dryRun" | "fieldValidation");
-        match IN_QUERY.iter().find(|parameter| asked_for && parameter.name == *name) {
-            Some(parameter) => value(dialect, parameter, "query"),
+        match IN_QUERY.iter().find(|parameter| asked_for && parameter.0 == *name) {
+            Some(parameter) => value(dialect, *parameter, "query"),
             None => dialect.parameter(name),
         }
     };
     names.iter().map(reference).collect()
 }
 
-fn value(dialect: Dialect, parameter: &Parameter, place: &str) -> Value {
-    let mut value = json!({ "name": parameter.name, "in": place, "description": parameter.description });
+fn value(dialect: Dialect, (name, kind, description): Parameter, place: &str) -> Value {
+    let mut value = json!({ "name": name, "in": place, "description": description });
     match dialect {
-        Dialect::V2 => value["type"] = json!(parameter.kind),
-        Dialect::V3 => value["schema"] = json!({ "type": parameter.kind }),
+        Dialect::V2 => value["type"] = json!(kind),
+        Dialect::V3 => value["schema"] = json!({ "type": kind }),
     }
     if place == "path" {
         value["required"] = json!(true);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Document, info, operations, parameters, schemas};
-use crate::api::discovery::{choose, groups};
+use crate::api::accept::choose;
+use crate::api::discovery::groups;
 use crate::api::kind::Kind;
 
 /// The form of the document.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Document, info, operations, parameters, schemas};
-use crate::api::discovery::{Digest, choose, groups};
+use crate::api::accept::choose;
+use crate::api::discovery::{Digest, groups};
 use crate::api::kind::Kind;
 
 /// Whether a client takes the documents, by its `Accept` header: they are JSON.

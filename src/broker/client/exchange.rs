@@ -9,7 +9,7 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     Disconnect, DisconnectReasonCode, Packet, PingResp, PubAck, PubAckReason, Publish,
 };
-use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -26,7 +26,7 @@ use crate::broker::registry::{Eviction, Origin, Outbound, Retained, Seat};
 use crate::broker::wire::Wire;
 use crate::broker::{Channel, Departure, FleetEvent};
 use crate::link::add;
-use crate::link::wire::{self, FrameBuffer};
+use crate::link::wire::{self, FrameBuffer, SendBuffer};
 
 /// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While
 /// more waits, nothing is read either: who does not take answers gets no questions answered.
@@ -49,9 +49,7 @@ pub(super) struct Exchange<'a> {
     reader: ReadHalf<Wire>,
     writer: WriteHalf<Wire>,
     frames: FrameBuffer,
-    out: BytesMut,
-    /// Whether TLS has passed on all that it has taken.
-    flushed: bool,
+    out: SendBuffer,
     subscriptions: Subscriptions,
     outgoing: Outgoing,
     evictions: watch::Receiver<Option<Eviction>>,
@@ -88,9 +86,9 @@ impl<'a> Exchange<'a> {
     ) -> Self {
         let now = Instant::now();
         let (reader, writer) = tokio::io::split(stream);
-        let mut out = BytesMut::new();
+        let mut out = SendBuffer::default();
         // It is small, and without a limit to exceed it can always be written.
-        let _ = wire::encode(&admitted.connack, &mut out, u32::MAX);
+        let _ = wire::encode(&admitted.connack, &mut out.bytes, u32::MAX);
         Self {
             hub,
             seat,
@@ -98,7 +96,6 @@ impl<'a> Exchange<'a> {
             writer,
             frames,
             out,
-            flushed: true,
             subscriptions: Subscriptions::default(),
             outgoing: Outgoing::new(admitted.inflight, now),
             evictions: seat.evictions(),
@@ -115,7 +112,7 @@ impl<'a> Exchange<'a> {
 
     /// The connection, for the last words, and what was not written yet.
     pub(super) fn into_parts(self) -> (Wire, BytesMut) {
-        (self.reader.unsplit(self.writer), self.out)
+        (self.reader.unsplit(self.writer), self.out.bytes)
     }
 
     /// Runs until the end.
@@ -149,7 +146,7 @@ impl<'a> Exchange<'a> {
         let until = self.next_deadline();
         let may_read = !self.is_deaf();
         let may_send = self.may_send();
-        let unsent = self.is_unsent();
+        let unsent = self.out.is_unsent();
         let (out, handover) = (&mut self.out, &mut self.handover);
         let owes = handover.is_some();
         tokio::select! {
@@ -158,7 +155,7 @@ impl<'a> Exchange<'a> {
             // Before the traffic, which may never pause.
             () = sleep_until(until) => Wake::Time,
             taken = hand_over(self.hub, handover), if owes => Wake::Taken(taken),
-            wrote = write(&mut self.writer, out, &mut self.flushed), if unsent => Wake::Wrote(wrote),
+            wrote = out.write_to(&mut self.writer), if unsent => Wake::Wrote(wrote),
             read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
             _ = self.cloud.changed(), if self.cloud_due.is_none() => Wake::Cloud,
             () = self.seat.queue.pushed(), if may_send => Wake::Queued,
@@ -167,16 +164,11 @@ impl<'a> Exchange<'a> {
 
     /// Whether nothing is read, of our own accord.
     fn is_deaf(&self) -> bool {
-        self.handover.is_some() || self.out.len() >= AHEAD
+        self.handover.is_some() || self.out.bytes.len() >= AHEAD
     }
 
     fn may_send(&self) -> bool {
-        self.out.len() < AHEAD && self.outgoing.is_open()
-    }
-
-    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
-    fn is_unsent(&self) -> bool {
-        !self.out.is_empty() || !self.flushed
+        self.out.bytes.len() < AHEAD && self.outgoing.is_open()
     }
 
     /// MQTT gives a client one and a half of its keep-alive.
@@ -189,7 +181,7 @@ impl<'a> Exchange<'a> {
         if !self.is_deaf() {
             next = next.min(self.heard + self.patience());
         }
-        if self.is_unsent() {
+        if self.out.is_unsent() {
             next = next.min(self.progress + self.keepalive);
         }
         if self.outgoing.is_waiting() {
@@ -207,7 +199,7 @@ impl<'a> Exchange<'a> {
         if self.until.is_some_and(|until| left(until).is_zero()) {
             return Err(Ended::told(Departure::Expired, DisconnectReasonCode::NotAuthorized));
         }
-        if self.is_unsent() && now >= self.progress + self.keepalive {
+        if self.out.is_unsent() && now >= self.progress + self.keepalive {
             let why = Departure::NotReading(self.keepalive);
             return Err(Ended { why, code: None, will: true });
         }
@@ -225,10 +217,9 @@ impl<'a> Exchange<'a> {
         let count = result.map_err(|error| Ended::lost(error.to_string()))?;
         let now = Instant::now();
         self.progress = now;
-        if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
+        if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
             self.heard = now;
         }
-        wire::give_back(&mut self.out);
         Ok(())
     }
 
@@ -352,24 +343,6 @@ fn left(until: Timestamp) -> Duration {
     let left = until.duration_since(Timestamp::now());
     // A timer of a month, at most: then the deadline is made again.
     Duration::try_from(left).unwrap_or_default().min(Duration::from_secs(30 * 24 * 3600))
-}
-
-/// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.
-async fn write(
-    writer: &mut WriteHalf<Wire>,
-    out: &mut BytesMut,
-    flushed: &mut bool,
-) -> std::io::Result<usize> {
-    if out.is_empty() {
-        writer.flush().await?;
-        *flushed = true;
-        return Ok(0);
-    }
-    *flushed = false;
-    match writer.write_buf(out).await? {
-        0 => Err(std::io::ErrorKind::WriteZero.into()),
-        count => Ok(count),
-    }
 }
 
 /// Hands a message over to the cloud; `false` when it is no longer there. Safe to cancel.

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::{Fleet, Inbox};
-use crate::broker::DownlinkError;
 use crate::cloud::node::Node;
 use crate::cloud::source::Source;
+use crate::link::PublishError;
 use crate::process::random;
 use crate::sync::cloud::{CloudEffect, CloudNotice};
 use crate::sync::timing::Now;
@@ -68,7 +68,7 @@ impl<S: Source> Fleet<S> {
         };
         match self.downlink.try_publish(name, bytes.clone()) {
             Ok(()) => true,
-            Err(DownlinkError::Full) => {
+            Err(PublishError::Full) => {
                 node.waiting = Some(bytes);
                 if !std::mem::replace(&mut node.awaiting_room, true) {
                     let (downlink, inbox, name) =
@@ -80,7 +80,7 @@ impl<S: Source> Fleet<S> {
                 }
                 false
             }
-            Err(DownlinkError::NotConnected) => {
+            Err(PublishError::NotConnected) => {
                 self.disconnected(name);
                 false
             }

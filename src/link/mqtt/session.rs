@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rumqttc::Outgoing;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{self, Packet};
@@ -16,7 +16,7 @@ mod timing;
 use super::Mqtt;
 use super::connect::Established;
 use super::reason::{self, Taken};
-use super::wire::{self, FrameBuffer};
+use super::wire::{self, FrameBuffer, SendBuffer};
 use crate::link::counters::add;
 use crate::link::handle::{Command, packet_size};
 use crate::link::stream::Stream;
@@ -46,8 +46,7 @@ pub(super) struct Session<'a> {
     waiting: VecDeque<Packet>,
     /// An event nobody has taken yet; nothing is read while there is one.
     pending: Option<LinkEvent>,
-    out: BytesMut,
-    flushed: bool,
+    out: SendBuffer,
     /// When the last byte came, or reading was resumed.
     heard: Instant,
     /// When the last packet was written into `out`.
@@ -93,8 +92,7 @@ impl<'a> Session<'a> {
             urgent: greetings.into(),
             waiting: made.early.into(),
             pending: Some(first),
-            out: BytesMut::new(),
-            flushed: true,
+            out: SendBuffer::default(),
             heard: now,
             said: now,
             progress: now,
@@ -143,25 +141,20 @@ impl<'a> Session<'a> {
 
     async fn wait(&mut self) -> Wake {
         let until = self.next_deadline();
-        let may_read = self.pending.is_none() && self.waiting.is_empty() && self.out.len() < AHEAD;
+        let may_read = self.pending.is_none() && self.waiting.is_empty() && self.out.bytes.len() < AHEAD;
         let may_send = self.may_send();
-        let unsent = self.is_unsent();
+        let unsent = self.out.is_unsent();
         tokio::select! {
             biased;
             command = self.task.commands.recv() => Wake::Command(command),
             // Before the traffic, which may never pause.
             () = sleep_until(until) => Wake::Time,
             taken = hand_over(&self.task.events, &mut self.pending), if self.pending.is_some() => Wake::Taken(taken),
-            wrote = write(&mut self.writer, &mut self.out, &mut self.flushed), if unsent => Wake::Wrote(wrote),
+            wrote = self.out.write_to(&mut self.writer), if unsent => Wake::Wrote(wrote),
             read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
             () = self.task.shared.queue.pushed(), if may_send => Wake::Queued,
             () = self.task.events.closed() => Wake::Abandoned,
         }
-    }
-
-    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
-    fn is_unsent(&self) -> bool {
-        !self.out.is_empty() || !self.flushed
     }
 
     /// Handles what has been received, until an event finds no taker.
@@ -262,7 +255,9 @@ impl<'a> Session<'a> {
     }
 
     fn may_send(&self) -> bool {
-        self.out.len() < AHEAD && self.state.inflight() < self.inflight && self.state.collision.is_none()
+        self.out.bytes.len() < AHEAD
+            && self.state.inflight() < self.inflight
+            && self.state.collision.is_none()
     }
 
     /// Encodes what is queued, as far as window and buffer allow.
@@ -318,11 +313,11 @@ impl<'a> Session<'a> {
 
     fn encode(&mut self, packet: &Packet) -> Result<(), Cause> {
         let now = Instant::now();
-        if !self.is_unsent() {
+        if !self.out.is_unsent() {
             self.progress = now;
         }
         self.said = now;
-        wire::encode(packet, &mut self.out, self.max_packet).map_err(|e| reason::of_wire(&e))
+        wire::encode(packet, &mut self.out.bytes, self.max_packet).map_err(|e| reason::of_wire(&e))
     }
 
     /// Whether everything asked for before the end was sent and acknowledged.
@@ -353,9 +348,9 @@ impl<'a> Session<'a> {
     async fn close(&mut self, end: &End) {
         if let End::Stop(_) = end {
             let reason = v5::DisconnectReasonCode::NormalDisconnection;
-            wire::encode_disconnect(reason, &mut self.out);
+            wire::encode_disconnect(reason, &mut self.out.bytes);
             let last_words = async {
-                self.writer.write_all_buf(&mut self.out).await?;
+                self.writer.write_all_buf(&mut self.out.bytes).await?;
                 self.writer.shutdown().await
             };
             // The peer may be gone; then there is nobody to say it to.
@@ -367,10 +362,9 @@ impl<'a> Session<'a> {
         let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
         let now = Instant::now();
         self.progress = now;
-        if self.out.len() < AHEAD && self.out.len() + count >= AHEAD {
+        if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
             self.heard = now;
         }
-        wire::give_back(&mut self.out);
         Ok(())
     }
 
@@ -382,24 +376,4 @@ impl<'a> Session<'a> {
         self.heard = Instant::now();
         Ok(())
     }
-}
-
-/// Writes what it can of `out`, and flushes once all of it is written. Safe to cancel.
-async fn write<W: tokio::io::AsyncWrite + Unpin>(
-    writer: &mut W,
-    out: &mut BytesMut,
-    flushed: &mut bool,
-) -> std::io::Result<usize> {
-    let mut count = 0;
-    if !out.is_empty() {
-        *flushed = false;
-        count = writer.write_buf(out).await?;
-        if count == 0 {
-            return Err(std::io::ErrorKind::WriteZero.into());
-        }
-        return Ok(count);
-    }
-    writer.flush().await?;
-    *flushed = true;
-    Ok(count)
 }

@@ -7,10 +7,10 @@
 
 use std::io;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::Error;
 use rumqttc::v5::mqttbytes::v5::{Disconnect, DisconnectReasonCode, Packet};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// How much is read at once, at least.
 const CHUNK: usize = 4 * 1024;
@@ -162,10 +162,37 @@ pub(crate) fn encode_disconnect(code: DisconnectReasonCode, out: &mut BytesMut) 
     out.extend_from_slice(&[DISCONNECT << 4, 2, code as u8, 0]);
 }
 
-/// Gives a large buffer back once everything in it is written.
-pub(crate) fn give_back(out: &mut BytesMut) {
-    if !out.has_remaining() && out.capacity() > KEEP {
-        *out = BytesMut::new();
+/// Packets on their way to a socket.
+#[derive(Default)]
+pub(crate) struct SendBuffer {
+    pub(crate) bytes: BytesMut,
+    /// Whether TLS holds back what it has taken.
+    held: bool,
+}
+
+impl SendBuffer {
+    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
+    pub(crate) fn is_unsent(&self) -> bool {
+        !self.bytes.is_empty() || self.held
+    }
+
+    /// Writes what it can, and flushes once all is written. Safe to cancel. A large buffer is given back when it is
+    /// empty.
+    pub(crate) async fn write_to<W: AsyncWrite + Unpin>(&mut self, writer: &mut W) -> io::Result<usize> {
+        if self.bytes.is_empty() {
+            writer.flush().await?;
+            self.held = false;
+            return Ok(0);
+        }
+        self.held = true;
+        let count = writer.write_buf(&mut self.bytes).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        if self.bytes.is_empty() && self.bytes.capacity() > KEEP {
+            self.bytes = BytesMut::new();
+        }
+        Ok(count)
     }
 }
 
@@ -264,11 +291,19 @@ mod tests {
         assert_eq!(buffer(v3, 100).next(), Err(WireError::Version(3)));
     }
 
+    #[tokio::test]
+    async fn a_buffer_is_unsent_until_it_is_flushed_and_a_large_one_is_given_back() {
+        let mut out = SendBuffer { bytes: BytesMut::with_capacity(1 << 20), held: false };
+        out.bytes.extend_from_slice(b"x");
+        assert_eq!(out.write_to(&mut tokio::io::sink()).await.unwrap(), 1);
+        assert!(out.is_unsent(), "it may be held back");
+        assert_eq!(out.bytes.capacity(), 0);
+        assert_eq!(out.write_to(&mut tokio::io::sink()).await.unwrap(), 0);
+        assert!(!out.is_unsent());
+    }
+
     #[test]
-    fn a_large_buffer_is_given_back() {
-        let mut out = BytesMut::with_capacity(1 << 20);
-        give_back(&mut out);
-        assert_eq!(out.capacity(), 0);
+    fn reason_codes_are_told_in_words() {
         assert_eq!(words(DisconnectReasonCode::SessionTakenOver), "session taken over");
     }
 

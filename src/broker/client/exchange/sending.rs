@@ -20,10 +20,10 @@ use crate::link::wire::{self, WireError};
 impl Exchange<'_> {
     /// Appends a packet to what is written next.
     pub(super) fn encode(&mut self, packet: &Packet) -> Result<(), Ended> {
-        if !self.is_unsent() {
+        if !self.out.is_unsent() {
             self.progress = Instant::now();
         }
-        match wire::encode(packet, &mut self.out, self.seat.max_packet) {
+        match wire::encode(packet, &mut self.out.bytes, self.seat.max_packet) {
             Ok(()) => Ok(()),
             // Answers are a few bytes long: whoever refuses them cannot be served.
             Err(error) => {
@@ -71,11 +71,11 @@ impl Exchange<'_> {
         if grant.at_least_once {
             publish.pkid = self.outgoing.assign(now);
         }
-        if !self.is_unsent() {
+        if !self.out.is_unsent() {
             self.progress = now;
         }
         let id = publish.pkid;
-        match wire::encode(&Packet::Publish(publish), &mut self.out, self.seat.max_packet) {
+        match wire::encode(&Packet::Publish(publish), &mut self.out.bytes, self.seat.max_packet) {
             Ok(()) => {
                 add(&self.hub.counters.messages_out, 1);
                 Ok(())

@@ -12,7 +12,7 @@ use crate::link::task::{End, Ending};
 impl Session<'_> {
     /// Whether we have stopped reading of our own accord; then silence proves nothing.
     fn is_deaf(&self) -> bool {
-        self.pending.is_some() || self.out.len() >= super::AHEAD
+        self.pending.is_some() || self.out.bytes.len() >= super::AHEAD
     }
 
     /// When we owe the broker a packet, or want to hear from it.
@@ -35,7 +35,7 @@ impl Session<'_> {
         if self.pending.is_some() {
             next = next.min(self.stalled + keepalive);
         }
-        if self.is_unsent() {
+        if self.out.is_unsent() {
             next = next.min(self.progress + keepalive);
         }
         self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
@@ -51,7 +51,7 @@ impl Session<'_> {
             return Err(Cause::ConsumerStalled { stalled: keepalive }.into());
         }
         let silent = !self.is_deaf() && now >= self.heard + keepalive;
-        let unread = self.is_unsent() && now >= self.progress + keepalive;
+        let unread = self.out.is_unsent() && now >= self.progress + keepalive;
         if silent || unread {
             return Err(Cause::KeepAlive { silent: keepalive }.into());
         }

@@ -1,21 +1,24 @@
-//! What a client takes, for documents that come in several forms. Pure.
+//! What a client takes: media types, and encodings. Pure.
 
-/// Reads an `Accept` header and returns what `offer` has for the range of the highest quality that it has
-/// anything for; of equal ones the first. `offer` gets the media type in lower case, and its parameters.
-pub(in crate::api) fn choose<T>(
+/// The most ranges of a header that are looked at.
+const MAX_RANGES: usize = 32;
+
+/// Reads an `Accept` or `Accept-Encoding` header and returns what `offer` has for the range of the highest quality that
+/// it has anything for; of equal ones the first. `offer` gets the range in lower case, and its parameters.
+pub(super) fn choose<T>(
     accept: &str,
     mut offer: impl FnMut(&str, &[(&str, &str)]) -> Option<T>,
 ) -> Option<T> {
     let mut best: Option<(f32, T)> = None;
-    for range in accept.split(',') {
+    for range in accept.split(',').take(MAX_RANGES) {
         let mut parts = range.split(';').map(str::trim);
-        let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
         let quality = parameters.iter().find(|(name, _)| *name == "q");
-        let quality = quality.and_then(|(_, value)| value.parse::<f32>().ok()).unwrap_or(1.0);
+        let quality = quality.and_then(|(_, value)| value.parse::<f32>().ok()).unwrap_or(1.0).clamp(0.0, 1.0);
         // Written so that what is no number counts as unwanted.
         let better = quality > best.as_ref().map_or(0.0, |(most, _)| *most);
-        if better && let Some(offered) = offer(&media_type, &parameters) {
+        if better && let Some(offered) = offer(&name, &parameters) {
             best = Some((quality, offered));
         }
     }
