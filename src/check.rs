@@ -301,8 +301,3 @@ fn lasting(seconds: i64) -> String {
         _ => format!("{days} d {hours} h"),
     }
 }
-
-/// The directory of a file.
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}

@@ -39,6 +39,7 @@ pub use resolve::Kinds;
 
 use crate::api::ClientError;
 use crate::process::chain;
+use crate::store::durable::FileError;
 
 /// The arguments make no sense (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
@@ -78,6 +79,9 @@ pub enum CliError {
     /// Standard output or error cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// What is to be shown cannot be.
     #[error("cannot show the result: {0}")]
     Show(String),

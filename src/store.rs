@@ -4,6 +4,7 @@
 //! neither links nor HTTP nor the agent.
 //!
 //! # Layout
+//! - [`durable`] writes small private files, for everybody above too.
 //! - [`engine`] opens connections and sets everything that durability depends on.
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
@@ -17,6 +18,7 @@
 pub mod checksum;
 #[cfg(feature = "cloud")]
 pub mod cloud;
+pub mod durable;
 pub mod edge;
 pub mod engine;
 mod error;

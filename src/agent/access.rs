@@ -4,10 +4,10 @@
 //! Everybody in the group of the files may read what gives the role `Local`; what gives Secrets is the agent's
 //! user's alone.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -15,6 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::api::{Access, Role};
+use crate::store::durable;
 
 /// The random bytes of a token.
 const TOKEN_BYTES: usize = 32;
@@ -44,7 +45,7 @@ impl Tokens {
     /// # Errors
     /// Names the file that cannot be read or written.
     pub(super) fn prepare(kubeconfig: &Path) -> anyhow::Result<Self> {
-        let directory = directory_of(kubeconfig);
+        let directory = durable::directory_of(kubeconfig);
         if !directory.is_dir() {
             let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
             made.with_context(|| format!("making {}", directory.display()))?;
@@ -56,7 +57,7 @@ impl Tokens {
                 Some(token) => token,
                 None => {
                     let token = new_token().context("reading random bytes")?;
-                    put(&path, &format!("{token}\n"), mode)?;
+                    durable::write(&path, format!("{token}\n").as_bytes(), mode)?;
                     token
                 }
             };
@@ -82,15 +83,11 @@ impl Tokens {
             if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
                 continue;
             }
-            put(&path, &text, mode)?;
+            durable::write(&path, text.as_bytes(), mode)?;
             tracing::info!(file = %path.display(), %address, "wrote a kubeconfig");
         }
         Ok(())
     }
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The user that this process runs as, as the system tells other processes.
@@ -149,29 +146,10 @@ current-context: edgesync
     )
 }
 
-/// Puts a file in place as a whole, with exactly this mode; it is on the disk when this returns.
-fn put(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
-    let mut staged = path.as_os_str().to_owned();
-    staged.push(".new");
-    let staged = PathBuf::from(staged);
-    let write = || {
-        match fs::remove_file(&staged) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
-        file.write_all(text.as_bytes())?;
-        // The process's umask does not count.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()?;
-        fs::rename(&staged, path)?;
-        File::open(directory_of(path))?.sync_all()
-    };
-    write().with_context(|| format!("writing {}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::api::Peer;
 

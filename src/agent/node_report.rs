@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::edge::Config;
 use crate::object::{Condition, NodeReport, name};
+use crate::store::durable::directory_of;
 
 mod address;
 mod conditions;
@@ -182,10 +183,7 @@ struct Space {
 impl Space {
     /// The file system of a file, or of the directory that it is to be in.
     fn of(file: &Path) -> Option<Self> {
-        let directory = || file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let stat = rustix::fs::statvfs(file)
-            .or_else(|_| rustix::fs::statvfs(directory().unwrap_or_else(|| Path::new("."))))
-            .ok()?;
+        let stat = rustix::fs::statvfs(file).or_else(|_| rustix::fs::statvfs(directory_of(file))).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Some(Self { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
     }

@@ -1,5 +1,6 @@
 //! One client from its first byte to its last: CONNECT, the exchange, and what is said when it goes.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +96,8 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
         () = hub.closed() => return,
     };
     match welcomed {
-        Ok(Ok(guest)) => attend(hub, guest, peer).await,
+        Ok(Ok(Some(guest))) => attend(hub, guest, peer).await,
+        Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without a word"),
         Ok(Err(problem)) => {
             add(&hub.counters.refused, 1);
             tracing::info!(%peer, problem, "connection refused");
@@ -107,26 +109,30 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// Takes a connection up to its CONNECT.
-async fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) -> Result<Guest, String> {
+/// Takes a connection up to its CONNECT. None if its peer goes without a word, as those do who see whether the port
+/// answers: load balancers, monitoring, `edgesync check`.
+async fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) -> Result<Option<Guest>, String> {
     let cuts = hub.registry.cuts();
+    if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
+        return Ok(None);
+    }
     let (mut stream, bearer) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
         format!("no TLS: {error}")
     })?;
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = greet(hub, &mut stream, &mut frames, &bearer, peer).await?;
-    Ok(Guest { stream, frames, admitted, bearer, cuts })
+    Ok(admitted.map(|admitted| Guest { stream, frames, admitted, bearer, cuts }))
 }
 
-/// Reads the CONNECT and decides on it; a refusal is answered here.
+/// Reads the CONNECT, if anything comes, and decides on it; a refusal is answered here.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     hub: &Hub,
     stream: &mut S,
     frames: &mut FrameBuffer,
     bearer: &Bearer,
     peer: SocketAddr,
-) -> Result<Admitted, String> {
+) -> Result<Option<Admitted>, String> {
     let packet = loop {
         if !frames.may_be_connect() {
             add(&hub.counters.malformed, 1);
@@ -142,7 +148,10 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
         match frames.fill(stream).await {
-            Ok(0) => return Err("closed before its connect packet".to_owned()),
+            Ok(0) if frames.is_empty() => return Ok(None),
+            Ok(0) => return Err("closed within its connect packet".to_owned()),
+            // It has gone without the tickets of TLS that were sent to it.
+            Err(error) if frames.is_empty() && error.kind() == ErrorKind::ConnectionReset => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
@@ -151,7 +160,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         return Err("its first packet is no connect packet".to_owned());
     };
     match handshake::admit(&hub.options, connect, will, login, bearer) {
-        Ok(admitted) => Ok(admitted),
+        Ok(admitted) => Ok(Some(admitted)),
         Err(refusal) => {
             if refusal.impostor {
                 add(&hub.counters.identity, 1);

@@ -17,11 +17,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Report, chain, directory_of, size};
+use super::{Report, chain, size};
 use crate::VERSION;
 use crate::api::{Client, ClientError};
 use crate::config;
 use crate::config::edge::Config;
+use crate::store::durable::directory_of;
 use crate::store::edge::inspect;
 use redact::Redactor;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Check, Examined, Finding, Look, ONE, directory_of, size};
+use super::{Check, Examined, Finding, Look, ONE, size};
+use crate::store::durable::directory_of;
 use crate::store::edge::inspect;
 
 pub(super) const CHECK: Check = Check {

@@ -1,6 +1,7 @@
 //! The database lies on a file system that keeps it.
 
-use super::{Check, Examined, Finding, Look, ONE, directory_of, disk_space};
+use super::{Check, Examined, Finding, Look, ONE, disk_space};
+use crate::store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
     id: "disk-type",

@@ -5,9 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Check, Examined, Finding, Look, ONE, directory_of, systemd_unit};
+use super::{Check, Examined, Finding, Look, ONE, systemd_unit};
 use crate::config::edge::Config;
 use crate::join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
+use crate::store::durable::directory_of;
 use crate::store::engine::wal_path;
 
 pub(super) const CHECK: Check = Check {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -68,7 +68,11 @@ async fn handshake(
                 problem: format!("closed right after it: {error}"),
             }),
         },
-        Ok(Ok(_)) | Err(_) => Ok(()),
+        Ok(Ok(_)) | Err(_) => {
+            // Without a good-bye the log there would tell of a broken connection.
+            let _ = timeout(REFUSAL, stream.shutdown()).await;
+            Ok(())
+        }
     }
 }
 

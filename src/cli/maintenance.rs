@@ -1,9 +1,9 @@
 //! `edgesync backup`, `verify`, `repair` and `support-bundle`.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -20,6 +20,7 @@ use crate::config;
 use crate::config::edge::Config;
 use crate::process::chain;
 use crate::store::StoreError;
+use crate::store::durable;
 use crate::store::edge::inspect::{self, Inspection};
 use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
 
@@ -111,14 +112,9 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client)
     })?;
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
     let packed = bundle.pack().context("packing the archive")?;
-    let opened = File::options().write(true).create_new(true).mode(0o600).open(&file);
-    let written = opened.and_then(|mut out| {
-        out.write_all(&packed)?;
-        out.sync_all()
-    });
-    if let Err(error) = written {
-        let advice = if error.kind() == io::ErrorKind::AlreadyExists { ": name a new file" } else { "" };
-        return refused(&format!("{} cannot be written: {error}{advice}", file.display()));
+    if let Err(error) = durable::write_new(&file, &packed, 0o600) {
+        let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
+        return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
     }
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
@@ -293,11 +289,8 @@ impl Owner {
 
     /// Gives it all files of the database that have come into being.
     fn give(self, path: &Path) -> anyhow::Result<()> {
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            bail!("{} names no file", path.display());
-        };
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        for entry in fs::read_dir(directory)?.flatten() {
+        let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
+        for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
             let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
             let file = entry.path();
             if theirs && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid)) {

@@ -1,7 +1,6 @@
 //! `edgesync-cloud token`, `broker-config` and `kubeconfig`.
 
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,6 +14,7 @@ use super::server::client;
 use super::{CliError, Terminal};
 use crate::api::encode;
 use crate::config::units::show_duration;
+use crate::store::durable;
 
 const TOKENS_PATH: &str = "/edgesync/v1/tokens";
 const BROKER_CONFIG_PATH: &str = "/edgesync/v1/broker-config";
@@ -88,13 +88,9 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
         ))
     })?;
     for (name, content) in files {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(directory.join(name))?;
-        file.write_all(content.as_bytes())?;
-        writeln!(terminal.out, "{}", directory.join(name).display())?;
+        let path = directory.join(name);
+        durable::write_new(&path, content.as_bytes(), 0o600)?;
+        writeln!(terminal.out, "{}", path.display())?;
     }
     writeln!(
         terminal.err,

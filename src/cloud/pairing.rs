@@ -8,8 +8,8 @@
 mod admission;
 pub(super) mod authority;
 pub(super) mod broker_config;
-mod der;
 mod files;
+mod request;
 pub(super) mod service;
 mod shown;
 #[cfg(test)]
@@ -28,6 +28,7 @@ use crate::object::name::check_subdomain;
 use crate::object::status::{Result, Status};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
+use crate::store::durable;
 use crate::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
@@ -135,7 +136,7 @@ impl Pairing {
         let mut number = 0;
         let revoked = shown::make_list(&authority, &store, &mut number).await?;
         let list = (directory.join(LIST_FILE), shown::list_pem(&revoked.der));
-        tokio::task::spawn_blocking(move || files::write(&list.0, list.1.as_bytes())).await??;
+        tokio::task::spawn_blocking(move || durable::write(&list.0, list.1.as_bytes(), 0o600)).await??;
         let state = State { lifetime, grace, identity, revoked };
         let server = |required, grace| {
             let rule = state.rule(&authority, required, grace);
@@ -255,7 +256,7 @@ impl Pairing {
             self.shared.put_in_force(&state)?;
         }
         let path = self.shared.directory.join(LIST_FILE);
-        tokio::task::spawn_blocking(move || files::write(&path, pem.as_bytes()))
+        tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
             .await?
             .context("the revocation is in force here, but brokers cannot learn of it")
     }

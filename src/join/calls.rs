@@ -24,7 +24,7 @@ const MESSAGE: usize = 500;
 /// How many addresses of a name are tried.
 const ADDRESSES: usize = 8;
 /// The call beyond those of KubeEdge.
-const MEMBERSHIP: &str = "/edgesync/v1/join";
+pub const MEMBERSHIP: &str = "/edgesync/v1/join";
 /// Ends what looks like another service.
 const OTHER_SERVICE: &str = "is that the address of the join service, whose port is 10002 unless changed?";
 

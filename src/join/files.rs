@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 pub use real::RealDisk;
 
+use crate::store::durable::{FileError, directory_of};
 use crate::tls::{Certificate, Identity, TlsError};
 
 /// The CA beside the identity.
@@ -86,15 +87,8 @@ pub trait Disk {
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// The system refuses.
-    #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// "read", "write", …
-        what: &'static str,
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// A file is not what it is to be.
     #[error(transparent)]
     Content(#[from] TlsError),
@@ -110,7 +104,7 @@ pub enum FilesError {
 
 /// Names what was tried on a path.
 fn tried<'p>(what: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> FilesError + use<'p> {
-    move |source| FilesError::Io { what, path: path.to_owned(), source }
+    move |cause| FileError::tried(what, path)(cause).into()
 }
 
 /// An identity as it is on disk.
@@ -168,7 +162,7 @@ fn is_set_name(name: &str) -> bool {
 /// See [`FilesError`].
 pub fn probe(disk: &mut impl Disk, root: &Path, config: &Path) -> Result<(), FilesError> {
     make_root(disk, root)?;
-    let beside = parent(config);
+    let beside = directory_of(config);
     disk.make_directory(beside, 0o755).map_err(tried("make", beside))?;
     for path in [root.join(UNFINISHED), unfinished(config)] {
         disk.remove(&path).map_err(tried("remove", &path))?;
@@ -216,7 +210,7 @@ pub fn install(
         let _ = disk.remove(&directory);
         return Err(error);
     }
-    let beside = parent(config);
+    let beside = directory_of(config);
     disk.sync_directory(beside).map_err(tried("flush", beside))?;
     Ok(directory)
 }
@@ -238,7 +232,7 @@ pub fn remove_others(disk: &mut impl Disk, root: &Path, directory: &Path) -> Res
 
 fn make_root(disk: &mut impl Disk, root: &Path) -> Result<(), FilesError> {
     disk.make_directory(root, 0o700).map_err(tried("make", root))?;
-    disk.give_to_owner_of(root, parent(root)).map_err(tried("give away", root))
+    disk.give_to_owner_of(root, directory_of(root)).map_err(tried("give away", root))
 }
 
 fn write_set(
@@ -272,7 +266,7 @@ fn write_like(
 
 /// Writes the configuration under another name, with mode and owner of the one that exists.
 fn write_config(disk: &mut impl Disk, new: &Path, config: &Path, text: &str) -> Result<(), FilesError> {
-    let beside = parent(config);
+    let beside = directory_of(config);
     disk.make_directory(beside, 0o755).map_err(tried("make", beside))?;
     disk.remove(new).map_err(tried("remove", new))?;
     match disk.mode(config).map_err(tried("read", config))? {
@@ -342,13 +336,4 @@ fn unfinished(path: &Path) -> PathBuf {
     name.push(path.file_name().unwrap_or_default());
     name.push(UNFINISHED);
     path.with_file_name(name)
-}
-
-/// The directory that a file is in.
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) => Path::new("."),
-        None => path,
-    }
 }

@@ -89,14 +89,10 @@ impl Target<'_> {
     /// A failure of the stream as a cause. With TLS 1.3 a peer refuses a certificate after the handshake: then the
     /// alert is the answer to what was sent first.
     pub(super) fn failed(&self, error: &io::Error) -> Cause {
-        if self.tls.is_some() {
-            if let Some(error) = HandshakeError::of_io(self.host, error) {
-                return self.of_handshake(error);
-            }
-            // What TCP gives as an end is an error above TLS if nobody said good-bye.
-            if error.kind() == io::ErrorKind::UnexpectedEof {
-                return Cause::Closed;
-            }
+        if self.tls.is_some()
+            && let Some(error) = HandshakeError::of_io(self.host, error)
+        {
+            return self.of_handshake(error);
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Cause::Refused { peer: self.peer() },

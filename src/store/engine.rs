@@ -7,6 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::StoreError;
+use super::durable::{self, with_suffix};
 use super::migrate::{Migration, made_with, migrate};
 
 /// The size of a database page, bytes: what flash and file systems write at once.
@@ -83,9 +84,8 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
 
 /// Makes the file so that only its owner reads it: Secrets are in it. SQLite gives the log the same mode.
 fn make_private(path: &Path) {
-    use std::os::unix::fs::OpenOptionsExt as _;
     // Where it cannot be made SQLite says why; where it exists its mode is somebody's decision.
-    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let _ = durable::create(path);
 }
 
 /// Opens a connection that only reads.
@@ -214,14 +214,6 @@ pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreE
 #[must_use]
 pub fn wal_path(path: &Path) -> PathBuf {
     with_suffix(path, "-wal")
-}
-
-/// The path with text added at its end.
-#[must_use]
-pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut text = path.as_os_str().to_owned();
-    text.push(suffix);
-    text.into()
 }
 
 /// A count as SQLite stores it: signed. Revisions and sizes never come near the limit.

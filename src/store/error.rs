@@ -1,10 +1,13 @@
 //! What can go wrong with a database, classified by what the caller can do about it.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
+
+use super::durable::FileError;
 
 /// The error beneath, shared: one failed commit answers every job of its group.
 pub type Cause = Arc<dyn Error + Send + Sync>;
@@ -137,14 +140,22 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-impl From<std::io::Error> for StoreError {
-    fn from(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::Full(Arc::new(error))
-            }
-            _ => Self::Unavailable(Arc::new(error)),
-        }
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        of_kind(error.kind())(Arc::new(error))
+    }
+}
+
+impl From<FileError> for StoreError {
+    fn from(error: FileError) -> Self {
+        of_kind(error.cause.kind())(Arc::new(error))
+    }
+}
+
+fn of_kind(kind: io::ErrorKind) -> fn(Cause) -> StoreError {
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Unavailable,
     }
 }
 
@@ -171,7 +182,9 @@ mod tests {
 
     #[test]
     fn a_full_disk_below_the_database_is_full_too() {
-        let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        assert!(matches!(StoreError::from(error), StoreError::Full(_)));
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        assert!(matches!(StoreError::from(full()), StoreError::Full(_)));
+        let beside = FileError::tried("write", "keys".as_ref())(full());
+        assert!(matches!(StoreError::from(beside), StoreError::Full(_)));
     }
 }

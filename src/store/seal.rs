@@ -10,12 +10,9 @@
 //! ([`KeySource`]). Rotation makes a new data key, seals every row anew, and then forgets the old one.
 //! `docs/decisions/0011-sealed-bodies.md` has the reasons.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::engine::with_suffix;
+use super::durable::FileError;
 use crate::object::Resource;
 
 mod file;
@@ -96,60 +93,15 @@ pub fn keys_in(text: &str) -> Option<Vec<(u32, bool)>> {
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The system refuses.
-    #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// "read", "write".
-        what: &'static str,
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// The system has no randomness.
     #[error("the system gives no random numbers")]
     NoRandomness,
 }
 
-impl SealError {
-    pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
-        let path = path.to_owned();
-        move |source| Self::Io { what, path, source }
-    }
-}
-
-/// The files' modes and directories are as [`crate::store`] makes databases: for their owner only.
-pub(super) fn write_private(path: &Path, content: &[u8]) -> Result<(), SealError> {
-    let beside = with_suffix(path, ".new");
-    replace(path, &beside, content).map_err(|source| {
-        // What cannot be removed is replaced by the next attempt.
-        let _ = fs::remove_file(&beside);
-        SealError::Io { what: "write", path: path.to_owned(), source }
-    })
-}
-
-fn replace(path: &Path, beside: &Path, content: &[u8]) -> std::io::Result<()> {
-    // One that a crash has left may have another mode.
-    match fs::remove_file(beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(beside)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(beside, path)?;
-    sync_directory(path)
-}
-
-/// Makes names in the directory of a file durable.
-fn sync_directory(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
     use crate::object::Scope;
 
@@ -179,23 +131,5 @@ mod tests {
         {
             assert!(!widgets.covers(&resource(group, "X", plural)), "{plural}.{group}");
         }
-    }
-
-    #[test]
-    fn a_file_is_replaced_as_a_whole_for_its_owner_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("key");
-        let left_over = with_suffix(&path, ".new");
-        fs::write(&left_over, "left by a crash").unwrap();
-        fs::set_permissions(&left_over, fs::Permissions::from_mode(0o644)).unwrap();
-        for content in ["one", "two"] {
-            write_private(&path, content.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), content);
-        }
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        let nowhere = dir.path().join("no").join("key");
-        let error = write_private(&nowhere, b"x").unwrap_err().to_string();
-        assert!(error.contains("cannot write") && error.contains("no/key"), "{error}");
     }
 }

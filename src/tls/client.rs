@@ -3,16 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::CertificateError;
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption, WebPkiServerVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
-use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider};
+use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
 mod error;
 
@@ -169,9 +168,7 @@ impl Appearance {
             let roots = Arc::new(trust.roots()?);
             WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build().map_err(library)
         });
-        let algorithms = provider.signature_verification_algorithms;
-        let verifier =
-            Arc::new(Verifier { chain: chain.transpose()?, algorithms, clock, rejected: Mutex::default() });
+        let verifier = Arc::new(Verifier { chain: chain.transpose()?, clock, rejected: Mutex::default() });
         let config = ClientConfig::builder_with_details(provider, Arc::new(clock))
             .with_protocol_versions(super::VERSIONS)
             .map_err(library)?
@@ -197,7 +194,6 @@ impl Appearance {
 struct Verifier {
     /// None takes any certificate.
     chain: Option<Arc<WebPkiServerVerifier>>,
-    algorithms: WebPkiSupportedAlgorithms,
     clock: Clock,
     /// The last one that was not taken, for the words of the error: rustls does not hand it out.
     rejected: Mutex<Option<(ServerName<'static>, Certificate)>>,
@@ -233,25 +229,5 @@ impl ServerCertVerifier for Verifier {
         )
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verify_signatures!();
 }

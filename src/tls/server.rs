@@ -5,20 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::Ticketer;
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig, WebPkiClientVerifier,
 };
 use rustls::sign::SingleCertAndKey;
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, HandshakeKind, SignatureScheme};
+use rustls::{CertificateError, DistinguishedName, HandshakeKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider};
+use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
 /// The longest part of a subject that is told of a refused client, in characters.
 const SHOWN: usize = 64;
@@ -287,25 +285,5 @@ impl ClientCertVerifier for Verifier {
         })
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
+    verify_signatures!();
 }

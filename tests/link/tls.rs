@@ -16,7 +16,7 @@ use support::fleet::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
@@ -305,6 +305,59 @@ async fn garbage_and_silence_end_and_delay_nobody() {
     let asked = options(silence.local_addr().unwrap(), "n-1", tls);
     let cause = first_cause(LinkOptions { connect_timeout: Duration::from_millis(300), ..asked }).await;
     assert!(matches!(cause, Cause::ConnectTimeout { .. }), "{cause}");
+}
+
+/// A log whose lines are received by the test.
+struct Lines(UnboundedSender<String>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.send(String::from_utf8_lossy(line).into_owned());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The next line about a connection.
+async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
+    loop {
+        let line = timeout(PATIENCE, lines.recv()).await.expect("nothing is logged").unwrap();
+        if line.contains("peer=") {
+            return line;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_only_sees_whether_the_port_answers_is_not_refused() {
+    let (sender, mut lines) = unbounded_channel();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::DEBUG);
+    // All tasks of this test are on one thread.
+    let _logging = tracing::subscriber::set_default(log.with_writer(move || Lines(sender.clone())).finish());
+    let authority = Authority::new();
+    let (broker, _fleet) = endpoint(authority.server()).await;
+    let connect = || TcpStream::connect(broker.address());
+    let node = authority.client(&authority.node("n-1"));
+    drop(connect().await.unwrap());
+    let abrupt = node.connect("localhost", connect().await.unwrap()).await.unwrap();
+    drop(abrupt);
+    let mut polite = node.connect("localhost", connect().await.unwrap()).await.unwrap();
+    polite.shutdown().await.unwrap();
+    for _ in 0..3 {
+        let line = of_a_peer(&mut lines).await;
+        assert!(line.contains("DEBUG") && line.contains("closed without a word"), "{line}");
+    }
+    assert_eq!((broker.traffic().refused, broker.traffic().tls), (0, 0));
+    // One that begins to speak and breaks off is refused, in words of this program.
+    let mut half = node.connect("localhost", connect().await.unwrap()).await.unwrap();
+    half.write_all(b"\x10\x0e\0").await.unwrap();
+    half.shutdown().await.unwrap();
+    let line = of_a_peer(&mut lines).await;
+    assert!(line.contains("INFO") && line.contains("closed within its connect packet"), "{line}");
+    assert_eq!(broker.traffic().refused, 1);
 }
 
 #[tokio::test]

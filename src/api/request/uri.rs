@@ -1,7 +1,11 @@
 //! Request lines as text: percent-encoding, the segments of a path, the pairs of a query. Pure.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
 use crate::object::Status;
 
+/// What does not stand for itself (RFC 3986, section 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// The most pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
@@ -16,7 +20,7 @@ pub(super) fn split_path(path: &str) -> Result<Vec<String>, Status> {
 
 /// Decodes a segment. What could leave its place in the path once it is decoded is refused.
 fn segment(encoded: &str) -> Result<String, Status> {
-    let decoded = decode(encoded, false)?;
+    let decoded = decode(encoded)?;
     let leaves = decoded.is_empty() || decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
     if leaves || decoded.chars().any(char::is_control) {
         let shown: String = encoded.chars().take(64).collect();
@@ -31,43 +35,28 @@ pub(super) fn parse_query(query: &str) -> Result<Vec<(String, String)>, Status> 
         return Err(Status::bad_request(format!("the query has more than {MAX_QUERY_PAIRS} parameters")));
     }
     let decoded = pairs.map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Ok((decode(key, true)?, decode(value, true)?))
+        // In a query a plus sign is a space.
+        let pair = pair.replace('+', " ");
+        let (key, value) = pair.split_once('=').unwrap_or((&pair, ""));
+        Ok((decode(key)?, decode(value)?))
     });
     decoded.collect()
 }
 
-/// Undoes percent-encoding; in a query a plus sign is a space.
-fn decode(encoded: &str, plus_is_space: bool) -> Result<String, Status> {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => match (rest.next().and_then(hex), rest.next().and_then(hex)) {
-                (Some(high), Some(low)) => bytes.push(high << 4 | low),
-                _ => return Err(Status::bad_request("invalid percent-encoding in the request URI")),
-            },
-            b'+' if plus_is_space => bytes.push(b' '),
-            other => bytes.push(other),
-        }
+/// Undoes percent-encoding. What is none is an error, not the text that it seems to be.
+fn decode(encoded: &str) -> Result<String, Status> {
+    let is_escape = |after: &str| {
+        after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !encoded.split('%').skip(1).all(is_escape) {
+        return Err(Status::bad_request("invalid percent-encoding in the request URI"));
     }
-    String::from_utf8(bytes).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+    let decoded = percent_decode_str(encoded).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
 }
 
 /// Encodes text as one segment of a path or one value of a query.
 #[must_use]
 pub fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -12,10 +12,14 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     PublicKeyData, RevokedCertParams, SanType, SerialNumber,
 };
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer as _;
 
 use super::tokens::{hex, random};
-use super::{after, before, der, files};
+use super::{after, before, files, request};
 use crate::object::name;
+use crate::store::durable::{self, with_suffix};
 use crate::tls::{Certificate, Identity, Key, NODES, Subject, Trust};
 
 /// How long a CA lives that is made here.
@@ -76,9 +80,10 @@ impl Authority {
         let identity = Identity::from_pem(what, &pem)?;
         let certificate = identity.certificate().clone();
         let above = identity.chain().get(1..).unwrap_or_default().to_vec();
-        let Some(parts) = der::certificate(certificate.der()).filter(|parts| parts.is_ca) else {
+        let (_, parsed) = X509Certificate::from_der(certificate.der())?;
+        if !parsed.is_ca() {
             bail!("{what}: the certificate of the key is no CA (basicConstraints CA:TRUE)");
-        };
+        }
         if now >= certificate.not_after() {
             let end = certificate.not_after();
             bail!("{what}: the CA has ended on {end}: put a new one there and have every node join again");
@@ -100,16 +105,21 @@ impl Authority {
                 "{what}: the CA must be allowed to sign certificates and revocation lists (keyCertSign, cRLSign)"
             );
         }
-        let key_id = parts.key_id.map_or(KeyIdMethod::Sha256, |id| KeyIdMethod::PreSpecified(id.to_vec()));
+        let key_id = parsed.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(KeyIdMethod::PreSpecified(id.0.to_vec())),
+            _ => None,
+        });
+        let key_id = key_id.unwrap_or(KeyIdMethod::Sha256);
         let authority = Self { certificate: certificate.clone(), above, issuer, key_id };
-        authority.check_name(what, parts.subject, now)?;
+        authority.check_name(what, parsed.subject().as_raw(), now)?;
         Ok(authority)
     }
 
     /// Whether what it signs names it in the very bytes of its own name: everybody who verifies compares those.
     fn check_name(&self, what: &str, subject: &[u8], now: Timestamp) -> Result<()> {
         let trial = self.client(&Subject::default(), now, BACKDATED)?;
-        if der::certificate(trial.certificate().der()).is_none_or(|parts| parts.issuer != subject) {
+        let (_, parsed) = X509Certificate::from_der(trial.certificate().der())?;
+        if parsed.issuer().as_raw() != subject {
             bail!(
                 "{what}: the CA's subject must not have an attribute twice, such as two organizational units"
             );
@@ -138,7 +148,7 @@ impl Authority {
     /// What is wrong with it, in words for whoever sent it.
     pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), String> {
         // First: a subject without attributes would be too much for the library.
-        let parts = der::request(der)?;
+        let parts = request::read(der)?;
         let request = CertificateSigningRequestParams::from_der(&der.into())
             .map_err(|error| format!("it cannot be used: {error}"))?;
         // The library takes the key's algorithm from the signature's.
@@ -278,8 +288,8 @@ fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let secret = Key::generate()?.to_pem();
     let signed = params.self_signed(&KeyPair::from_pem(&secret)?)?;
-    files::write(&files::beside(key, NEW), secret.as_bytes())?;
-    files::write(&files::beside(certificate, NEW), signed.pem().as_bytes())?;
+    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
+    durable::write(&with_suffix(certificate, NEW), signed.pem().as_bytes(), 0o600)?;
     finish(certificate, key)?;
     tracing::info!(certificate = %certificate.display(), "a CA has been made");
     Ok(())
@@ -290,15 +300,15 @@ const NEW: &str = ".new";
 
 /// Finishes a CA whose making was interrupted, or removes what there is of it.
 fn finish(certificate: &Path, key: &Path) -> Result<()> {
-    let (new_certificate, new_key) = (files::beside(certificate, NEW), files::beside(key, NEW));
+    let (new_certificate, new_key) = (with_suffix(certificate, NEW), with_suffix(key, NEW));
     if files::read(certificate)?.is_some() || files::read(&new_certificate)?.is_none() {
-        files::remove(&new_certificate)?;
-        return files::remove(&new_key);
+        durable::remove(&new_certificate)?;
+        return Ok(durable::remove(&new_key)?);
     }
     if files::read(&new_key)?.is_some() {
-        files::rename(&new_key, key)?;
+        durable::rename(&new_key, key)?;
     }
-    files::rename(&new_certificate, certificate)
+    Ok(durable::rename(&new_certificate, certificate)?)
 }
 
 /// A certificate's subject, times and a serial number of 128 random bits.

@@ -1,9 +1,9 @@
-//! Small files that hold secrets: read whole, written so that a power cut leaves the old one or the new one, mode 0600.
+//! The directory of the CA, and reading the files in it. They are written by [`durable`](crate::store::durable), mode 0600.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -40,42 +40,6 @@ pub(super) fn read_secret(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(content)
 }
 
-/// Writes a file in the place of whatever has its name.
-pub(super) fn write(path: &Path, content: &[u8]) -> Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let temporary = beside(path, ".tmp");
-    remove(&temporary)?;
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).with_context(failed)?;
-    file.write_all(content).and_then(|()| file.sync_all()).with_context(failed)?;
-    rename(&temporary, path)
-}
-
-/// Renames a file and makes that durable.
-pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
-    let directory = to.parent().unwrap_or(Path::new("."));
-    fs::rename(from, to)
-        .and_then(|()| File::open(directory)?.sync_all())
-        .with_context(|| format!("cannot write {}", to.display()))
-}
-
-/// Removes a file, if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The path with something added to the file's name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
 fn warn_if_open(path: &Path, what: &str, remedy: &str) -> Result<()> {
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mode = metadata.permissions().mode() & 0o777;
@@ -90,25 +54,16 @@ fn warn_if_open(path: &Path, what: &str, remedy: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o777
-    }
-
     #[test]
-    fn files_are_for_their_owner_only_also_in_the_place_of_open_ones() {
+    fn the_directory_is_for_its_owner_only_and_a_secret_is_read_also_where_it_is_open() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("a/pki");
         open_directory(&inner).unwrap();
-        assert_eq!(mode(&inner), 0o700);
+        assert_eq!(fs::metadata(&inner).unwrap().permissions().mode() & 0o777, 0o700);
         let path = inner.join("key");
-        fs::write(&path, "open").unwrap();
+        fs::write(&path, "secret").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        // What an interrupted write has left behind is no hindrance.
-        fs::write(beside(&path, ".tmp"), "half").unwrap();
-        write(&path, b"secret").unwrap();
-        assert_eq!(mode(&path), 0o600);
         assert_eq!(read_secret(&path).unwrap().unwrap(), b"secret");
-        assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
     }
 
     #[test]
@@ -116,7 +71,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.crt");
         assert_eq!(read(&path).unwrap(), None);
-        File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        fs::File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("longer than"));
     }
 }

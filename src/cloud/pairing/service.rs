@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::{Pairing, now};
 use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use crate::join::Membership;
+use crate::join::calls::MEMBERSHIP;
 use crate::object::status::{Reason, Result, Status};
 use crate::tls::Certificate;
 
@@ -103,7 +104,9 @@ async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr) {
     let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: PATIENCE };
     let answer = move |question: Question| {
         let (pairing, shown) = (pairing.clone(), shown.clone());
-        async move { reply(answer(&pairing, shown.as_deref(), &question).await, peer) }
+        // Before it joins, a device finds out in this way whether this is a CloudCore, which does not know the call.
+        let is_question = shown.is_none() && question.path == MEMBERSHIP;
+        async move { reply(answer(&pairing, shown.as_deref(), &question).await, peer, is_question) }
     };
     serve_connection(stream, limits, Arc::new(answer)).await;
 }
@@ -123,10 +126,8 @@ async fn answer(pairing: &Pairing, shown: Option<&Certificate>, question: &Quest
     match (path, question.method.as_str()) {
         ("/ca.crt", "GET") => Ok(der(pairing.shared.authority.certificate())),
         ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(pairing, shown, question).await?)),
-        ("/edgesync/v1/join", "GET") => membership(pairing, shown),
-        ("/ca.crt" | "/edge.crt" | "/edgesync/v1/join", _) => {
-            Err(Status::new(Reason::MethodNotAllowed, "use GET"))
-        }
+        (MEMBERSHIP, "GET") => membership(pairing, shown),
+        ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
         _ => Err(Status::new(
             Reason::NotFound,
             "this is the join service of edgesync: it has /ca.crt, /edge.crt and /edgesync/v1/join",
@@ -188,7 +189,7 @@ fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> 
 }
 
 /// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
-fn reply(answer: Result<Answer>, peer: SocketAddr) -> Reply {
+fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool) -> Reply {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
@@ -197,7 +198,11 @@ fn reply(answer: Result<Answer>, peer: SocketAddr) -> Reply {
             (status.code, "text/plain; charset=utf-8", message.into())
         }
         Err(status) => {
-            tracing::info!(%peer, code = status.code, "refused to join or renew: {}", status.message);
+            if is_question {
+                tracing::debug!(%peer, "asked whether this is a CloudCore");
+            } else {
+                tracing::info!(%peer, code = status.code, "refused to join or renew: {}", status.message);
+            }
             (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
         }
     };

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use super::authority::Authority;
 use super::{Revoked, after, days, files, now};
 use crate::store::cloud::CloudStore;
+use crate::store::durable;
 use crate::tls::Identity;
 
 /// How long the certificate of this machine's services lives.
@@ -83,7 +84,7 @@ pub(super) fn make(
 ) -> anyhow::Result<Identity> {
     let identity = authority.server(names, now, LIFETIME)?;
     let pem = format!("{}{}", identity.to_pem(), authority.certificate().to_pem());
-    files::write(&directory.join(FILE), pem.as_bytes())?;
+    durable::write(&directory.join(FILE), pem.as_bytes(), 0o600)?;
     tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "the services have a new certificate");
     Ok(identity)
 }

@@ -12,6 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use super::files;
+use crate::store::durable;
 
 const FILE: &str = "token.key";
 const KEY_BYTES: usize = 32;
@@ -73,7 +74,7 @@ impl TokenKey {
             ),
             None => {
                 let secret = random::<KEY_BYTES>()?.to_vec();
-                files::write(&path, &secret)?;
+                durable::write(&path, &secret, 0o600)?;
                 secret
             }
         };

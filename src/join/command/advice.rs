@@ -32,7 +32,7 @@ impl JoinError {
             Self::Clock { .. } => {
                 Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
             }
-            Self::Files(FilesError::Io { source, .. }) => of_files(source.kind()).map(str::to_owned),
+            Self::Files(FilesError::Io(error)) => of_files(error.cause.kind()).map(str::to_owned),
             _ => None,
         }
     }
@@ -144,6 +144,7 @@ pub(super) fn wrong_clock(now: Timestamp, cloud: Timestamp) -> Option<String> {
 mod tests {
     use super::*;
     use crate::config::JoinUrl;
+    use crate::store::durable::FileError;
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -195,7 +196,7 @@ mod tests {
             assert!(words.iter().all(|word| advice.contains(word)), "{error}: {advice}");
         }
         let denied = |kind: io::ErrorKind| {
-            JoinError::Files(FilesError::Io { what: "write", path: "/etc/x".into(), source: kind.into() })
+            JoinError::Files(FileError::tried("write", "/etc/x".as_ref())(kind.into()).into())
         };
         assert!(denied(io::ErrorKind::PermissionDenied).advice().unwrap().contains("root"));
         assert!(denied(io::ErrorKind::StorageFull).advice().unwrap().contains("room"));

@@ -10,6 +10,7 @@ use crate::config::edge::{Config, Identity};
 use crate::config::{self, ConfigErrors, JoinUrl};
 use crate::join::files::{self, Disk as _, FilesError, RealDisk, Stored};
 use crate::join::settings;
+use crate::store::durable::FileError;
 use crate::tls::{Certificate, Clock};
 
 /// What a new configuration starts from: all keys with their defaults, as comments.
@@ -65,7 +66,7 @@ impl Before {
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, JoinError> {
-    let failed = |source| JoinError::from(FilesError::Io { what: "read", path: path.to_owned(), source });
+    let failed = |cause| JoinError::from(FilesError::from(FileError::tried("read", path)(cause)));
     match RealDisk.read(path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
@@ -101,7 +102,7 @@ fn read_member(config: &Config) -> Result<Option<Member>, JoinError> {
     let Some(directory) = &config.identity.directory else { return Ok(None) };
     let stored = match files::load(&RealDisk, directory) {
         Ok(stored) => stored,
-        Err(FilesError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(FilesError::Io(error)) if error.cause.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(FilesError::Content(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };

@@ -13,6 +13,7 @@ use crate::join::files::FilesError;
 use crate::link::kubeedge::KubeEdgeOptions;
 use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 use crate::process::connection;
+use crate::store::durable::FileError;
 use crate::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// How much longer than the link itself its owner waits.
@@ -95,8 +96,8 @@ fn client(
     let trust = match &config.link.ca_file {
         None => ca.to_vec(),
         Some(path) => {
-            let failed = |source| FilesError::Io { what: "read", path: path.clone(), source };
-            let text = std::fs::read_to_string(path).map_err(failed)?;
+            let text = std::fs::read_to_string(path).map_err(FileError::tried("read", path));
+            let text = text.map_err(FilesError::from)?;
             Certificate::all_from_pem(&path.display().to_string(), &text)?
         }
     };

@@ -1,13 +1,14 @@
 //! The file system.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
 };
 use std::path::Path;
 
-use super::{Disk, MAX_FILE, parent};
+use super::{Disk, MAX_FILE};
+use crate::store::durable;
 
 /// The file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,16 +28,13 @@ impl Disk for RealDisk {
             DirBuilder::new().mode(mode).create(directory)?;
             // The umask may have taken rights that the agent needs.
             fs::set_permissions(directory, Permissions::from_mode(mode))?;
-            self.sync_directory(parent(directory))?;
+            self.sync_directory(durable::directory_of(directory))?;
         }
         Ok(())
     }
 
     fn write_new(&mut self, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode & 0o600).open(path)?;
-        file.write_all(content)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()
+        durable::write_new(path, content, mode).map_err(|error| error.cause)
     }
 
     fn give_to_owner_of(&mut self, path: &Path, like: &Path) -> io::Result<()> {

@@ -147,8 +147,8 @@ fn an_error_at_any_step_of_a_join_leaves_the_old_or_the_new_one_and_no_rubbish()
             let is = who(&disk);
             assert!(is == old || is == new.is(), "step {step}: {is:?}");
             if let Err(error) = &result {
-                let FilesError::Io { source, .. } = error else { panic!("{error}") };
-                assert_eq!(source.kind(), kind, "step {step}");
+                let FilesError::Io(FileError { cause, .. }) = error else { panic!("{error}") };
+                assert_eq!(cause.kind(), kind, "step {step}");
             }
             if is == old && result.is_err() {
                 let made =

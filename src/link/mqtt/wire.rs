@@ -57,6 +57,12 @@ impl FrameBuffer {
         self.limit = limit as usize;
     }
 
+    /// Whether nothing waits.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Whether what has come can still become a CONNECT: whoever speaks another protocol need not be waited
     /// for.
     #[cfg(feature = "cloud")]
@@ -69,15 +75,16 @@ impl FrameBuffer {
         self.bytes.starts_with(&[21, 3])
     }
 
-    /// Reads what is there; 0 means the end. Safe to cancel. The buffer grows with the bytes that have
-    /// come, not with the length a header promises, and never above the limit and one chunk.
+    /// Reads what is there; 0 means the end, with or without the good-bye of TLS. Safe to cancel. The buffer grows with
+    /// the bytes that have come, not with the length a header promises, and never above the limit and one chunk.
     pub(crate) async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         if self.bytes.is_empty() && self.bytes.capacity() > KEEP {
             self.bytes = BytesMut::new();
         }
         let held = self.bytes.len();
         self.bytes.reserve(held.min(self.limit.saturating_sub(held)).max(CHUNK));
-        reader.read_buf(&mut self.bytes).await
+        let read = reader.read_buf(&mut self.bytes).await;
+        read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(0) } else { Err(error) })
     }
 
     /// Takes the next whole packet.

@@ -44,8 +44,8 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.db");
         for part in ["", "-wal"] {
-            let from = crate::store::engine::with_suffix(&self.path, part);
-            std::fs::copy(from, crate::store::engine::with_suffix(&path, part)).unwrap();
+            let from = crate::store::durable::with_suffix(&self.path, part);
+            std::fs::copy(from, crate::store::durable::with_suffix(&path, part)).unwrap();
         }
         Self { store: CloudStore::open(&path, &CloudOptions::default()).unwrap(), path, dir }
     }

@@ -10,7 +10,8 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use crate::store::StoreError;
-use crate::store::engine::{wal_path, with_suffix};
+use crate::store::durable::{self, sync_directory, with_suffix};
+use crate::store::engine::wal_path;
 
 /// How many damaged files are kept for inspection.
 const KEPT_ASIDE: usize = 2;
@@ -73,10 +74,7 @@ pub(super) fn mended_path(path: &Path) -> PathBuf {
 /// Removes a database and what belongs to it, as far as it is there.
 pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        match fs::remove_file(with_suffix(path, suffix)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        durable::remove(&with_suffix(path, suffix))?;
     }
     Ok(())
 }
@@ -104,19 +102,9 @@ pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     }
     let _ = fs::remove_file(with_suffix(path, "-shm"));
     sync_directory(path)?;
-    fs::rename(&fresh, path)?;
-    sync_directory(path)?;
+    durable::rename(&fresh, path)?;
     prune(path, KEPT_ASIDE - 1, Some(&aside));
     Ok(existed.then_some(aside))
-}
-
-/// Makes names in the directory of a file durable.
-pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    Ok(File::open(directory)?.sync_all()?)
 }
 
 const ASIDE: &str = ".corrupt-";

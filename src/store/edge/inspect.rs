@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ use super::new_file::KIND;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
 use super::{local, outbox};
 use crate::store::StoreError;
-use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path, with_suffix};
+use crate::store::durable::{self, with_suffix};
+use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path};
 use crate::sync::digest::Digest;
 use crate::sync::replica::Totals;
 
@@ -177,7 +177,7 @@ fn scan(
 pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
     let source = open(path)?;
     schema_of(&source, path)?;
-    let file = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+    let file = durable::create(to)?;
     let copied = copy(&source, to, &file);
     if copied.is_err() {
         // The failure of the copy counts.
@@ -195,7 +195,7 @@ fn copy(source: &Connection, to: &Path, file: &File) -> Result<Inspection, Store
     Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
     copy.close().map_err(|(_, error)| error)?;
     file.sync_all()?;
-    files::sync_directory(to)?;
+    durable::sync_directory(to)?;
     inspect(to, || true)?.ok_or(StoreError::Closed)
 }
 

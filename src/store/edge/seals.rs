@@ -33,15 +33,8 @@ pub(super) struct Active {
 impl From<SealError> for StoreError {
     fn from(error: SealError) -> Self {
         match error {
-            SealError::Io { ref source, .. }
-                if matches!(
-                    source.kind(),
-                    std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
-                ) =>
-            {
-                Self::Full(Arc::new(error))
-            }
-            error => Self::Unavailable(Arc::new(error)),
+            SealError::Io(error) => error.into(),
+            SealError::NoRandomness => Self::Unavailable(Arc::new(error)),
         }
     }
 }

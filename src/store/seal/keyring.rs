@@ -13,8 +13,8 @@ use ring::hkdf::{self, HKDF_SHA256};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::file::{self, Line};
-use super::{Binding, KeySource, SealError, Unopened, sync_directory, write_private};
-use crate::store::engine::with_suffix;
+use super::{Binding, KeySource, SealError, Unopened};
+use crate::store::durable::{self, FileError, with_suffix};
 
 const PREFIX: &str = "sealed:1:";
 /// How a body is packed.
@@ -122,7 +122,7 @@ impl Keyring {
                 }
             },
             Err(error) if error.kind() == ErrorKind::NotFound => (Keys::new(DataKey::new()?), Opened::Made),
-            Err(error) => return Err(SealError::io("read", path)(error)),
+            Err(error) => return Err(FileError::tried("read", path)(error).into()),
         };
         if opened != Opened::Kept {
             write_keys(path, wrapping.as_ref(), keys.in_file())?;
@@ -345,12 +345,12 @@ fn wrapping_key(path: &Path) -> Result<Option<LessSafeKey>, SealError> {
     let secret = match read_limited(path) {
         Ok(secret) => secret,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(SealError::io("read", path)(error)),
+        Err(error) => return Err(FileError::tried("read", path)(error).into()),
     };
     if secret.len() < MIN_CREDENTIAL {
         let problem =
             format!("a credential must have at least {MIN_CREDENTIAL} bytes, this has {}", secret.len());
-        return Err(SealError::io("use", path)(io::Error::new(ErrorKind::InvalidData, problem)));
+        return Err(FileError::tried("use", path)(io::Error::new(ErrorKind::InvalidData, problem)).into());
     }
     let salt = hkdf::Salt::new(HKDF_SHA256, b"edgesync seal");
     // It fails for lengths beyond 255 hashes alone.
@@ -402,13 +402,13 @@ fn write_keys<'a>(
         Ok(Line { number: *number, made: made.clone(), wrapped: wrapping.is_some(), bytes })
     };
     let lines: Result<Vec<Line>, SealError> = keys.map(line).collect();
-    write_private(path, file::render(&lines?).as_bytes())
+    Ok(durable::write(path, file::render(&lines?).as_bytes(), 0o600)?)
 }
 
 fn set_aside(path: &Path) -> Result<(), SealError> {
     let aside = with_suffix(path, ".lost");
     tracing::error!(file = %path.display(), aside = %aside.display(), "the keys of sealed objects are lost");
-    fs::rename(path, &aside).and_then(|()| sync_directory(path)).map_err(SealError::io("set aside", path))
+    Ok(durable::rename(path, &aside)?)
 }
 
 #[cfg(test)]

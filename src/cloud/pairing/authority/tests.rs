@@ -54,9 +54,9 @@ fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
     let [crt, key] = ["ca.crt", "ca.key"].map(|name| fs::read(whole.path().join(name)).unwrap());
     // What is there after each step, and whether that CA was complete.
     for (files, complete) in [
-        (vec![("ca.key.new.tmp", &key)], false),
+        (vec![("ca.key.new.new", &key)], false),
         (vec![("ca.key.new", &key)], false),
-        (vec![("ca.key.new", &key), ("ca.crt.new.tmp", &crt)], false),
+        (vec![("ca.key.new", &key), ("ca.crt.new.new", &crt)], false),
         (vec![("ca.key.new", &key), ("ca.crt.new", &crt)], true),
         (vec![("ca.key", &key), ("ca.crt.new", &crt)], true),
     ] {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cloud::pairing::service::JoinService;
-use crate::join::Membership;
+use crate::join::{Membership, calls};
 use std::process::{Command, Stdio};
 use tokio::sync::watch;
 
@@ -20,6 +20,27 @@ async fn served() -> Served {
     let (stop, stopped) = watch::channel(());
     let serving = tokio::spawn(service.serve(stopped));
     Served { fixture, address, stop, serving }
+}
+
+#[tokio::test]
+async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_is_a_cloudcore() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+    // All tasks of this test are on one thread.
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let logged = || std::fs::read_to_string(log.path()).unwrap();
+    let Served { fixture, address, stop, serving } = served().await;
+    let url = format!("https://localhost:{}", address.port()).parse().unwrap();
+    let stranger = tls::Client::new(&fixture.pairing.trust(), None, tls::Clock::system([])).unwrap();
+    assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
+    assert!(!logged().contains("refused"), "{}", logged());
+    calls::fetch_membership(&url, &stranger).await.unwrap_err();
+    let (trust, asked) = (fixture.pairing.trust(), request("a"));
+    let nobody = calls::Credential::Certificate;
+    calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
+    assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
+    stop.send_replace(());
+    serving.await.unwrap();
 }
 
 impl Served {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::join::files::{Disk, parent};
+use crate::join::files::Disk;
+use crate::store::durable::directory_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
@@ -34,7 +35,7 @@ enum Change {
 impl Change {
     fn directory(&self) -> &Path {
         match self {
-            Self::Add(path, _) | Self::Remove(path) | Self::Rename(path, _, _) => parent(path),
+            Self::Add(path, _) | Self::Remove(path) | Self::Rename(path, _, _) => directory_of(path),
         }
     }
 
@@ -191,13 +192,13 @@ impl Disk for TestDisk {
         for directory in missing.into_iter().rev() {
             self.step()?;
             self.change(Change::Add(directory.to_owned(), Entry::Directory));
-            self.sync_directory(parent(directory))?;
+            self.sync_directory(directory_of(directory))?;
         }
         Ok(())
     }
 
     fn write_new(&mut self, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-        assert_eq!(self.entry(parent(path)).unwrap_or(Entry::Directory), Entry::Directory);
+        assert_eq!(self.entry(directory_of(path)).unwrap_or(Entry::Directory), Entry::Directory);
         self.step()?;
         if self.live.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());

@@ -12,8 +12,9 @@ use rusqlite::Connection;
 
 use super::Seals;
 use crate::store::StoreError;
+use crate::store::durable::{self, with_suffix};
 use crate::store::edge::{files, journal};
-use crate::store::engine::{self, Checkpoint, wal_path, with_suffix};
+use crate::store::engine::{self, Checkpoint, wal_path};
 
 /// The key in table `meta` of the kinds of which no plain text is in the file.
 const SEALED_KEY: &str = "sealed";
@@ -108,13 +109,9 @@ fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
 /// Puts the fresh file in its place. The log is empty, so either file does without it.
 fn take_place(path: &Path) -> Result<(), StoreError> {
     for gone in [wal_path(path), with_suffix(path, "-shm")] {
-        match fs::remove_file(gone) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        durable::remove(&gone)?;
     }
-    fs::rename(files::fresh_path(path), path)?;
-    files::sync_directory(path)
+    Ok(durable::rename(&files::fresh_path(path), path)?)
 }
 
 #[cfg(test)]
