@@ -37,7 +37,7 @@ pub(crate) use counters::add;
 pub use counters::{Counters, Endings, Traffic};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;
-pub use handle::{LinkHandle, PublishError};
+pub use handle::{Backlog, LinkHandle, PublishError};
 pub use retry::RetryOptions;
 pub use topic::{Topic, Topics};
 

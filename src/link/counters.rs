@@ -15,6 +15,8 @@ pub struct Counters {
     pub(crate) not_taken: AtomicU64,
     pub(crate) no_subscriber: AtomicU64,
     pub(crate) unacknowledged: AtomicU64,
+    /// Messages that were encoded and may still wait for the socket.
+    pub(crate) unwritten: AtomicU64,
     pub(crate) discarded: AtomicU64,
     pub(crate) connected: AtomicU64,
     pub(crate) disconnected: AtomicU64,
