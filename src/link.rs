@@ -37,7 +37,7 @@ pub use counters::{Counters, Endings, Traffic};
 pub(crate) use counters::{add, counters};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;
-pub use handle::{LinkHandle, PublishError};
+pub use handle::{Backlog, LinkHandle, PublishError};
 pub use retry::RetryOptions;
 pub use topic::{Topic, Topics};
 

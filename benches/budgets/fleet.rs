@@ -198,7 +198,8 @@ async fn session(
                     }
                     _ => {}
                 }
-            } else if let Some(frame) = machine.poll_frame() {
+            } else if let Some(frame) = machine.poll_frame(origin.elapsed()) {
+                machine.link_progress(origin.elapsed(), 0, 0);
                 next_id = next_id.wrapping_add(1);
                 stream.write_all(&publish(&up, next_id, &frame.encode(1024)?)).await?;
             } else {

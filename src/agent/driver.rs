@@ -77,7 +77,6 @@ pub(super) struct Driver {
     link_state: LinkState,
     cloud_boot: Option<String>,
     cloud_online: Option<bool>,
-    acked: u64,
     last_report: Option<Timestamp>,
     in_sync_since: Option<Timestamp>,
     rejected: BTreeMap<String, Value>,
@@ -134,7 +133,6 @@ impl Driver {
             link_state: LinkState::default(),
             cloud_boot: None,
             cloud_online: None,
-            acked: 0,
             last_report: None,
             in_sync_since: None,
             rejected: BTreeMap::new(),
@@ -235,6 +233,7 @@ impl Driver {
             self.look_at = Instant::now() + LOOK_EVERY;
             self.look_around();
         }
+        self.look_at_progress();
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
@@ -253,7 +252,6 @@ impl Driver {
         {
             cloud_core.bridge.tick(at);
         }
-        self.look_at_progress();
     }
 
     fn heard_burst(&mut self, first: LinkEvent, heard: &mut mpsc::Receiver<LinkEvent>) {

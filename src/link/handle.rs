@@ -70,6 +70,15 @@ impl Counts for Shared {
     }
 }
 
+/// Messages of the current connection that are still under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Queued, or not written to the socket in full.
+    pub unsent: u64,
+    /// Not acknowledged by the other side, the unsent ones included.
+    pub unacknowledged: u64,
+}
+
 /// Publishes on a link and ends it.
 #[derive(Clone)]
 pub struct LinkHandle {
@@ -155,6 +164,16 @@ impl LinkHandle {
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.shared.counters.read()
+    }
+
+    /// What is still under way, greetings included.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        // Read in the order in which a message goes on, so that it is rather counted twice than left out.
+        let queued = self.shared.queue.len() as u64;
+        let unwritten = self.shared.counters.unwritten.load(Ordering::Relaxed);
+        let unacknowledged = self.shared.counters.unacknowledged.load(Ordering::Relaxed);
+        Backlog { unsent: queued + unwritten.min(unacknowledged), unacknowledged: queued + unacknowledged }
     }
 
     /// Why connections ended and attempts failed so far.

@@ -162,6 +162,7 @@ impl<P: Protocol> Task<P> {
         let first = LinkEvent::Connected { connection, max_packet };
         let end = P::run(self, made, first).await;
         let queued = self.shared.queue.close_and_clear() as u64;
+        self.shared.counters.unwritten.store(0, Ordering::Relaxed);
         let unacknowledged = self.shared.counters.unacknowledged.swap(0, Ordering::Relaxed);
         add(&self.shared.counters.discarded, queued + unacknowledged);
         end

@@ -12,6 +12,7 @@ mod lease;
 mod outbox;
 mod pages;
 mod types;
+mod wait;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use applying::Applying;
 use lease::Renewal;
 use outbox::Outbox;
 use pages::Reading;
+use wait::{Carried, Wait};
 
 #[derive(Debug)]
 enum Phase {
@@ -44,7 +46,7 @@ enum Phase {
     Greeting {
         session: String,
         said: Now,
-        until: Now,
+        wait: Wait,
         attempt: u32,
     },
     Live {
@@ -71,11 +73,12 @@ pub struct EdgeMachine {
     effects: VecDeque<EdgeEffect>,
     frames: VecDeque<Up>,
     /// When unconfirmed changes are reported again, and how often that has happened in a row.
-    repeat: Option<(Now, u32)>,
+    repeat: Option<(Wait, u32)>,
     /// Confirms in a row that brought no news.
     stalled: u32,
     outbox: Outbox,
     renewal: Renewal,
+    carried: Carried,
     /// The largest frame that the link takes.
     link_limit: u32,
     counters: EdgeCounters,
@@ -103,6 +106,7 @@ impl EdgeMachine {
             stalled: 0,
             outbox: Outbox::default(),
             renewal: Renewal::default(),
+            carried: Carried::default(),
             link_limit: u32::MAX,
             counters: EdgeCounters::default(),
         }
@@ -111,6 +115,7 @@ impl EdgeMachine {
     /// The link is up and takes frames of up to `link_limit` bytes. `random` seeds the session id.
     pub fn connected(&mut self, now: Now, link_limit: usize, random: u64) {
         self.link_limit = u32::try_from(link_limit).unwrap_or(u32::MAX);
+        self.carried = Carried::default();
         self.reconnect(now, random);
     }
 
@@ -181,8 +186,8 @@ impl EdgeMachine {
             max_object: self.config.max_object,
         }));
         self.counters.hellos += 1;
-        let wait = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
-        self.phase = Phase::Greeting { session, said: now, until: now + wait, attempt };
+        let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
+        self.phase = Phase::Greeting { session, said: now, wait: self.wait(now, time), attempt };
         self.replay();
     }
 
@@ -261,8 +266,8 @@ impl EdgeMachine {
                 (*pending, *held) = (confirm.pending, confirm.held);
                 self.stalled = if news { 0 } else { self.stalled.saturating_add(1) };
             }
-            // A long replay before the Welcome: the cloud is at work.
-            Phase::Greeting { session, .. } if *session == confirm.session => self.link_progress(now),
+            // A long replay before the Welcome.
+            Phase::Greeting { session, .. } if *session == confirm.session => self.greeting_goes_on(now),
             _ => return self.foreign(now),
         }
         if self.advance(confirm.revision) {
@@ -280,8 +285,8 @@ impl EdgeMachine {
             self.repeat = None;
         } else if self.repeat.is_none() {
             // The cloud answers but nothing comes of it: ask less and less often.
-            let wait = self.config.report_timeout.saturating_mul(1 << self.stalled.min(10));
-            self.repeat = Some((now + wait.min(self.config.retry_max), 0));
+            let time = self.config.report_timeout.saturating_mul(1 << self.stalled.min(10));
+            self.repeat = Some((self.wait(now, time.min(self.config.retry_max)), 0));
         }
     }
 
@@ -315,21 +320,6 @@ impl EdgeMachine {
         }
     }
 
-    /// Something sent was taken by the other end of the link: on a slow link an answer may still be
-    /// long in coming, so the wait for it starts anew.
-    pub fn link_progress(&mut self, now: Now) {
-        match &mut self.phase {
-            Phase::Greeting { until, .. } => *until = (*until).max(now + self.config.hello_timeout),
-            Phase::Live { .. } => {
-                if let Some((at, _)) = &mut self.repeat {
-                    *at = (*at).max(now + self.config.report_timeout);
-                }
-                self.upload_progress(now);
-            }
-            Phase::Down | Phase::Settling | Phase::Pausing { .. } => {}
-        }
-    }
-
     /// The cloud announced itself as back (its retained topic flipped): say Hello again.
     pub fn cloud_returned(&mut self, now: Now, random: u64) {
         if !matches!(self.phase, Phase::Down | Phase::Settling) {
@@ -349,6 +339,7 @@ impl EdgeMachine {
 
     /// The time of [`EdgeMachine::deadline`] has come.
     pub fn tick(&mut self, now: Now, random: u64) {
+        self.wait_for_the_link(now);
         self.tick_outbox(now, random);
         self.tick_lease(now, random);
         match &self.phase {
@@ -356,7 +347,7 @@ impl EdgeMachine {
                 let attempt = *attempt;
                 self.settle(now, random, attempt);
             }
-            Phase::Greeting { until, attempt, .. } if *until <= now => {
+            Phase::Greeting { wait, attempt, .. } if wait.until <= now => {
                 let attempts = attempt.saturating_add(1);
                 self.notice(EdgeNotice::CloudSilent { attempts });
                 self.forget_connection();
@@ -368,8 +359,8 @@ impl EdgeMachine {
     }
 
     fn repeat_reports(&mut self, now: Now, random: u64) {
-        let Some((at, attempt)) = self.repeat else { return };
-        if at > now {
+        let Some((wait, attempt)) = self.repeat else { return };
+        if wait.until > now {
             return;
         }
         let attempts = attempt + 1;
@@ -379,8 +370,6 @@ impl EdgeMachine {
             self.forget_connection();
             return self.settle(now, random, 0);
         }
-        let wait = backoff(self.config.report_timeout * 2, self.config.retry_max, attempts, random);
-        self.repeat = Some((now + wait, attempts));
         if self.confirmed < self.totals.revision {
             self.replay();
         } else {
@@ -388,17 +377,20 @@ impl EdgeMachine {
             let at = self.totals.revision;
             self.report(Report { from: at, to: at, ..Report::default() });
         }
+        let time = backoff(self.config.report_timeout * 2, self.config.retry_max, attempts, random);
+        self.repeat = Some((self.wait(now, time), attempts));
     }
 
     /// When [`EdgeMachine::tick`] wants to be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Now> {
         let phase = match &self.phase {
-            Phase::Pausing { until, .. } | Phase::Greeting { until, .. } => Some(*until),
+            Phase::Pausing { until, .. } => Some(*until),
+            Phase::Greeting { wait, .. } => Some(wait.until),
             Phase::Down | Phase::Settling | Phase::Live { .. } => None,
         };
         let upstream = earlier(self.outbox_deadline(), self.lease_deadline());
-        earlier(earlier(phase, self.repeat.map(|(at, _)| at)), upstream)
+        earlier(earlier(phase, self.repeat.map(|(wait, _)| wait.until)), upstream)
     }
 
     /// The next piece of work for the store. Pages are read only when the frames before them have left.
@@ -413,9 +405,10 @@ impl EdgeMachine {
     }
 
     /// The next frame for the link. To be called only when the link has room for it.
-    pub fn poll_frame(&mut self) -> Option<Up> {
-        let frame = self.frames.pop_front().or_else(|| self.next_lease());
-        frame.or_else(|| self.next_upload())
+    pub fn poll_frame(&mut self, now: Now) -> Option<Up> {
+        let frame = self.frames.pop_front().or_else(|| self.next_lease()).or_else(|| self.next_upload())?;
+        self.handed(now);
+        Some(frame)
     }
 
     /// Whether a frame is waiting.
@@ -500,7 +493,7 @@ impl EdgeMachine {
     fn foreign(&mut self, now: Now) {
         self.counters.foreign_session += 1;
         if matches!(self.phase, Phase::Live { .. }) && self.repeat.is_none() {
-            self.repeat = Some((now + self.config.report_timeout, 0));
+            self.repeat = Some((self.wait(now, self.config.report_timeout), 0));
         }
     }
 

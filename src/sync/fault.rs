@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     SettleWhenSent,
     /// The edge goes on with the numbers of an older copy of its outbox.
     NoRenumbering,
+    /// The edge takes whatever the link carries for progress of what it waits for.
+    AnyProgressCounts,
 }
 
 thread_local! {

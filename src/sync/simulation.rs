@@ -102,3 +102,8 @@ fn an_outbox_that_forgets_what_is_merely_sent_is_found() {
 fn an_older_copy_of_the_outbox_that_gives_numbers_again_is_found() {
     must_catch(Fault::NoRenumbering);
 }
+
+#[test]
+fn leases_that_put_off_every_repetition_are_found() {
+    must_catch(Fault::AnyProgressCounts);
+}

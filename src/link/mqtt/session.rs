@@ -1,6 +1,7 @@
 //! One established connection: moves packets both ways until it ends.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -235,7 +236,7 @@ impl<'a> Session<'a> {
         if let Some((_, since)) = self.timed.take_if(|(id, _)| *id == puback.pkid) {
             counters.answered_after(since.elapsed());
         }
-        counters.unacknowledged.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        counters.unacknowledged.fetch_sub(1, Ordering::Relaxed);
         match reason::of_puback(puback) {
             Taken::Yes => {}
             Taken::YesByNobody => add(&counters.no_subscriber, 1),
@@ -306,6 +307,7 @@ impl<'a> Session<'a> {
                 self.timed.get_or_insert_with(|| (id, Instant::now()));
             }
         }
+        add(&self.task.shared.counters.unwritten, 1);
         add(&self.task.shared.counters.unacknowledged, 1);
         add(&self.task.shared.counters.messages_out, 1);
         packet.map_or(Ok(()), |packet| self.encode(&packet))
@@ -364,6 +366,9 @@ impl<'a> Session<'a> {
         self.progress = now;
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
             self.heard = now;
+        }
+        if !self.is_unsent() {
+            self.task.shared.counters.unwritten.store(0, Ordering::Relaxed);
         }
         Ok(())
     }

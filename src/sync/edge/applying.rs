@@ -27,7 +27,7 @@ impl EdgeMachine {
         if !self.is_live(&objects.session) {
             return self.foreign(now);
         }
-        self.link_progress(now);
+        self.objects_arrive(now);
         self.apply(objects.changes, objects.rejected, objects.receipt);
     }
 
@@ -35,7 +35,7 @@ impl EdgeMachine {
         if !self.is_live(&part.session) {
             return self.foreign(now);
         }
-        self.link_progress(now);
+        self.objects_arrive(now);
         let uid = part.uid.clone();
         match self.parts.take(part) {
             Assembled::Waiting { progress: false } => {}

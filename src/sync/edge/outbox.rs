@@ -13,6 +13,7 @@ use crate::sync::frame::{Up, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
 use crate::sync::upload::{Lane, MAX_SEQ, Refused, RefusedReason, Upload, UploadItem};
 
+use super::wait::Wait;
 use super::{EdgeEffect, EdgeMachine, EdgeNotice, OutboxMarks, Phase};
 
 /// The most items in a frame.
@@ -72,10 +73,8 @@ struct Reading {
 struct Flight {
     lane: Lane,
     items: Vec<UploadItem>,
-    /// Whether it waits for the link.
-    is_queued: bool,
-    /// When it is sent again.
-    until: Now,
+    /// For a confirm: when it is over, the frame is sent again.
+    wait: Wait,
 }
 
 #[derive(Debug, Default)]
@@ -147,7 +146,12 @@ impl Outbox {
     }
 
     fn deadline(&self) -> Option<Now> {
-        earlier(self.flight.as_ref().map(|flight| flight.until), self.retry_at)
+        earlier(self.flight.as_ref().map(|flight| flight.wait.until), self.retry_at)
+    }
+
+    /// The wait for a confirm.
+    pub(super) fn wait(&mut self) -> Option<&mut Wait> {
+        self.flight.as_mut().map(|flight| &mut flight.wait)
     }
 }
 
@@ -183,9 +187,10 @@ impl EdgeMachine {
             return self.refuse_item(lane, &items.swap_remove(0), message);
         }
         items.truncate(fitting(&items, self.page_bytes()));
-        let wait = self.config.report_timeout.saturating_mul(1 << self.outbox.attempts.min(10));
-        let until = now + wait.min(self.config.retry_max.max(self.config.report_timeout));
-        self.outbox.flight = Some(Flight { lane, items, is_queued: true, until });
+        let time = self.config.report_timeout.saturating_mul(1 << self.outbox.attempts.min(10));
+        let time = time.min(self.config.retry_max.max(self.config.report_timeout));
+        let wait = Wait::queued(now, time);
+        self.outbox.flight = Some(Flight { lane, items, wait });
     }
 
     /// An item that fits into no frame must not keep the others waiting.
@@ -250,8 +255,8 @@ impl EdgeMachine {
             return;
         }
         if let Some(lane) = outbox.next_lane() {
-            let until = now + self.config.report_timeout;
-            outbox.flight = Some(Flight { lane, items: Vec::new(), is_queued: true, until });
+            let wait = Wait::queued(now, self.config.report_timeout);
+            outbox.flight = Some(Flight { lane, items: Vec::new(), wait });
         }
     }
 
@@ -286,15 +291,16 @@ impl EdgeMachine {
     }
 
     pub(super) fn has_upload(&self) -> bool {
-        self.outbox.flight.as_ref().is_some_and(|flight| flight.is_queued)
+        self.outbox.flight.as_ref().is_some_and(|flight| flight.wait.is_queued())
     }
 
     /// The frame that waits for the link.
     pub(super) fn next_upload(&mut self) -> Option<Up> {
+        let number = self.last_frame() + 1;
         let Phase::Live { session, .. } = &self.phase else { return None };
         let outbox = &mut self.outbox;
-        let flight = outbox.flight.as_mut().filter(|flight| flight.is_queued)?;
-        flight.is_queued = false;
+        let flight = outbox.flight.as_mut().filter(|flight| flight.wait.is_queued())?;
+        flight.wait.frame = number;
         let state = &mut outbox.lanes[flight.lane.index()];
         let upload = Upload {
             session: session.clone(),
@@ -374,31 +380,19 @@ impl EdgeMachine {
         }
     }
 
-    /// The link has passed something on: the wait for the answer starts anew.
-    pub(super) fn upload_progress(&mut self, now: Now) {
-        if let Some(flight) = &mut self.outbox.flight {
-            flight.until = flight.until.max(now + self.config.report_timeout);
-        }
-    }
-
     pub(super) fn tick_outbox(&mut self, now: Now, random: u64) {
         let outbox = &mut self.outbox;
         if outbox.retry_at.is_some_and(|at| at <= now) {
             outbox.retry_at = None;
         }
         let next = outbox.next_lane();
-        let Some(flight) = outbox.flight.as_mut().filter(|flight| flight.until <= now) else { return };
-        if flight.is_queued {
-            // The link had no room for it in all that time.
-            flight.until = now + self.config.report_timeout;
-            return;
-        }
+        let Some(flight) = outbox.flight.as_mut().filter(|flight| flight.wait.until <= now) else { return };
         outbox.attempts = outbox.attempts.saturating_add(1);
         let is_probe = flight.items.is_empty();
         if next.is_some_and(|lane| is_probe || lane == flight.lane) {
             let min: Duration = self.config.report_timeout * 2;
-            flight.until = now + backoff(min, self.config.retry_max, outbox.attempts, random);
-            flight.is_queued = true;
+            let time = backoff(min, self.config.retry_max, outbox.attempts, random);
+            flight.wait = Wait::queued(now, time);
         } else {
             // Something more important has come meanwhile: that goes first, this is read again.
             outbox.flight = None;

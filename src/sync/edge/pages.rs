@@ -49,14 +49,12 @@ impl EdgeMachine {
         } else {
             self.reading = Reading::Nothing;
         }
-        if matches!(self.phase, Phase::Live { .. }) {
-            self.arm_repeat(now);
-        }
+        self.await_page(now);
     }
 
     pub(super) fn inventory_requested(&mut self, now: Now, request: InventoryRequest) {
         match &self.phase {
-            Phase::Greeting { session, .. } if *session == request.session => self.link_progress(now),
+            Phase::Greeting { session, .. } if *session == request.session => self.greeting_goes_on(now),
             _ => return self.foreign(now),
         }
         self.reading = Reading::Buckets { theirs: request.buckets };
@@ -77,7 +75,6 @@ impl EdgeMachine {
         let Reading::Inventory { buckets, page } = self.reading else { return };
         let Phase::Greeting { session, .. } = &self.phase else { return };
         let session = session.clone();
-        self.link_progress(now);
         let (objects, _) = split(read.entries, |entry| (entry.uid, entry.version, Some(entry.object)));
         self.frames.push_back(Up::Inventory(Inventory {
             session,
@@ -93,6 +90,22 @@ impl EdgeMachine {
                     Some(EdgeEffect::ReadInventory { buckets, cursor, limit: self.page_limit() });
             }
             None => self.reading = Reading::Nothing,
+        }
+        self.await_page(now);
+    }
+
+    /// What is waited for is the answer to all pages, the last of which has been made now.
+    fn await_page(&mut self, now: Now) {
+        let page = self.last_frame();
+        match &mut self.phase {
+            Phase::Greeting { wait, .. } => wait.frame = page,
+            Phase::Live { .. } => {
+                if let Some((wait, _)) = &mut self.repeat {
+                    wait.frame = page;
+                }
+                self.arm_repeat(now);
+            }
+            Phase::Down | Phase::Settling | Phase::Pausing { .. } => {}
         }
     }
 

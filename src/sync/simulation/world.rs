@@ -104,6 +104,12 @@ pub(super) struct World {
     cloud_backup: CloudDb,
     /// The agent at the other end of the connection, if there is one.
     link: Option<usize>,
+    /// Counts the connections.
+    connection: u64,
+    /// Frames of the connection that the broker has not acknowledged.
+    unacknowledged: u64,
+    /// Frames that the broker acknowledges and nobody hears.
+    unheard: fn(&Up) -> bool,
     /// Frames of one connection and direction arrive in order: when the last one arrives.
     last_arrival: [Now; 2],
     /// The earliest deadline that is in the event queue.
@@ -115,16 +121,17 @@ pub(super) struct World {
     chaos_has_twins: bool,
 }
 
+/// Sizes are small, so that a few objects fill them; times are those of the configuration.
 fn edge_config() -> EdgeConfig {
     EdgeConfig {
         node: "edge".into(),
         agent: "test".into(),
         max_frame: MIN_MAX_FRAME,
         max_object: u32::try_from(MAX_OBJECT).unwrap(),
-        hello_timeout: Duration::from_secs(5),
-        report_timeout: Duration::from_secs(5),
+        hello_timeout: Duration::from_secs(10),
+        report_timeout: Duration::from_secs(10),
         retry_max: Duration::from_secs(60),
-        report_attempts: 5,
+        report_attempts: 4,
         max_applying: 16,
         lease_interval: Duration::from_secs(10),
         lease_duration: Duration::from_secs(40),
@@ -175,6 +182,9 @@ impl World {
             cloud_backup: cloud_db.clone(),
             cloud_db,
             link: None,
+            connection: 0,
+            unacknowledged: 0,
+            unheard: |_| false,
             last_arrival: [Now::ZERO; 2],
             next_wake: None,
             sent: [Sent::default(); 2],
@@ -265,6 +275,8 @@ impl World {
         }
         self.cut();
         self.link = Some(agent);
+        self.connection += 1;
+        self.unacknowledged = 0;
         self.last_arrival = [self.now; 2];
         let (now, random) = (self.now, self.random.next());
         self.say(|| format!("agent {agent} connects"));
@@ -342,17 +354,23 @@ impl World {
                 return;
             }
             let Some(machine) = &mut self.agents[agent].machine else { return };
-            let Some(frame) = machine.poll_frame() else { return };
+            let Some(frame) = machine.poll_frame(self.now) else { return };
+            self.unacknowledged += 1;
+            machine.link_progress(self.now, 0, self.unacknowledged);
             self.check_report(agent, &frame);
             self.say(|| format!("agent {agent} → {frame:?}"));
             let bytes = frame.encode(2000).unwrap();
-            // They are counted apart: what a reconnect costs does not depend on them.
-            match frame {
-                Up::Lease(_) => self.upstream.leases += 1,
-                Up::Upload(_) => self.upstream.uploads += 1,
-                Up::Hello(_) | Up::Report(_) | Up::Inventory(_) => self.count(0, &bytes),
+            *self.upstream.frames.entry(frame.name()).or_default() += 1;
+            // What a reconnect costs does not depend on the others.
+            if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
+                self.count(0, &bytes);
             }
-            self.transmit(0, &bytes);
+            // A broker acknowledges in order what it may lose all the same.
+            let acknowledged = self.now + Duration::from_millis(20);
+            self.at(acknowledged, Event::Acknowledged { agent, connection: self.connection });
+            if !(self.unheard)(&frame) {
+                self.transmit(0, &bytes);
+            }
         }
     }
 

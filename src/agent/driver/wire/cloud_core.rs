@@ -158,7 +158,9 @@ impl Driver {
         if !self.machine.has_frame() {
             return false;
         }
-        let Some(frame) = self.machine.poll_frame() else { return false };
+        let Some(frame) = self.machine.poll_frame(at.now) else { return false };
+        // The bridge has taken it.
+        self.machine.link_progress(at.now, 0, 0);
         trace_frame(&frame, 0);
         cloud_core.bridge.up(at, frame, self.machine.totals());
         true

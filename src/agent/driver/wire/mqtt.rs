@@ -3,8 +3,8 @@
 use super::{Waiting, Wire, trace_frame};
 use crate::agent::driver::Driver;
 use crate::agent::traffic::Direction;
-use crate::link::Topic;
 use crate::link::presence::CloudPresence;
+use crate::link::{Backlog, Topic};
 use crate::process::random;
 use crate::sync::frame::Received;
 
@@ -68,7 +68,7 @@ impl Driver {
             return false;
         }
         let topic = topics.up(&self.node);
-        let Some(frame) = self.machine.poll_frame() else { return false };
+        let Some(frame) = self.machine.poll_frame(self.now()) else { return false };
         match frame.encode(self.compress_above) {
             Ok(bytes) => {
                 trace_frame(&frame, bytes.len());
@@ -81,16 +81,14 @@ impl Driver {
         }
     }
 
-    /// The broker has taken more of what was sent.
+    /// Tells the machine how far the link is with its frames. The presence, which goes before them, counts as one
+    /// while it is under way.
     pub(in crate::agent::driver) fn look_at_progress(&mut self) {
         if !matches!(self.wire, Wire::Mqtt(_)) {
             return;
         }
-        let traffic = self.link.traffic();
-        let acked = traffic.messages_out.saturating_sub(traffic.unacknowledged);
-        if acked != self.acked {
-            self.acked = acked;
-            self.machine.link_progress(self.now());
-        }
+        let Backlog { unsent, unacknowledged } = self.link.backlog();
+        let waiting = u64::from(self.waiting.is_some());
+        self.machine.link_progress(self.now(), unsent + waiting, unacknowledged + waiting);
     }
 }

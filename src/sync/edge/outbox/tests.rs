@@ -48,6 +48,8 @@ struct Edge {
     machine: EdgeMachine,
     now: Now,
     sessions: u64,
+    /// Whether the test tells how far the link is.
+    slow: bool,
 }
 
 impl Edge {
@@ -58,7 +60,7 @@ impl Edge {
         let mut machine = EdgeMachine::new(config(), totals, 0, None);
         machine.outbox_changed(Now::ZERO, &marks(opened, opened));
         machine.outbox_changed(Now::ZERO, &put);
-        Self { machine, now: Now::ZERO, sessions: 0 }
+        Self { machine, now: Now::ZERO, sessions: 0, slow: false }
     }
 
     fn session(&self) -> String {
@@ -74,7 +76,7 @@ impl Edge {
         self.sessions += 1;
         self.machine.disconnected();
         self.machine.connected(self.now, LIMIT, self.sessions << 32);
-        assert!(matches!(self.machine.poll_frame(), Some(Up::Hello(_))));
+        assert!(matches!(self.poll(), Some(Up::Hello(_))));
         let welcome = Welcome {
             session: self.session(),
             incarnation: None,
@@ -116,9 +118,18 @@ impl Edge {
         })
     }
 
+    /// The next frame, which the other end of the link acknowledges at once unless it is slow.
+    fn poll(&mut self) -> Option<Up> {
+        let frame = self.machine.poll_frame(self.now)?;
+        if !self.slow {
+            self.machine.link_progress(self.now, 0, 0);
+        }
+        Some(frame)
+    }
+
     /// The lane of the next frame and its numbers.
     fn upload(&mut self) -> Option<(Lane, Vec<u64>)> {
-        match self.machine.poll_frame()? {
+        match self.poll()? {
             Up::Upload(upload) => Some((upload.lane, upload.items.iter().map(|item| item.seq).collect())),
             other => panic!("must be an upload: {other:?}"),
         }
@@ -216,14 +227,69 @@ fn a_frame_that_the_link_has_not_taken_is_not_repeated() {
 }
 
 #[test]
-fn progress_of_the_link_puts_off_the_repetition() {
+fn a_frame_that_is_on_its_way_is_not_sent_again_until_the_time_for_its_answer_is_over() {
+    let mut edge = three();
+    edge.slow = true;
+    edge.send(Lane::Status, 0, items(1..=3));
+    // It waits for the network behind two others.
+    for _ in 0..20 {
+        edge.machine.link_progress(edge.now, 1, 3);
+        edge.pass(TIMEOUT);
+        assert_eq!(edge.upload(), None);
+    }
+    // It has left, and they are acknowledged one after the other.
+    for unacknowledged in [3, 2, 1, 0] {
+        edge.machine.link_progress(edge.now, 0, unacknowledged);
+        edge.pass(TIMEOUT * 9 / 10);
+        assert_eq!(edge.upload(), None, "{unacknowledged}");
+    }
+    edge.pass(TIMEOUT / 10);
+    assert_eq!(edge.upload(), Some((Lane::Status, vec![1, 2, 3])));
+}
+
+#[test]
+fn what_the_link_carries_for_others_puts_nothing_off() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
-    for _ in 0..20 {
-        edge.pass(TIMEOUT / 2);
-        edge.machine.link_progress(edge.now);
+    for passed in 1..=5 {
+        assert_eq!(edge.upload(), None, "{passed}");
+        edge.machine.renew(edge.now, 1, 2, 0);
+        edge.slow = true;
+        assert!(lease(&mut edge).is_some());
+        for unacknowledged in [1, 0] {
+            edge.machine.link_progress(edge.now, unacknowledged, unacknowledged);
+        }
+        edge.slow = false;
+        edge.pass(TIMEOUT / 5);
     }
-    assert!(edge.upload().is_none());
+    assert_eq!(edge.upload(), Some((Lane::Status, vec![1, 2, 3])));
+}
+
+#[test]
+fn a_frame_that_the_link_does_not_acknowledge_is_sent_again_all_the_same() {
+    let mut edge = three();
+    edge.slow = true;
+    edge.send(Lane::Status, 0, items(1..=3));
+    edge.machine.link_progress(edge.now, 0, 1);
+    edge.pass(TIMEOUT);
+    assert_eq!(edge.upload(), Some((Lane::Status, vec![1, 2, 3])));
+}
+
+#[test]
+fn a_hello_that_the_link_has_not_sent_is_not_said_again() {
+    let mut edge = Edge::new(Lanes::default(), marks(Lanes::default(), Lanes::default()));
+    edge.machine.connected(edge.now, LIMIT, 0);
+    edge.slow = true;
+    assert!(matches!(edge.poll(), Some(Up::Hello(_))));
+    edge.machine.link_progress(edge.now, 1, 1);
+    for _ in 0..10 {
+        edge.pass(TIMEOUT * 2);
+    }
+    assert!(edge.poll().is_none());
+    assert_eq!(edge.counters().hellos, 1);
+    edge.machine.link_progress(edge.now, 0, 1);
+    edge.pass(TIMEOUT);
+    assert!(matches!(edge.poll(), Some(Up::Hello(_))));
 }
 
 #[test]
@@ -338,7 +404,7 @@ fn items_share_a_frame_as_far_as_they_fit() {
     let page: Vec<UploadItem> = (1..=100).map(|seq| item(seq, &format!("\"{:1000}\"", 0))).collect();
     assert!(edge.read().is_some());
     edge.machine.outbox_read(edge.now, page);
-    let frame = edge.machine.poll_frame().unwrap();
+    let frame = edge.poll().unwrap();
     let bytes = frame.encode(usize::MAX).unwrap().len();
     let Up::Upload(upload) = frame else { panic!("must be an upload") };
     assert_eq!(upload.items.len(), 11);
@@ -363,7 +429,7 @@ fn an_item_that_fits_into_no_frame_is_refused_and_blocks_nobody() {
     assert_eq!(*content, long);
     let fits = format!("\"{}\"", "x".repeat(LIMIT - 400));
     edge.machine.outbox_read(edge.now, vec![item(2, &fits), item(3, "3")]);
-    let frame = edge.machine.poll_frame().unwrap();
+    let frame = edge.poll().unwrap();
     assert!(frame.encode(usize::MAX).unwrap().len() <= LIMIT);
     assert_eq!(edge.counters().uploads_refused, 1);
 }
@@ -423,7 +489,7 @@ fn until_renewal(edge: &mut Edge, random: u64) -> Duration {
 }
 
 fn lease(edge: &mut Edge) -> Option<Lease> {
-    match edge.machine.poll_frame()? {
+    match edge.poll()? {
         Up::Lease(lease) => Some(lease),
         other => panic!("must be a lease: {other:?}"),
     }
@@ -480,6 +546,6 @@ fn a_report_goes_before_a_lease_and_a_lease_before_the_outbox() {
     let confirm = Confirm { session: "other".into(), revision: 0, pending: 0, held: 0 };
     edge.machine.received(edge.now, Received::Confirm(confirm), 0);
     edge.pass(TIMEOUT);
-    let names: Vec<_> = std::iter::from_fn(|| edge.machine.poll_frame()).map(|frame| frame.name()).collect();
+    let names: Vec<_> = std::iter::from_fn(|| edge.poll()).map(|frame| frame.name()).collect();
     assert_eq!(names, ["Report", "Lease", "Upload"]);
 }

@@ -358,7 +358,8 @@ impl World {
             return true;
         }
         let Some(connection) = self.link else { return false };
-        if let Some(frame) = machine.poll_frame() {
+        if let Some(frame) = machine.poll_frame(now) {
+            machine.link_progress(now, 0, 0);
             let totals = machine.totals();
             bridge.up(at, frame, totals);
             return true;

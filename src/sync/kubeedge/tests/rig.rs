@@ -350,7 +350,8 @@ impl Rig {
         let at = self.at();
         if let Some(effect) = self.machine.poll_effect() {
             self.edge_effect(effect);
-        } else if let Some(up) = self.machine.poll_frame() {
+        } else if let Some(up) = self.machine.poll_frame(self.now) {
+            self.machine.link_progress(self.now, 0, 0);
             self.bridge.up(at, up, self.machine.totals());
         } else if let Some(effect) = self.bridge.poll_effect() {
             match effect {

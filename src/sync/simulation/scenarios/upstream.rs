@@ -18,7 +18,7 @@ fn what_waits_takes_effect_once_and_status_goes_before_events_before_bulk() {
         .collect();
     assert_eq!(world.effects(), expected);
     // A question, and a frame for each lane.
-    assert_eq!(world.upstream().1, 4);
+    assert_eq!(world.frames("Upload"), 4);
 }
 
 #[test]
@@ -85,11 +85,11 @@ fn an_older_copy_of_the_outbox_repeats_nothing_and_loses_nothing_new() {
     let expected: Vec<String> = (0..9).map(|key| format!("0/events/{key}")).collect();
     assert_eq!(world.effects(), expected);
     // Once found out, it is in order again.
-    let before = world.upstream().1;
+    let before = world.frames("Upload");
     world.connect(0);
     world.post(0, Lane::Events, 9);
     world.settle();
-    assert_eq!((world.effects().len(), world.upstream().1 - before), (10, 2));
+    assert_eq!((world.effects().len(), world.frames("Upload") - before), (10, 2));
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn an_older_copy_of_the_clouds_store_goes_on_where_the_node_stands() {
 fn a_node_with_nothing_to_say_sends_nothing_but_its_lease() {
     let mut world = in_sync(10);
     world.forget_traffic();
-    let leases = world.upstream().0;
+    let leases = world.frames("Lease");
     world.pass(Duration::from_secs(3600)).unwrap();
     let (up, down) = world.traffic();
-    assert_eq!((up.frames, down.frames, world.upstream().1), (0, 0, 0));
+    assert_eq!((up.frames, down.frames, world.frames("Upload")), (0, 0, 0));
     // Each 10 s, up to a tenth earlier.
-    assert!((360..=400).contains(&(world.upstream().0 - leases)), "{}", world.upstream().0 - leases);
+    assert!((360..=400).contains(&(world.frames("Lease") - leases)), "{}", world.frames("Lease") - leases);
 }

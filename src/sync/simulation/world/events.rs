@@ -17,6 +17,11 @@ pub(super) enum Event {
     ToEdge {
         bytes: Vec<u8>,
     },
+    /// The broker has acknowledged the oldest frame that it had not.
+    Acknowledged {
+        agent: usize,
+        connection: u64,
+    },
     Commit {
         agent: usize,
         life: u64,
@@ -116,6 +121,14 @@ impl World {
                 if let Some(machine) = &mut self.agents[agent].machine {
                     let frame = Received::decode(&bytes, LIMIT, MAX_OBJECT).map_err(|e| e.to_string())?;
                     machine.received(now, frame, random);
+                }
+            }
+            Event::Acknowledged { agent, connection }
+                if self.connection == connection && self.link == Some(agent) =>
+            {
+                self.unacknowledged -= 1;
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    machine.link_progress(now, 0, self.unacknowledged);
                 }
             }
             Event::Commit { agent, life, token, changes } if self.agents[agent].life == life => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::sync::change::Uid;
 use crate::sync::cloud::CloudMachine;
+use crate::sync::frame::Up;
 
 use super::super::model::{CloudDb, EdgeDb};
 use super::{Event, Sent, World};
@@ -63,9 +64,20 @@ impl World {
         self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
     }
 
-    /// Leases and frames of the outbox sent so far.
-    pub(in crate::sync::simulation) fn upstream(&self) -> (usize, usize) {
-        (self.upstream.leases, self.upstream.uploads)
+    /// Frames with this name that agents have sent so far.
+    pub(in crate::sync::simulation) fn frames(&self, name: &str) -> usize {
+        self.upstream.frames.get(name).copied().unwrap_or(0)
+    }
+
+    /// From now on the broker takes such frames from agents, and nobody hears them.
+    pub(in crate::sync::simulation) fn lose(&mut self, unheard: fn(&Up) -> bool) {
+        self.unheard = unheard;
+    }
+
+    /// The cloud dies, and nobody tells the node.
+    pub(in crate::sync::simulation) fn lose_cloud(&mut self) {
+        self.cloud = None;
+        self.cloud_life += 1;
     }
 
     /// What has taken effect, in order.

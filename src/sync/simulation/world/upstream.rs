@@ -1,7 +1,7 @@
 //! What goes up beside reports: Leases, and the items of the outbox with their effects.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::sync::cloud::CloudEffect;
@@ -24,9 +24,8 @@ pub(super) struct Upstream {
     excused: HashSet<u64>,
     /// When the cloud was last told that the node lives.
     pub(super) renewed: Option<Now>,
-    /// Leases and uploads sent.
-    pub(super) leases: usize,
-    pub(super) uploads: usize,
+    /// Frames sent, by name.
+    pub(super) frames: BTreeMap<&'static str, usize>,
 }
 
 impl World {
