@@ -134,13 +134,6 @@ pub struct Transferred {
     pub bytes: u64,
 }
 
-impl Transferred {
-    /// So many of so many bytes.
-    pub fn new(direction: &'static str, label: impl Into<String>, count: u64, bytes: u64) -> Self {
-        Self { direction, label: label.into(), count, bytes }
-    }
-}
-
 /// The words for where a session stands.
 const PHASES: [(EdgePhase, &str); 4] = [
     (EdgePhase::Down, "down"),

@@ -3,7 +3,6 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::object::ResourceVersion;
 use crate::store::StoreError;
 
 /// The most openings that are remembered. Versions from before the oldest one count as given.
@@ -38,19 +37,6 @@ impl Gaps {
         let next = self.0.partition_point(|(_, base)| *base <= version);
         self.0.get(next).filter(|(previous, _)| *previous < version).map(|(_, base)| *base)
     }
-
-    /// Whether a version was given by the present timeline, whose last one is `last`.
-    pub(super) fn was_issued(&self, version: &ResourceVersion, last: u64) -> bool {
-        let Some(version) = number(version) else { return false };
-        let next = self.0.partition_point(|(_, base)| *base < version);
-        let in_gap = self.0.get(next).is_some_and(|(previous, _)| *previous < version);
-        version <= last && !in_gap
-    }
-}
-
-/// A version of the form that this store gives.
-pub(super) fn number(version: &ResourceVersion) -> Option<u64> {
-    if version.is_decimal() { version.as_str().parse().ok().filter(|number| *number > 0) } else { None }
 }
 
 /// What opening a file found and recorded.
@@ -119,10 +105,6 @@ mod tests {
         jiff::Timestamp::from_microsecond(micros).unwrap()
     }
 
-    fn issued(opened: &Opened, version: u64) -> bool {
-        opened.gaps.was_issued(&version.into(), opened.counters.last)
-    }
-
     #[test]
     fn each_opening_jumps_to_the_clock_and_remembers_what_it_skipped() {
         let mut conn = database();
@@ -132,32 +114,17 @@ mod tests {
         let second = open(&mut conn, at(2000), "b").unwrap();
         assert_eq!((second.counters.last, &*second.incarnation), (2000, "a"));
         conn.execute("UPDATE meta SET last_version = 2005", []).unwrap();
-        let mut second = second;
-        second.counters.last = 2005;
-        for (version, expected) in [
-            (0, false),
-            (1, false),
-            (1000, false),
-            (1001, true),
-            (1010, true),
-            (1011, false),
-            (1999, false),
-            (2000, false),
-            (2001, true),
-            (2005, true),
-            (2006, false),
-            (u64::MAX, false),
-        ] {
-            assert_eq!(issued(&second, version), expected, "{version}");
-        }
         for (version, end) in [
+            (1, Some(1000)),
             (999, Some(1000)),
             (1000, None),
+            (1001, None),
             (1010, None),
             (1011, Some(2000)),
             (1999, Some(2000)),
             (2000, None),
             (2001, None),
+            (u64::MAX, None),
         ] {
             assert_eq!(second.gaps.end_of(version), end, "{version}");
         }
@@ -176,19 +143,9 @@ mod tests {
         open(&mut conn, at(1000), "a").unwrap();
         conn.execute("UPDATE meta SET last_version = 1100", []).unwrap();
         // A copy is made here; the original goes on to 1200 and is lost; the copy is opened later.
-        let mut restored = open(&mut conn, at(9000), "a").unwrap();
-        restored.counters.last = 9001;
-        assert!((1101..=1200).all(|version| !issued(&restored, version)));
-        assert!(issued(&restored, 1100) && issued(&restored, 9001));
-    }
-
-    #[test]
-    fn versions_that_this_store_would_not_write_were_not_issued() {
-        let mut conn = database();
-        let opened = open(&mut conn, at(1000), "a").unwrap();
-        for odd in ["", "abc", "-1", "01001", "99999999999999999999999"] {
-            assert!(!opened.gaps.was_issued(&odd.into(), u64::MAX), "{odd}");
-        }
+        let restored = open(&mut conn, at(9000), "a").unwrap();
+        assert!((1101..=1200).all(|version| restored.gaps.end_of(version) == Some(9000)));
+        assert_eq!([1100, 9001].map(|version| restored.gaps.end_of(version)), [None; 2]);
     }
 
     #[test]
