@@ -144,11 +144,6 @@ impl InFlight {
 }
 
 impl CloudMachine {
-    /// The link has passed something on to the node itself: it is at work, on a slow link perhaps.
-    pub fn link_progress(&mut self, now: Now) {
-        self.last_heard = now;
-    }
-
     /// Takes the next objects off the queue and says which bodies are needed.
     pub(super) fn next_load(&mut self) -> Option<Vec<Uid>> {
         if !matches!(self.phase, Phase::Live { .. })
