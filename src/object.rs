@@ -25,7 +25,7 @@ pub use meta::{
 };
 pub use node::{Condition, ConditionStatus, NodeReport};
 pub use objectsync::{ObjectRef, ObjectSync};
-pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, OwnerReference, ParseObjectError, Problems};
+pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector};
 pub use status::Status;

@@ -417,7 +417,7 @@ mod tests {
         let (_, _, options) = resource("GET", uri);
         assert_eq!(options.limit, Some(5));
         assert_eq!(options.labels, "a in (b,c)".parse().unwrap());
-        assert_eq!(options.fields.only_name(), Some("x"));
+        assert_eq!(options.fields, "metadata.name=x".parse().unwrap());
         assert_eq!(options.continue_token, "t=");
         assert!(options.pretty);
         assert_eq!(resource("GET", "/api/v1/pods?limit=0").2, Options::default());
@@ -461,11 +461,8 @@ mod tests {
     fn the_old_path_of_a_watch_selects_the_name() {
         for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
             let (verb, path, options) = resource("GET", uri);
-            assert_eq!(
-                (verb, path.name, options.fields.only_name()),
-                (Verb::Watch, None, Some("p")),
-                "{uri}"
-            );
+            assert_eq!((verb, path.name), (Verb::Watch, None), "{uri}");
+            assert_eq!(options.fields, "metadata.name=p".parse().unwrap(), "{uri}");
         }
         assert_eq!(line("GET", "/apis/apps/v1/watch/deployments"), "watch apps/v1 - deployments - -");
     }

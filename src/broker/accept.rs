@@ -125,13 +125,6 @@ impl Broker {
         seat.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
 
-    /// The largest payload the node takes on its `down` topic, in bytes; `None` when it is not connected.
-    #[must_use]
-    pub fn max_payload(&self, node: &str) -> Option<usize> {
-        let seat = self.hub.registry.seat(node)?;
-        Some((seat.max_packet as usize).saturating_sub(packet_size(&seat.down, &[]) + 3))
-    }
-
     /// Replaces the message retained on `cloud` and sends it to all who subscribed; a node that is slow
     /// gets the newest one only. An empty payload removes it.
     pub fn set_cloud(&self, payload: Vec<u8>) {

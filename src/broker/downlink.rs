@@ -53,16 +53,6 @@ impl Downlink {
         }
     }
 
-    /// The largest payload for the node, in bytes, as far as our side of the way knows; a node behind an
-    /// external broker says in its own messages if it takes less. `None` when it is not connected.
-    #[must_use]
-    pub fn max_payload(&self, node: &str) -> Option<usize> {
-        match self {
-            Self::Embedded(broker) => broker.max_payload(node),
-            Self::External(external) => Some(external.link.max_payload(&external.topics.down(node))),
-        }
-    }
-
     /// Replaces the message retained on `cloud`, now and on every later connection.
     pub fn set_cloud(&self, payload: Vec<u8>) {
         match self {
@@ -87,7 +77,7 @@ impl Downlink {
 }
 
 impl External {
-    /// The link, for its counters and for [`LinkHandle::reconnect_now`].
+    /// The link, for its counters.
     #[must_use]
     pub fn link(&self) -> &LinkHandle {
         &self.link

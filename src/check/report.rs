@@ -38,12 +38,6 @@ impl Report {
         self.count("failed") == 0
     }
 
-    /// What a check found.
-    #[must_use]
-    pub fn finding(&self, id: &str) -> Option<&Finding> {
-        self.0.iter().find(|(other, ..)| *other == id).map(|(.., finding)| finding)
-    }
-
     fn count(&self, status: &str) -> usize {
         self.0.iter().filter(|(.., finding)| finding.status() == status).count()
     }

@@ -186,22 +186,12 @@ fn get(path: &str) -> Question {
     Question { method: "GET".into(), path: path.into(), ..Question::default() }
 }
 
-/// Gets the CA and checks it against the token. The connection itself verifies nothing, the fingerprint does.
+/// Gets the CA and checks it against the token, and what time it is there: nothing but a hint for messages, since nobody
+/// vouches for it. The connection itself verifies nothing, the fingerprint does.
 ///
 /// # Errors
 /// See [`CallError`].
-pub async fn fetch_ca(url: &JoinUrl, token: &Token) -> Result<Certificate, CallError> {
-    Ok(fetch_ca_and_time(url, token).await?.0)
-}
-
-/// As [`fetch_ca`], and what time it is there: nothing but a hint for messages, since nobody vouches for it.
-///
-/// # Errors
-/// See [`CallError`].
-pub async fn fetch_ca_and_time(
-    url: &JoinUrl,
-    token: &Token,
-) -> Result<(Certificate, Option<Timestamp>), CallError> {
+pub async fn fetch_ca(url: &JoinUrl, token: &Token) -> Result<(Certificate, Option<Timestamp>), CallError> {
     let tls = Client::unverified().map_err(CallError::Local)?;
     let reply = call(url, &tls, get("/ca.crt")).await?;
     if reply.code != 200 {

@@ -131,9 +131,6 @@ pub enum Cause {
         /// Why.
         detail: String,
     },
-    /// This program asked for a new connection.
-    #[error("a new connection was asked for")]
-    Asked,
     /// There is no WebSocket there, or not for this client.
     #[error("no WebSocket with {peer}: {reason}")]
     Upgrade {
@@ -157,7 +154,7 @@ impl Cause {
     /// How many causes there are.
     pub const COUNT: usize = Self::LABELS.len();
     /// A short fixed word for each cause, in the order of [`Cause::index`]: for counters, status and metrics.
-    pub const LABELS: [&'static str; 21] = [
+    pub const LABELS: [&'static str; 20] = [
         "dns",
         "refused",
         "connect-timeout",
@@ -174,7 +171,6 @@ impl Cause {
         "protocol",
         "consumer-stalled",
         "bad-introduction",
-        "asked",
         "tls",
         "upgrade",
         "parted",
@@ -201,11 +197,10 @@ impl Cause {
             Self::Protocol { .. } => 13,
             Self::ConsumerStalled { .. } => 14,
             Self::BadIntroduction { .. } => 15,
-            Self::Asked => 16,
-            Self::Tls { .. } => 17,
-            Self::Upgrade { .. } => 18,
-            Self::Parted { .. } => 19,
-            Self::Unanswered => 20,
+            Self::Tls { .. } => 16,
+            Self::Upgrade { .. } => 17,
+            Self::Parted { .. } => 18,
+            Self::Unanswered => 19,
         }
     }
 
@@ -243,7 +238,6 @@ mod tests {
             (Cause::Protocol { detail: String::new() }, "protocol"),
             (Cause::ConsumerStalled { stalled: Duration::ZERO }, "consumer-stalled"),
             (Cause::BadIntroduction { detail: String::new() }, "bad-introduction"),
-            (Cause::Asked, "asked"),
             (Cause::Tls { peer: String::new(), kind: "refused", message: String::new() }, "tls"),
             (Cause::Upgrade { peer: String::new(), reason: String::new() }, "upgrade"),
             (Cause::Parted { reason: String::new() }, "parted"),

@@ -38,7 +38,6 @@ pub enum PublishError {
 
 /// A command to the task that owns the connection.
 pub(crate) enum Command {
-    Reconnect,
     GiveUp,
     Shutdown(Shutdown),
 }
@@ -134,12 +133,6 @@ impl LinkHandle {
         })
     }
 
-    /// How many more messages fit in the queue; 0 without a connection.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.shared.queue.room()
-    }
-
     /// Waits for room in the queue.
     ///
     /// # Errors
@@ -180,12 +173,6 @@ impl LinkHandle {
     #[must_use]
     pub fn endings(&self) -> Endings {
         self.shared.counters.endings()
-    }
-
-    /// Drops the connection, or ends the wait for the next attempt.
-    pub fn reconnect_now(&self) {
-        // A full channel holds the same wish already.
-        let _ = self.commands.try_send(Command::Reconnect);
     }
 
     /// Drops the connection because the other side takes messages and answers none: with a pause before the
@@ -246,6 +233,5 @@ mod tests {
     fn without_a_connection_nothing_is_queued() {
         let (handle, _, _commands) = new(LIMITS, 1000);
         assert_eq!(handle.try_publish("a", Vec::new(), false), Err(PublishError::NotConnected));
-        assert_eq!(handle.capacity(), 0);
     }
 }

@@ -110,16 +110,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// How many more messages fit by number; 0 when closed or when the bytes are used up.
-    pub(crate) fn room(&self) -> usize {
-        let state = self.lock();
-        if state.open && self.has_room(&state, 1) {
-            self.limits.messages.saturating_sub(state.items.len())
-        } else {
-            0
-        }
-    }
-
     /// How many messages wait.
     pub(crate) fn len(&self) -> usize {
         self.lock().items.len()
@@ -174,7 +164,7 @@ mod tests {
         assert_eq!(by_bytes.push(1, 60), Ok(()));
         assert_eq!(by_bytes.push(2, 41), Err(Refused::Full));
         assert_eq!(by_bytes.push(2, 40), Ok(()));
-        assert_eq!(by_bytes.room(), 0);
+        assert_eq!(by_bytes.push(3, 1), Err(Refused::Full));
     }
 
     #[test]
@@ -194,7 +184,7 @@ mod tests {
         assert_eq!(queue.push(2, 1), Err(Refused::Closed));
         queue.open();
         assert_eq!(queue.pop(), None);
-        assert_eq!(queue.room(), 4);
+        (0..4).for_each(|n| assert_eq!(queue.push(n, 1), Ok(())));
     }
 
     #[tokio::test]

@@ -141,8 +141,8 @@ impl<P: Protocol> Task<P> {
             loop {
                 tokio::select! {
                     made = &mut establish => break made,
-                    command = self.commands.recv() => if let Some(end) = unconnected(command) {
-                        return end;
+                    command = self.commands.recv() => if let Err(stop) = unconnected(command) {
+                        return End::Stop(stop);
                     },
                 }
             }
@@ -174,7 +174,6 @@ impl<P: Protocol> Task<P> {
         let now = std::time::Instant::now();
         let retry_in = match cause {
             Cause::TakenOver { .. } => self.retry.taken_over(now, random()),
-            Cause::Asked => Duration::ZERO,
             _ => self.retry.failed(now, random()),
         };
         self.shared.counters.ended(&cause, self.was_connected);
@@ -184,38 +183,26 @@ impl<P: Protocol> Task<P> {
         let peer = self.protocol.target().peer();
         tracing::warn!(%peer, ?retry_in, cause = cause.label(), "not connected: {cause}");
         let event = LinkEvent::Disconnected { cause, retry_in };
-        let hurried = self.announce(event).await?;
-        if hurried {
-            return Ok(());
-        }
+        self.announce(event).await?;
         let waited = sleep(retry_in);
         tokio::pin!(waited);
         loop {
             tokio::select! {
                 () = &mut waited => return Ok(()),
                 () = self.events.closed() => return Err(Stop::Abandoned),
-                command = self.commands.recv() => match unconnected(command) {
-                    Some(End::Stop(stop)) => return Err(stop),
-                    Some(End::Failed(_)) => return Ok(()),
-                    None => {}
-                },
+                command = self.commands.recv() => unconnected(command)?,
             }
         }
     }
 
-    /// Waits until the event is taken; returns whether the next attempt was asked for meanwhile.
-    async fn announce(&mut self, event: LinkEvent) -> Result<bool, Stop> {
+    /// Waits until the event is taken.
+    async fn announce(&mut self, event: LinkEvent) -> Result<(), Stop> {
         let sending = self.events.send(event);
         tokio::pin!(sending);
-        let mut hurried = false;
         loop {
             tokio::select! {
-                sent = &mut sending => return sent.map(|()| hurried).map_err(|_| Stop::Abandoned),
-                command = self.commands.recv() => match unconnected(command) {
-                    Some(End::Stop(stop)) => return Err(stop),
-                    Some(End::Failed(_)) => hurried = true,
-                    None => {}
-                },
+                sent = &mut sending => return sent.map_err(|_| Stop::Abandoned),
+                command = self.commands.recv() => unconnected(command)?,
             }
         }
     }
@@ -224,7 +211,6 @@ impl<P: Protocol> Task<P> {
     pub(super) fn command(&self, command: Option<Command>, ending: &mut Option<Ending>) -> Result<(), End> {
         match command {
             None => Err(End::Stop(Stop::Abandoned)),
-            Some(Command::Reconnect) => Err(End::Failed(Cause::Asked)),
             Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
             // The first one counts; a second asker learns that by his channel.
             Some(Command::Shutdown(_)) if ending.is_some() => Ok(()),
@@ -255,16 +241,15 @@ pub(super) async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Op
 }
 
 /// What a command means while there is no connection.
-fn unconnected(command: Option<Command>) -> Option<End> {
+fn unconnected(command: Option<Command>) -> Result<(), Stop> {
     match command {
-        Some(Command::Reconnect) => Some(End::Failed(Cause::Asked)),
         // It was meant for a connection that has ended by itself.
-        Some(Command::GiveUp) => None,
+        Some(Command::GiveUp) => Ok(()),
         Some(Command::Shutdown(shutdown)) => {
             let nothing_to_say = shutdown.farewell.is_empty();
-            Some(End::Stop(Stop::Shutdown(shutdown, nothing_to_say)))
+            Err(Stop::Shutdown(shutdown, nothing_to_say))
         }
-        None => Some(End::Stop(Stop::Abandoned)),
+        None => Err(Stop::Abandoned),
     }
 }
 

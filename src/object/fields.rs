@@ -108,21 +108,11 @@ impl FieldSelector {
         })
     }
 
-    /// The only name that can be selected, if there is one: then a list is a single read.
-    #[must_use]
-    pub fn only_name(&self) -> Option<&str> {
-        self.only(Own::Name)
-    }
-
     /// The only namespace that can be selected, if there is one.
     #[must_use]
     pub fn only_namespace(&self) -> Option<&str> {
-        self.only(Own::Namespace)
-    }
-
-    fn only(&self, wanted: Own) -> Option<&str> {
         let mut equal = self.0.iter().filter(|requirement| requirement.equal);
-        let requirement = equal.find(|requirement| own(&requirement.field) == Some(wanted));
+        let requirement = equal.find(|requirement| own(&requirement.field) == Some(Own::Namespace));
         requirement.map(|requirement| requirement.value.as_str())
     }
 }

@@ -13,6 +13,16 @@ use super::selector::Labels;
 
 /// The most bytes that the annotations of one object may have together, as in Kubernetes.
 pub const MAX_ANNOTATIONS: usize = 256 * 1024;
+/// Metadata that only the server gives: what a client sends of it is replaced.
+pub const SERVER_METADATA: [&str; 7] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "selfLink",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
 /// The most problems that are listed for one object.
 const MAX_PROBLEMS: usize = 16;
 
@@ -22,17 +32,13 @@ const MAX_PROBLEMS: usize = 16;
 pub struct Object(Map<String, Value>);
 
 /// The owner of an object.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OwnerReference {
-    /// Group and version of the owner.
-    pub api_version: String,
-    /// Kind of the owner.
-    pub kind: String,
-    /// Name of the owner.
-    pub name: String,
-    /// UID of the owner.
-    pub uid: String,
+struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
 }
 
 /// One field of an object that is not as it must be.
@@ -192,13 +198,6 @@ impl Object {
     #[must_use]
     pub fn annotations(&self) -> Labels {
         self.meta_map("annotations")
-    }
-
-    /// `metadata.ownerReferences`. Entries without the required fields are left out.
-    #[must_use]
-    pub fn owner_references(&self) -> Vec<OwnerReference> {
-        let list = self.metadata().and_then(|m| m.get("ownerReferences")).and_then(Value::as_array);
-        list.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok()).collect()
     }
 
     /// Whether finalizers hold the object, so that a delete only marks it. Those of a Namespace are in its spec
@@ -407,7 +406,6 @@ mod tests {
         assert_eq!(object.labels(), Labels::from([("x".into(), "y".into())]));
         assert_eq!(object.annotations().len(), 1);
         assert_eq!(object.deletion_timestamp(), Some("2026-01-01T00:00:00Z"));
-        assert_eq!(object.owner_references().len(), 1);
     }
 
     #[test]

@@ -153,9 +153,3 @@ impl Schema {
         self.properties.get(name).or(self.additional.as_ref())
     }
 }
-
-/// Whether the kind has a status, and with it the subresource of that name.
-#[must_use]
-pub fn has_status(schema: &Schema) -> bool {
-    schema.properties.contains_key("status")
-}

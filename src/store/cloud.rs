@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
-use crate::object::{Object, ObjectKey, Problems, Resource, Summary, kinds};
+use crate::object::{Object, ObjectKey, Problems, Resource, SERVER_METADATA, Summary, kinds};
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
@@ -54,12 +54,9 @@ pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
 pub use leases::LeaseRenewal;
 pub use nodes::{NodeRecords, Recorded};
-pub use objects::{Preconditions, SERVER_METADATA};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
-pub use read::{
-    Cursor, HistoryPage, HistoryQuery, ListQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, Page,
-};
+pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use state::HistoryLimits;
 pub use stored::Stored;
@@ -104,13 +101,11 @@ impl CloudStore {
         open::open(path, options)
     }
 
-    /// Stores a new object and gives it a version, and uid, creation time and generation if it has none. Without
-    /// a name, `metadata.generateName` makes one.
+    /// Stores a new object and gives it a version, and uid, creation time and generation if it has none.
     ///
     /// # Errors
     /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], or the store's.
-    pub async fn create(&self, resource: &Resource, mut object: Object) -> Result<Stored, CloudError> {
-        generate_name(&mut object);
+    pub async fn create(&self, resource: &Resource, object: Object) -> Result<Stored, CloudError> {
         let (resource, bytes) = self.check(resource, &object)?;
         self.write(bytes, move |tx| tx.create(&resource, object.clone())).await
     }
@@ -133,53 +128,21 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.update(&resource, object.clone(), expected)).await
     }
 
-    /// Replaces the object under a name. Name and namespace in the object may be absent. A
-    /// `metadata.resourceVersion` in it must be the current one; one without replaces any version.
-    /// Replacing an object by an equal one changes nothing, not even the version.
+    /// Deletes an object, if it has the version `expected` where one is given, and returns it as it was last, with
+    /// the version of the deletion. The object is gone at once: finalizers are not waited for.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::Invalid`] (also for another uid,
-    /// name or namespace), [`CloudError::TooLarge`], or the store's.
-    pub async fn replace(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        name: &str,
-        mut object: Object,
-    ) -> Result<Stored, CloudError> {
-        let invalid = |field, must: &str| CloudError::Invalid {
-            key: resource.key(namespace, name),
-            problems: Problems::one(field, format!("must be '{must}', as in the request")),
-        };
-        match object.name() {
-            "" => object.set_metadata("name", name),
-            given if given != name => return Err(invalid("metadata.name", name)),
-            _ => {}
-        }
-        match object.namespace() {
-            "" if !namespace.is_empty() => object.set_metadata("namespace", namespace),
-            given if given != namespace => return Err(invalid("metadata.namespace", namespace)),
-            _ => {}
-        }
-        let (resource, bytes) = self.check(resource, &object)?;
-        self.write(bytes, move |tx| tx.replace(&resource, object.clone())).await
-    }
-
-    /// Deletes an object and returns it as it was last, with the version of the deletion. The object is
-    /// gone at once: finalizers are not waited for.
-    ///
-    /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`], or the store's.
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], or the store's.
     pub async fn delete(
         &self,
         resource: &Resource,
         namespace: &str,
         name: &str,
-        preconditions: Preconditions,
+        expected: Option<u64>,
     ) -> Result<Stored, CloudError> {
         let resource = self.share(resource);
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.write(256, move |tx| tx.delete(&resource, &namespace, &name, &preconditions)).await
+        self.write(256, move |tx| tx.delete(&resource, &namespace, &name, expected)).await
     }
 
     /// Reads an object.
@@ -196,14 +159,6 @@ impl CloudStore {
                 row.map(|row| row.stored).ok_or(CloudError::NotFound { key })
             })
             .await
-    }
-
-    /// Reads a page of a list, in the order of namespace and name.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn list(&self, query: ListQuery) -> Result<Page, CloudError> {
-        self.readers.run(move |conn| read::list(conn, &query)).await
     }
 
     /// The kinds of which there are objects.
@@ -427,20 +382,6 @@ fn check_node(node: &str) -> Result<(), CloudError> {
         key: node_key(node),
         problems: Problems::one("metadata.name", problem),
     })
-}
-
-/// Gives an object without a name one that begins with its `generateName`.
-fn generate_name(object: &mut Object) {
-    let prefix = object.metadata().and_then(|metadata| metadata.get("generateName"));
-    let Some(prefix) = prefix.and_then(serde_json::Value::as_str).filter(|prefix| !prefix.is_empty()) else {
-        return;
-    };
-    if object.name().is_empty() {
-        // The first digits of a random UUID: its version stands behind them.
-        let random = open::random_id();
-        let name = format!("{prefix}{}", random.get(..8).unwrap_or(&random));
-        object.set_metadata("name", name);
-    }
 }
 
 #[cfg(test)]

@@ -337,12 +337,6 @@ impl EdgeStore {
         self.inner.shared.facts()
     }
 
-    /// Told after each commit that changed something.
-    #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Totals> {
-        self.inner.shared.watch_totals()
-    }
-
     /// Told when the store begins or ceases to take changes, and of each loss.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {

@@ -76,12 +76,6 @@ pub trait WriterHooks: Send + 'static {
     fn closing(&mut self, _conn: &mut Connection) {}
 }
 
-/// A steward for databases that need none.
-#[derive(Debug, Default)]
-pub struct NoSteward;
-
-impl WriterHooks for NoSteward {}
-
 /// The error of a job: its own, or the store's.
 pub trait JobError: From<StoreError> + Send + 'static {
     /// The failure of the store, if that is what it is.

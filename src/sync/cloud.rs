@@ -336,8 +336,8 @@ impl CloudMachine {
     }
 
     /// Objects on their way to the node or being prepared for it.
-    #[must_use]
-    pub fn under_way(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> usize {
         self.sender.len()
     }
 

@@ -130,9 +130,6 @@ impl Buckets {
 pub struct BucketSet([u128; 2]);
 
 impl BucketSet {
-    /// Every bucket.
-    pub const ALL: Self = Self([u128::MAX; 2]);
-
     /// Puts a bucket into the set.
     pub fn insert(&mut self, bucket: u8) {
         self.0[usize::from(bucket >> 7)] |= 1 << (bucket & 0x7f);
@@ -142,12 +139,6 @@ impl BucketSet {
     #[must_use]
     pub fn contains(&self, bucket: u8) -> bool {
         self.0[usize::from(bucket >> 7)] & (1 << (bucket & 0x7f)) != 0
-    }
-
-    /// Whether no bucket is in the set.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0 == [0; 2]
     }
 }
 

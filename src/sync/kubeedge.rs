@@ -86,7 +86,6 @@ enum Phase {
 /// See the module.
 #[derive(Debug)]
 pub struct Bridge {
-    config: BridgeConfig,
     outbound: Outbound,
     phase: Phase,
     /// What came before the Welcome, as text.
@@ -116,7 +115,7 @@ impl Bridge {
     #[must_use]
     pub fn new(config: BridgeConfig) -> Self {
         Self {
-            outbound: Outbound::default(),
+            outbound: Outbound::new(config),
             phase: Phase::Down,
             early: Vec::new(),
             keepalive_at: None,
@@ -131,7 +130,6 @@ impl Bridge {
             pending: 0,
             told: 0,
             hellos: 0,
-            config,
         }
     }
 
@@ -147,14 +145,15 @@ impl Bridge {
 
     /// A Pod that is held: if it is to end, CloudCore is told so. To be told before the first connection.
     pub fn remember_pod(&mut self, uid: &Uid, namespace: &str, name: &str, body: &str) {
-        self.endings.remember(&self.config, uid, namespace, name, body);
+        self.endings.remember(&self.outbound.config, uid, namespace, name, body);
     }
 
     /// Rules, limits and times that may change while it runs; the node's name may not. New rules are asked for at once.
     pub fn set_config(&mut self, at: Moment, config: BridgeConfig) {
         self.outbound.at = at;
-        let rules_changed = self.config.fetch != config.fetch || self.config.watch != config.watch;
-        self.config = config;
+        let before = std::mem::replace(&mut self.outbound.config, config);
+        let now = &self.outbound.config;
+        let rules_changed = before.fetch != now.fetch || before.watch != now.watch;
         if rules_changed && matches!(self.phase, Phase::Live) {
             self.begin_round(RoundReason::Rules);
         } else if rules_changed {
@@ -190,7 +189,7 @@ impl Bridge {
 
     fn keepalive(&mut self, now: Now) {
         self.outbound.send(&message::keepalive());
-        self.keepalive_at = Some(now + self.config.keepalive);
+        self.keepalive_at = Some(now + self.outbound.config.keepalive);
     }
 
     /// Everything that can be asked for is asked for again, as if the database had been lost: an operator wants to know.
@@ -209,10 +208,10 @@ impl Bridge {
                 // While a round is under way a lost database must not look like a whole one.
                 let marker = self.rounds.proves().then(|| Marker::of(&totals));
                 let owner = self.uploads.node_uid().map(str::to_owned);
-                self.lease.renew(&mut self.outbound, &self.config, lease, owner, marker);
+                self.lease.renew(&mut self.outbound, lease, owner, marker);
             }
             Up::Upload(upload) => {
-                self.uploads.upload(&mut self.outbound, &self.config, upload);
+                self.uploads.upload(&mut self.outbound, upload);
             }
             // Nobody asks for it here.
             Up::Inventory(_) => {}
@@ -236,9 +235,9 @@ impl Bridge {
         self.rounds.pause();
         self.outbound.session = None;
         self.outbound.frames.clear();
-        let until = self.outbound.at.now + self.config.answer_timeout;
+        let until = self.outbound.at.now + self.outbound.config.answer_timeout;
         self.phase = Phase::Greeting { hello: Box::new(hello), until };
-        self.lease.ask(&mut self.outbound, &self.config);
+        self.lease.ask(&mut self.outbound);
     }
 
     /// Welcomes the machine, and takes what came before. Whether the Node is to be registered, and whether the database
@@ -293,14 +292,14 @@ impl Bridge {
     }
 
     fn begin_round(&mut self, reason: RoundReason) {
-        self.rounds.begin(&mut self.outbound, &self.config, &mut self.asking, reason, self.totals.count);
+        self.rounds.begin(&mut self.outbound, &mut self.asking, reason, self.totals.count);
     }
 
     /// Goes on with the round as far as it can, and tells the machine what is to be expected.
     fn go_on(&mut self) {
         if matches!(self.phase, Phase::Live) {
             self.endings.tick(&mut self.outbound);
-            self.rounds.advance(&mut self.outbound, &self.config, &mut self.delivery, &mut self.asking);
+            self.rounds.advance(&mut self.outbound, &mut self.delivery, &mut self.asking);
         }
         self.tell_pending();
     }
@@ -332,7 +331,7 @@ impl Bridge {
     /// Whether it was the answer to the question for the Lease.
     fn take_lease(&mut self, text: &[u8]) -> bool {
         let Ok(incoming) = message::decode(text) else { return false };
-        let Some(news) = self.lease.answered(&mut self.outbound, &self.config, &incoming) else {
+        let Some(news) = self.lease.answered(&mut self.outbound, &incoming) else {
             return false;
         };
         self.outbound.counters.received += 1;
@@ -350,7 +349,7 @@ impl Bridge {
             }
         };
         self.outbound.counters.received += 1;
-        if let Some(news) = self.lease.answered(&mut self.outbound, &self.config, &incoming) {
+        if let Some(news) = self.lease.answered(&mut self.outbound, &incoming) {
             return self.lease_news(&news);
         }
         match incoming.operation {
@@ -359,16 +358,11 @@ impl Bridge {
             }
             Operation::Response => self.response(&incoming),
             Operation::ApplicationResponse => {
-                if self.uploads.answered(&mut self.outbound, &self.config, &incoming) {
+                if self.uploads.answered(&mut self.outbound, &incoming) {
                     return;
                 }
-                self.rounds.answered(
-                    &mut self.outbound,
-                    &self.config,
-                    &mut self.delivery,
-                    &mut self.asking,
-                    &incoming,
-                );
+                let asking = &mut self.asking;
+                self.rounds.answered(&mut self.outbound, &mut self.delivery, asking, &incoming);
             }
             Operation::Error => self.outbound.counters.errors += 1,
             // It may hold up the queue of CloudCore, and there is nothing to be done with it.
@@ -381,14 +375,14 @@ impl Bridge {
 
     /// An answer: to something of the outbox, to a question, or a late one that nobody waits for any more.
     fn response(&mut self, incoming: &Incoming<'_>) {
-        if self.uploads.answered(&mut self.outbound, &self.config, incoming) {
+        if self.uploads.answered(&mut self.outbound, incoming) {
             if message::wants_acknowledgement(incoming) {
                 self.delivery.acknowledge(&mut self.outbound, incoming);
             }
             return;
         }
         self.endings.answered(incoming);
-        let was_asked = self.asking.answered(&mut self.outbound, &self.config, &mut self.delivery, incoming);
+        let was_asked = self.asking.answered(&mut self.outbound, &mut self.delivery, incoming);
         if incoming.is_object() {
             self.object(incoming, was_asked);
             if let Some(change) = self.asking.take_replaced() {
@@ -401,26 +395,26 @@ impl Bridge {
 
     /// A message about an object goes to the machine; it is acknowledged when the machine reports its commit.
     fn object(&mut self, incoming: &Incoming<'_>, was_asked: bool) {
-        let Some(about) = object::read(incoming, &self.config, &mut self.delivery.kinds) else {
+        let Some(about) = object::read(incoming, &self.outbound.config, &mut self.delivery.kinds) else {
             self.outbound.counters.ignored += 1;
             return self.delivery.acknowledge(&mut self.outbound, incoming);
         };
         match about {
             object::About::Change(change) => {
-                if !self.asking.wants(&self.config, &incoming.source, &change) {
+                if !self.asking.wants(&self.outbound.config, &incoming.source, &change) {
                     self.outbound.counters.unwanted += 1;
                     return self.delivery.acknowledge(&mut self.outbound, incoming);
                 }
                 self.rounds.changed(&change);
                 match &change {
                     Change::Put(put) => {
-                        self.uploads.seen(&mut self.outbound, &self.config, put);
-                        self.endings.seen(&self.config, put);
-                        self.asking.stored(&mut self.outbound, &self.config, put);
+                        self.uploads.seen(&mut self.outbound, put);
+                        self.endings.seen(&self.outbound.config, put);
+                        self.asking.stored(&mut self.outbound, put);
                     }
                     Change::Delete(delete) => {
                         self.endings.gone(&delete.uid);
-                        self.asking.deleted(&mut self.outbound, &self.config, incoming, &delete.uid);
+                        self.asking.deleted(&mut self.outbound, incoming, &delete.uid);
                     }
                 }
                 self.delivery.begin(&mut self.outbound, incoming, change, was_asked);
@@ -429,7 +423,7 @@ impl Bridge {
             // Which object is meant nobody can say: it is asked for instead, and nothing is removed.
             object::About::Unclear => {
                 self.outbound.counters.unclear += 1;
-                self.asking.unclear(&mut self.outbound, &self.config, incoming);
+                self.asking.unclear(&mut self.outbound, incoming);
                 self.delivery.acknowledge(&mut self.outbound, incoming);
             }
         }
@@ -484,7 +478,7 @@ impl Bridge {
     /// The rows could not be read; the round goes on later.
     pub fn read_failed(&mut self, at: Moment) {
         self.outbound.at = at;
-        self.rounds.read_failed(&self.outbound, &self.config);
+        self.rounds.read_failed(&self.outbound);
     }
 
     /// The time of [`Bridge::deadline`] has come.
@@ -496,11 +490,11 @@ impl Bridge {
         if matches!(self.phase, Phase::Greeting { until, .. } if until <= at.now) && !self.early.is_empty() {
             self.welcome(None);
         }
-        self.lease.tick(&mut self.outbound, &self.config);
-        self.uploads.tick(&mut self.outbound, &self.config);
-        self.asking.tick(&mut self.outbound, &self.config);
+        self.lease.tick(&mut self.outbound);
+        self.uploads.tick(&mut self.outbound);
+        self.asking.tick(&mut self.outbound);
         if matches!(self.phase, Phase::Live) {
-            self.rounds.tick(&mut self.outbound, &self.config, &mut self.asking);
+            self.rounds.tick(&mut self.outbound, &mut self.asking);
         }
         self.go_on();
     }

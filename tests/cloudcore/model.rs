@@ -34,9 +34,10 @@ use session::Session;
 pub(crate) type Now = Duration;
 
 /// What the content of a `delete` is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Deletes {
     /// The last object, or name, namespace and UID of one that went while the node was away.
+    #[default]
     Stock,
     /// Always name, namespace and UID only.
     Bare,

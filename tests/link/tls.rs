@@ -239,7 +239,7 @@ async fn an_identity_that_is_refused_gives_way_to_the_one_before() {
     let tls = authority.client(&authority.node("n-1"));
     let (link, mut events) = connect(options(broker.address(), "n-1", tls.clone())).await;
     tls.replace(&authority.trust(), Some(&Authority::new().node("n-1"))).unwrap();
-    link.reconnect_now();
+    link.give_up();
     let mut refused = 0;
     loop {
         match link_event(&mut events).await {

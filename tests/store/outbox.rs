@@ -291,7 +291,6 @@ async fn what_is_posted_together_is_kept_together() {
     let event = local(LocalKind::Event, "started", "1");
     let postings = || {
         vec![
-            Posting::Local(LocalWrite::Create(local(LocalKind::Lease, "a", "1"))),
             Posting::Event {
                 lane: Events,
                 key: event_key(&event.namespace, &event.name),
@@ -303,12 +302,11 @@ async fn what_is_posted_together_is_kept_together() {
         ]
     };
     store.post(postings()).await.unwrap();
-    // The Lease is refused now, the Event replaced, all others written.
+    // The Event is replaced now, all others written.
     store.post(postings()).await.unwrap();
     let copy = dir.path().join("copy.db");
     copy_database(&path, &copy);
     for store in [store, open(&copy)] {
-        assert_eq!(all_local(&store, LocalKind::Lease).await.len(), 1);
         assert_eq!(all_local(&store, LocalKind::Event).await.len(), 1);
         assert_eq!(state(&store).marks.rows, lanes(1, 1, 0));
         let item = store.outbox_item(Events, "event/lab/started".into()).await.unwrap();

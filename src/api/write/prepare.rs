@@ -13,18 +13,8 @@ use crate::api::{convert, rules};
 use crate::object::schema;
 use crate::object::status::{Cause, Result};
 use crate::object::time::rfc3339;
-use crate::object::{Object, Problems, Resource, Status};
+use crate::object::{Object, Problems, Resource, SERVER_METADATA, Status};
 
-/// Metadata that only the server gives: what a client sends of it is replaced.
-const SERVER_GIVEN: [&str; 7] = [
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "generation",
-    "selfLink",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-];
 /// The longest part of a generated name that is the client's: with five random characters it is still a
 /// DNS label.
 const MAX_PREFIX: usize = 58;
@@ -294,13 +284,13 @@ fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) ->
 }
 
 fn strip_given(object: &mut Object) {
-    for field in SERVER_GIVEN {
+    for field in SERVER_METADATA {
         object.remove_metadata(field);
     }
 }
 
 fn keep_given(object: &mut Object, old: &Object) {
-    for field in SERVER_GIVEN {
+    for field in SERVER_METADATA {
         match old.metadata().and_then(|metadata| metadata.get(field)) {
             Some(value) => object.set_metadata(field, value.clone()),
             None => drop(object.remove_metadata(field)),

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use crate::api::{Batch, Cursor, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::Result;
 use crate::object::{Object, Resource};
-use crate::store::cloud::{
-    self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Preconditions, Scan,
-};
+use crate::store::cloud::{self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
 
 use super::super::definitions;
 use super::ring::{self, MAX_BATCH};
@@ -117,8 +115,7 @@ impl Storage for CloudObjects {
         name: &str,
         expected: u64,
     ) -> Result<Stored> {
-        let preconditions = Preconditions { uid: None, resource_version: Some(expected.to_string()) };
-        let removed = self.store.delete(resource, namespace, name, preconditions).await;
+        let removed = self.store.delete(resource, namespace, name, Some(expected)).await;
         removed.map(kept).map_err(|error| status(resource, name, &error))
     }
 }

@@ -38,7 +38,7 @@ async fn ask_certificate(
 async fn a_node_joins_with_the_calls_of_kubeedge_and_renews() {
     let authority = authority();
     let service = Service::of_cloud(Arc::clone(&authority), BROKER).await;
-    let ca = fetch_ca(&service.url, &token(&authority)).await.unwrap();
+    let (ca, _) = fetch_ca(&service.url, &token(&authority)).await.unwrap();
     assert_eq!(ca, authority.ca);
 
     let certificate = ask_certificate(&service, &authority, "pump-7").await.unwrap();

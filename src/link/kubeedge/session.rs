@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
                     let left = deadline.map_or(LAST_WORDS, |at| at.saturating_duration_since(Instant::now()));
                     End::Stop(Stop::Shutdown(shutdown, self.socket.part(left).await))
                 }
-                End::Failed(Cause::Asked | Cause::Unanswered | Cause::Parted { .. }) | End::Stop(_) => {
+                End::Failed(Cause::Unanswered | Cause::Parted { .. }) | End::Stop(_) => {
                     self.socket.part(LAST_WORDS).await;
                     end
                 }

@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
             self.heard = now;
         }
-        if !self.is_unsent() {
+        if !self.out.is_unsent() {
             self.task.shared.counters.unwritten.store(0, Ordering::Relaxed);
         }
         Ok(())

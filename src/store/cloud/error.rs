@@ -22,12 +22,12 @@ pub enum CloudError {
         key: ObjectKey,
     },
     /// The object has changed since the client read it.
-    #[error("{key} has been changed: its resourceVersion is {current}, the request was made for '{given}'")]
+    #[error("{key} has been changed: its resourceVersion is {current}, the request was made for {given}")]
     Conflict {
         /// The object.
         key: ObjectKey,
         /// The version in the request.
-        given: String,
+        given: u64,
         /// The version of the object.
         current: u64,
     },

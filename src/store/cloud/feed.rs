@@ -30,16 +30,6 @@ impl ChangeKind {
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::Added, Self::Modified, Self::Deleted].into_iter().find(|kind| kind.code() == code)
     }
-
-    /// The name that watches use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
-        }
-    }
 }
 
 /// A committed change of an object that placement cares about.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, LeaseRenewal, Preconditions, check_node, leases};
+use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
 use crate::object::name::check_subdomain;
 use crate::object::time::rfc3339;
 use crate::object::{Condition, NodeReport, Resource, node};
@@ -197,7 +197,7 @@ impl Tx<'_> {
         namespace: &str,
         name: &str,
     ) -> Result<bool, CloudError> {
-        match self.delete(resource, namespace, name, &Preconditions::default()) {
+        match self.delete(resource, namespace, name, None) {
             Ok(_) => Ok(true),
             Err(CloudError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use serde_json::Value;
 
 use super::CloudError;
 use super::feed::ChangeKind;
@@ -14,26 +13,6 @@ use crate::object::objectsync::is_sync_record;
 use crate::object::time::rfc3339;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
 use crate::store::StoreError;
-
-/// Metadata that no client gives.
-pub const SERVER_METADATA: [&str; 7] = [
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "generation",
-    "selfLink",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-];
-
-/// What must be true of an object that is to be deleted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preconditions {
-    /// Its UID.
-    pub uid: Option<String>,
-    /// Its version.
-    pub resource_version: Option<String>,
-}
 
 /// An open transaction.
 pub(super) struct Tx<'a> {
@@ -149,34 +128,6 @@ impl Tx<'_> {
         Ok(stored)
     }
 
-    /// Replaces the object under the same name. The object has been validated.
-    pub(super) fn replace(
-        &mut self,
-        resource: &Arc<Resource>,
-        mut object: Object,
-    ) -> Result<Stored, CloudError> {
-        let (row, key) = self.existing(resource, object.namespace(), object.name())?;
-        check_version(&key, Some(object.resource_version()), row.stored.version)?;
-        if !object.uid().is_empty() && object.uid() != &*row.stored.uid {
-            let message = format!("must be '{}', the uid of the stored object", row.stored.uid);
-            return Err(CloudError::Invalid { key, problems: Problems::one("metadata.uid", message) });
-        }
-        sync_columns(resource, &object, &key)?;
-        let old = parse(&row.stored)?;
-        for field in SERVER_METADATA {
-            match old.metadata().and_then(|metadata| metadata.get(field)) {
-                Some(value) => object.set_metadata(field, value.clone()),
-                None => drop(object.remove_metadata(field)),
-            }
-        }
-        if object == old {
-            return Ok(row.stored);
-        }
-        let changed = desired_fields(&object).ne(desired_fields(&old));
-        object.set_metadata("generation", old.generation() + u64::from(changed));
-        self.change(resource, row, object)
-    }
-
     /// Puts an object in the place of the one under its name, if that has the version `expected`.
     pub(super) fn update(
         &mut self,
@@ -184,17 +135,13 @@ impl Tx<'_> {
         mut object: Object,
         expected: u64,
     ) -> Result<Stored, CloudError> {
-        let (row, key) = self.existing(resource, object.namespace(), object.name())?;
-        let current = row.stored.version;
-        if current != expected {
-            return Err(CloudError::Conflict { key, given: expected.to_string(), current });
-        }
+        let (row, key) = self.existing(resource, object.namespace(), object.name(), Some(expected))?;
         if object.uid() != &*row.stored.uid {
             let (given, current) = (object.uid().to_owned(), row.stored.uid.to_string());
             return Err(CloudError::OtherUid { key, given, current });
         }
         sync_columns(resource, &object, &key)?;
-        object.set_metadata("resourceVersion", current.to_string());
+        object.set_metadata("resourceVersion", expected.to_string());
         // Both have sorted keys: equal objects are equal texts.
         if object.to_json() == row.stored.body {
             return Ok(row.stored);
@@ -227,20 +174,16 @@ impl Tx<'_> {
         Ok(stored)
     }
 
-    /// Deletes the object under the name and returns it as it was last, with the version of the deletion.
+    /// Deletes the object under the name, if that has the version `expected` where one is given, and returns it as it
+    /// was last, with the version of the deletion.
     pub(super) fn delete(
         &mut self,
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-        preconditions: &Preconditions,
+        expected: Option<u64>,
     ) -> Result<Stored, CloudError> {
-        let (row, key) = self.existing(resource, namespace, name)?;
-        if let Some(given) = preconditions.uid.as_ref().filter(|uid| **uid != *row.stored.uid) {
-            let current = row.stored.uid.to_string();
-            return Err(CloudError::OtherUid { key, given: given.clone(), current });
-        }
-        check_version(&key, preconditions.resource_version.as_deref(), row.stored.version)?;
+        let (row, _) = self.existing(resource, namespace, name, expected)?;
         let (stored, object) = self.remove(&row)?;
         self.publish(ChangeKind::Deleted, &object, resource, &stored);
         Ok(stored)
@@ -258,11 +201,13 @@ impl Tx<'_> {
         Ok((stored, object))
     }
 
+    /// The row under the name, if it has the version `expected` where one is given.
     fn existing(
         &self,
         resource: &Resource,
         namespace: &str,
         name: &str,
+        expected: Option<u64>,
     ) -> Result<(ObjectRow, ObjectKey), CloudError> {
         let key = resource.key(namespace, name);
         let row = match resource_id(self.conn, &resource.group, &resource.kind)? {
@@ -270,8 +215,11 @@ impl Tx<'_> {
             None => None,
         };
         match row {
-            Some(row) => Ok((row, key)),
             None => Err(CloudError::NotFound { key }),
+            Some(row) => match expected.filter(|given| *given != row.stored.version) {
+                Some(given) => Err(CloudError::Conflict { key, given, current: row.stored.version }),
+                None => Ok((row, key)),
+            },
         }
     }
 
@@ -390,21 +338,6 @@ fn stored(object: &Object, version: u64) -> Stored {
         namespace: object.namespace().to_owned(),
         name: object.name().to_owned(),
         body: object.to_json(),
-    }
-}
-
-/// Everything that a change of the generation is about: what is desired, not metadata, not status.
-fn desired_fields(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
-    let described = |field: &&String| !matches!(field.as_str(), "metadata" | "status");
-    object.fields().iter().filter(move |(field, _)| described(field))
-}
-
-fn check_version(key: &ObjectKey, given: Option<&str>, current: u64) -> Result<(), CloudError> {
-    match given {
-        Some(given) if !given.is_empty() && given != current.to_string() => {
-            Err(CloudError::Conflict { key: key.clone(), given: given.to_owned(), current })
-        }
-        _ => Ok(()),
     }
 }
 

@@ -215,24 +215,6 @@ impl CloudStore {
         .await
     }
 
-    /// All certificates; of a node if one is given.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn certificates(&self, node: Option<&str>) -> Result<Vec<CertificateRecord>, CloudError> {
-        let node = node.map(str::to_owned);
-        self.readers
-            .run(move |conn| {
-                let mut select = conn.prepare_cached(
-                    "SELECT serial, node, not_before, not_after, revoked FROM certificates
-                     WHERE ?1 IS NULL OR node = ?1 ORDER BY node, not_before, serial",
-                )?;
-                let rows = select.query_map([&node], certificate)?;
-                Ok(rows.collect::<Result<_, _>>()?)
-            })
-            .await
-    }
-
     /// What is revoked.
     ///
     /// # Errors
@@ -338,16 +320,6 @@ fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
         uses: row.get(4)?,
         used: row.get(5)?,
         revoked: optional_time(row, 6)?,
-    })
-}
-
-fn certificate(row: &Row<'_>) -> rusqlite::Result<CertificateRecord> {
-    Ok(CertificateRecord {
-        serial: row.get(0)?,
-        node: row.get(1)?,
-        not_before: time(row, 2)?,
-        not_after: time(row, 3)?,
-        revoked: optional_time(row, 4)?,
     })
 }
 

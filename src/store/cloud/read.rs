@@ -9,9 +9,8 @@ use super::feed::ChangeKind;
 use super::nodes::record_before;
 use super::objects::{COLUMNS, ObjectRow, parse, resource_id};
 use super::observer::KindName;
-use super::stored::Stored;
 use super::{CloudError, WatchChange};
-use crate::object::{Resource, Scope, Selector, Summary, without_managed_fields};
+use crate::object::{Resource, Scope, Summary, without_managed_fields};
 use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
 
@@ -22,23 +21,6 @@ pub const MAX_PAGE_ITEMS: usize = 10_000;
 /// The most bodies that one call reads.
 pub const MAX_BODIES: usize = 10_000;
 
-/// What is to be listed.
-#[derive(Clone, Debug, Default)]
-pub struct ListQuery {
-    /// API group, empty for the core group.
-    pub group: String,
-    /// Kind in CamelCase.
-    pub kind: String,
-    /// Only this namespace; all if absent.
-    pub namespace: Option<String>,
-    /// Only objects with such labels.
-    pub selector: Selector,
-    /// At most so many objects; a page also ends at [`MAX_PAGE_ITEMS`] and [`MAX_PAGE_BYTES`].
-    pub limit: Option<usize>,
-    /// Where the page before ended.
-    pub after: Option<Cursor>,
-}
-
 /// Where a page ends: lists are in the order of namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
@@ -46,17 +28,6 @@ pub struct Cursor {
     pub namespace: String,
     /// Name of the last object.
     pub name: String,
-}
-
-/// A part of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// The version of the store that the page shows.
-    pub version: u64,
-    /// The objects.
-    pub items: Vec<Stored>,
-    /// Where to go on, if there is more.
-    pub next: Option<Cursor>,
 }
 
 /// Which changes are to be read from the history.
@@ -130,41 +101,6 @@ impl Kinds {
         self.shared.insert((id, version), Arc::clone(&resource));
         Ok(resource)
     }
-}
-
-pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Page, CloudError> {
-    let mut page = Page { version: version(conn)?, items: Vec::new(), next: None };
-    let Some(resource_id) = resource_id(conn, &query.group, &query.kind)? else { return Ok(page) };
-    let limit = query.limit.unwrap_or(usize::MAX).min(MAX_PAGE_ITEMS);
-    // Before the first name of the namespace, or of all.
-    let (namespace, name) = match &query.after {
-        Some(after) => (after.namespace.as_str(), after.name.as_str()),
-        None => (query.namespace.as_deref().unwrap_or_default(), ""),
-    };
-    let bound = if query.namespace.is_some() { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM objects
-         WHERE resource_id = ?1 AND (namespace, name) > (?2, ?3) {bound} ORDER BY namespace, name"
-    );
-    let mut statement = conn.prepare_cached(&sql)?;
-    let mut rows = statement.query((resource_id, namespace, name, &query.namespace))?;
-    let mut bytes = 0;
-    while let Some(row) = rows.next()? {
-        let stored = ObjectRow::read(row)?.stored;
-        if !query.selector.is_empty() && !query.selector.matches_json(&stored.body) {
-            continue;
-        }
-        if page.items.len() >= limit || bytes > MAX_PAGE_BYTES {
-            page.next = page
-                .items
-                .last()
-                .map(|last| Cursor { namespace: last.namespace.clone(), name: last.name.clone() });
-            break;
-        }
-        bytes += stored.body.len();
-        page.items.push(stored);
-    }
-    Ok(page)
 }
 
 pub(super) fn bodies(

@@ -1,7 +1,7 @@
 //! What the cloud's store promises, over real files.
 
 use super::*;
-use crate::object::objectsync::{CLUSTER_OBJECT_SYNC, OBJECT_SYNC};
+use crate::object::objectsync::OBJECT_SYNC;
 use crate::object::{ObjectRef, ObjectSync, kinds};
 use crate::sync::digest::Epoch;
 use serde_json::{Value, json};
@@ -103,12 +103,30 @@ async fn create(store: &CloudStore, name: &str) -> Stored {
     store.create(&kind("cm"), config_map(name, &json!({}))).await.unwrap()
 }
 
-async fn replace(store: &CloudStore, name: &str, object: Object) -> Result<Stored, CloudError> {
-    store.replace(&kind("cm"), "lab", name, object).await
+/// Gives a ConfigMap another content.
+async fn change(store: &CloudStore, name: &str, data: Value) -> Stored {
+    let old = store.get(kind("cm").key("lab", name)).await.unwrap();
+    let mut changed = object(&old);
+    changed.fields_mut().insert("data".into(), data);
+    store.update(&kind("cm"), changed, old.version).await.unwrap()
 }
 
 async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
-    store.delete(&kind("cm"), "lab", name, Preconditions::default()).await
+    store.delete(&kind("cm"), "lab", name, None).await
+}
+
+/// All objects of a kind.
+async fn all(store: &CloudStore, word: &str) -> Vec<Stored> {
+    let kind = kind(word);
+    let of = KindName { group: kind.group.clone(), kind: kind.kind.clone() };
+    let scan = Scan { of, limit: usize::MAX, ..Scan::default() };
+    let name = |listed: Listed| Some((listed.namespace, listed.name));
+    let names = store.snapshot().await.unwrap().scan(scan, name).await.unwrap().0;
+    let mut all = Vec::new();
+    for (namespace, name) in names {
+        all.push(store.get(kind.key(&namespace, &name)).await.unwrap());
+    }
+    all
 }
 
 async fn history(store: &CloudStore, after: u64) -> Result<Vec<WatchChange>, CloudError> {
@@ -143,68 +161,43 @@ async fn a_taken_name_is_refused_and_costs_no_version() {
 }
 
 #[tokio::test]
-async fn the_generation_counts_changes_of_what_is_desired() {
-    let Fixture { store, .. } = &fixture();
-    create(store, "a").await;
-    let replaced = replace(store, "a", config_map("a", &json!({"k": "v"}))).await.unwrap();
-    assert_eq!(object(&replaced).generation(), 2);
-    let mut relabelled = object(&replaced);
-    relabelled.set_metadata("labels", json!({"x": "y"}));
-    relabelled.fields_mut().insert("status".into(), json!({"ok": true}));
-    let relabelled = replace(store, "a", relabelled).await.unwrap();
-    assert_eq!((object(&relabelled).generation(), relabelled.version), (2, replaced.version + 1));
-}
-
-#[tokio::test]
-async fn replacing_by_the_same_changes_nothing() {
+async fn updating_by_the_same_changes_nothing() {
     let Fixture { store, .. } = &fixture();
     let stored = create(store, "a").await;
-    assert_eq!(replace(store, "a", config_map("a", &json!({}))).await.unwrap(), stored);
-    assert_eq!(replace(store, "a", object(&stored)).await.unwrap(), stored);
+    assert_eq!(change(store, "a", json!({})).await, stored);
     assert_eq!(store.version(), stored.version);
 }
 
 #[tokio::test]
-async fn a_replacement_must_be_of_the_version_uid_name_and_namespace_it_speaks_of() {
+async fn an_update_must_be_of_the_version_uid_and_name_it_speaks_of() {
     let Fixture { store, .. } = &fixture();
     let stored = create(store, "a").await;
     let with = |field: &str, value: &str| {
-        let mut object = config_map("a", &json!({"k": "v"}));
+        let mut object = object(&stored);
+        object.set_metadata("labels", json!({"k": "v"}));
         object.set_metadata(field, value);
         object
     };
-    let old = replace(store, "a", with("resourceVersion", "7")).await;
+    let config_maps = kind("cm");
+    let update = |object, expected| store.update(&config_maps, object, expected);
+    let old = update(object(&stored), 7).await;
     assert!(
-        matches!(&old, Err(CloudError::Conflict { given, current, .. }) if given == "7" && *current == stored.version)
+        matches!(old, Err(CloudError::Conflict { given: 7, current, .. }) if current == stored.version),
+        "{old:?}"
     );
-    for (field, value) in [("uid", "other"), ("name", "other"), ("namespace", "other")] {
-        let result = replace(store, "a", with(field, value)).await;
-        assert!(matches!(&result, Err(CloudError::Invalid { .. })), "{field}: {result:?}");
-        assert!(result.unwrap_err().to_string().contains(&format!("metadata.{field}: must be")));
-    }
-    assert!(matches!(
-        replace(store, "b", config_map("b", &json!({}))).await,
-        Err(CloudError::NotFound { .. })
-    ));
-    let current = stored.version.to_string();
-    assert!(replace(store, "a", with("resourceVersion", &current)).await.is_ok());
+    assert!(matches!(update(with("uid", "other"), stored.version).await, Err(CloudError::OtherUid { .. })));
+    assert!(matches!(update(with("name", "other"), stored.version).await, Err(CloudError::NotFound { .. })));
+    assert_eq!(update(with("name", "a"), stored.version).await.unwrap().version, stored.version + 1);
 }
 
 #[tokio::test]
-async fn a_deletion_has_a_version_and_respects_its_preconditions() {
+async fn a_deletion_has_a_version_and_is_of_the_one_it_speaks_of() {
     let Fixture { store, .. } = &fixture();
     let stored = create(store, "a").await;
     let config_maps = kind("cm");
-    let try_delete = |preconditions| store.delete(&config_maps, "lab", "a", preconditions);
-    let other = Preconditions { uid: Some("other".into()), ..Preconditions::default() };
-    assert!(matches!(try_delete(other).await, Err(CloudError::OtherUid { .. })));
-    let old = Preconditions { resource_version: Some("7".into()), ..Preconditions::default() };
-    assert!(matches!(try_delete(old).await, Err(CloudError::Conflict { .. })));
-    let right = Preconditions {
-        uid: Some(stored.uid.to_string()),
-        resource_version: Some(stored.version.to_string()),
-    };
-    let deleted = try_delete(right).await.unwrap();
+    let try_delete = |expected| store.delete(&config_maps, "lab", "a", Some(expected));
+    assert!(matches!(try_delete(7).await, Err(CloudError::Conflict { given: 7, .. })));
+    let deleted = try_delete(stored.version).await.unwrap();
     assert_eq!(deleted.version, stored.version + 1);
     assert_eq!(object(&deleted).resource_version(), deleted.version.to_string());
     assert!(matches!(delete(store, "a").await, Err(CloudError::NotFound { .. })));
@@ -228,15 +221,6 @@ async fn what_is_not_valid_is_refused_with_every_problem() {
 }
 
 #[tokio::test]
-async fn a_name_is_generated_where_one_is_asked_for() {
-    let Fixture { store, .. } = &fixture();
-    let mut object = config_map("", &json!({}));
-    object.set_metadata("generateName", "web-");
-    let stored = store.create(&kind("cm"), object).await.unwrap();
-    assert!(stored.name.starts_with("web-") && stored.name.len() == 12, "{}", stored.name);
-}
-
-#[tokio::test]
 async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
     let Fixture { store, .. } = &fixture();
     let widget = kinds::guess("lab.io/v1", "Widget", true);
@@ -251,13 +235,23 @@ async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
     assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
 }
 
-fn query(selector: &str, limit: Option<usize>, after: Option<Cursor>) -> ListQuery {
-    let selector = selector.parse().unwrap();
-    ListQuery { kind: "ConfigMap".into(), selector, limit, after, ..ListQuery::default() }
+/// Names of the ConfigMaps with a label, and where to go on.
+async fn labelled(
+    snapshot: &CloudSnapshot,
+    namespace: Option<&str>,
+    limit: usize,
+    after: Option<Cursor>,
+) -> (Vec<String>, Option<Cursor>) {
+    let of = KindName { group: String::new(), kind: "ConfigMap".into() };
+    let scan = Scan { of, namespace: namespace.map(str::to_owned), limit, after };
+    let keep = |listed: Listed| {
+        listed.body.contains(r#"{"l":"x"}"#).then(|| format!("{}/{}", listed.namespace, listed.name))
+    };
+    snapshot.scan(scan, keep).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_list_is_paged_by_namespace_and_name_and_filtered_by_labels() {
+async fn a_list_is_paged_by_namespace_and_name_and_filtered() {
     let Fixture { store, .. } = &fixture();
     for (namespace, name, label) in
         [("b", "1", "x"), ("a", "2", "x"), ("a", "1", "x"), ("a", "3", "y"), ("c", "1", "x")]
@@ -267,19 +261,16 @@ async fn a_list_is_paged_by_namespace_and_name_and_filtered_by_labels() {
         object.set_metadata("labels", json!({"l": label}));
         store.create(&kind("cm"), object).await.unwrap();
     }
-    let names =
-        |page: &Page| page.items.iter().map(|o| format!("{}/{}", o.namespace, o.name)).collect::<Vec<_>>();
-    let first = store.list(query("l=x", Some(2), None)).await.unwrap();
-    assert_eq!(names(&first), ["a/1", "a/2"]);
-    assert_eq!(first.version, store.version());
-    let second = store.list(query("l=x", Some(2), first.next)).await.unwrap();
-    assert_eq!((names(&second), second.next), (vec!["b/1".to_owned(), "c/1".to_owned()], None));
-    let one = ListQuery { namespace: Some("a".into()), ..query("", Some(1), None) };
-    let page = store.list(one.clone()).await.unwrap();
-    let rest = store.list(ListQuery { after: page.next, limit: None, ..one }).await.unwrap();
-    assert_eq!(names(&rest), ["a/2", "a/3"]);
-    let none = store.list(ListQuery { kind: "Secret".into(), ..ListQuery::default() }).await.unwrap();
-    assert_eq!((none.items.len(), none.next), (0, None));
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.version(), store.version());
+    let (first, next) = labelled(&snapshot, None, 2, None).await;
+    assert_eq!(first, ["a/1", "a/2"]);
+    let (second, next) = labelled(&snapshot, None, 2, next).await;
+    assert_eq!((second, next), (vec!["b/1".to_owned(), "c/1".to_owned()], None));
+    let (first, next) = labelled(&snapshot, Some("a"), 1, None).await;
+    assert_eq!(first, ["a/1"]);
+    assert_eq!(labelled(&snapshot, Some("a"), 10, next).await, (vec!["a/2".to_owned()], None));
+    assert_eq!(all(store, "secret").await, []);
 }
 
 #[tokio::test]
@@ -293,6 +284,7 @@ async fn everything_survives_a_restart_and_versions_go_on_growing() {
     assert_eq!(history(&fixture.store, stored.version - 1).await.unwrap().len(), 1);
     let later = create(&fixture.store, "b").await;
     assert!(later.version > stored.version);
+    assert_eq!(history(&fixture.store, later.version).await.unwrap(), []);
     for version in [stored.version, later.version] {
         assert!(!fixture.store.issued().is_lost(&version.into()), "{version}");
     }
@@ -320,6 +312,7 @@ async fn an_older_copy_never_gives_a_version_of_the_lost_timeline_again() {
         assert!(matches!(history(&fixture.store, version).await, Err(CloudError::Expired { .. })));
     }
     assert!(!fixture.store.issued().is_lost(&next.into()));
+    assert_eq!(history(&fixture.store, next).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -337,13 +330,17 @@ async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_b
     let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
     let start = store.version();
     let added = create(store, "a").await;
-    let modified = replace(store, "a", config_map("a", &json!({"k": "v"}))).await.unwrap();
+    let modified = change(store, "a", json!({"k": "v"})).await;
     let deleted = delete(store, "a").await.unwrap();
     let events = history(store, start).await.unwrap();
     let seen: Vec<_> =
-        events.iter().map(|e| (e.kind.as_str(), e.version, e.body.clone(), e.previous.clone())).collect();
+        events.iter().map(|e| (e.kind, e.version, e.body.clone(), e.previous.clone())).collect();
     let before = added.body.clone();
-    let expected = [("ADDED", added, None), ("MODIFIED", modified, Some(before)), ("DELETED", deleted, None)];
+    let expected = [
+        (ChangeKind::Added, added, None),
+        (ChangeKind::Modified, modified, Some(before)),
+        (ChangeKind::Deleted, deleted, None),
+    ];
     assert_eq!(seen, expected.map(|(kind, stored, before)| (kind, stored.version, stored.body, before)));
     assert_eq!(history(store, seen[1].1).await.unwrap().len(), 1);
     for n in 0..100 {
@@ -362,7 +359,7 @@ async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
     let mut versions = Vec::new();
     for n in 0..40 {
         let data = json!({"k": format!("{n:01000}")});
-        versions.push(replace(store, "a", config_map("a", &data)).await.unwrap().version);
+        versions.push(change(store, "a", data).await.version);
     }
     // Each change has some 1,200 bytes of an object twice.
     assert!(matches!(history(store, versions[18]).await, Err(CloudError::Expired { .. })));
@@ -432,7 +429,7 @@ async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
         .await
         .unwrap();
     let created = store.create(&kind("pods"), pod).await.unwrap();
-    let deleted = store.delete(&kind("pods"), "lab", "p", Preconditions::default()).await.unwrap();
+    let deleted = store.delete(&kind("pods"), "lab", "p", None).await.unwrap();
     let FeedItem::Change(change) = feed.next().await else { panic!() };
     assert_eq!(
         (change.kind, change.version, &change.object.uid),

@@ -136,13 +136,16 @@ mod tests {
             assert_eq!(is_lost(&second, version), lost, "{version}");
         }
         for (version, end) in [
+            (1, Some(1000)),
             (999, Some(1000)),
             (1000, None),
+            (1001, None),
             (1010, None),
             (1011, Some(2000)),
             (1999, Some(2000)),
             (2000, None),
             (2001, None),
+            (u64::MAX, None),
         ] {
             assert_eq!(second.gaps.end_of(version), end, "{version}");
         }
@@ -162,8 +165,10 @@ mod tests {
         conn.execute("UPDATE meta SET last_version = 1100", []).unwrap();
         // A copy is made here; the original goes on to 1200 and is lost; the copy is opened later.
         let restored = open(&mut conn, at(9000), "a").unwrap();
+        assert!((1101..=1200).all(|version| restored.gaps.end_of(version) == Some(9000)));
         assert!((1101..=1200).all(|version| is_lost(&restored, version)));
         assert!(!is_lost(&restored, 1100) && !is_lost(&restored, 9001));
+        assert_eq!([1100, 9001].map(|version| restored.gaps.end_of(version)), [None; 2]);
     }
 
     #[test]

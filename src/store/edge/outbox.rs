@@ -9,7 +9,6 @@ mod times;
 
 use rusqlite::Connection;
 
-use super::local::LocalWrite;
 use super::notes::MAX_NOTE_BYTES;
 use super::types::LocalObject;
 use crate::object::without_managed_fields;
@@ -94,10 +93,8 @@ pub struct OutboxPut {
 /// Something to be written with other things in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posting {
-    /// A Lease or an Event of this node, which stays on the node: see [`Posting::Event`] for those that do not. A
-    /// refusal is no error: the others are written.
-    Local(LocalWrite),
-    /// An Event of this node, created or replaced, and put into the outbox. One that is refused goes nowhere.
+    /// An Event of this node, created or replaced, and put into the outbox. One that is refused goes nowhere: the others
+    /// are written.
     Event {
         /// The lane.
         lane: Lane,
@@ -139,7 +136,6 @@ impl Posting {
     pub(super) fn weight(&self) -> usize {
         const ROW: usize = 256;
         ROW + match self {
-            Self::Local(write) => write.object().body.len(),
             Self::Event { object, .. } => 2 * object.body.len(),
             Self::Upload(put) => put.content.len(),
             Self::Note(_, text) => text.len().min(MAX_NOTE_BYTES),

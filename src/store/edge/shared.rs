@@ -47,10 +47,6 @@ impl Shared {
         Facts { totals, confirmed, incarnation: self.incarnation.borrow().clone() }
     }
 
-    pub(super) fn watch_totals(&self) -> watch::Receiver<Totals> {
-        self.totals.subscribe()
-    }
-
     pub(super) fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }

@@ -3,8 +3,13 @@
 use super::*;
 use crate::store::engine::{EngineOptions, Kind, open_writer, set_max_bytes};
 
+/// The owner of a database that needs none.
+struct NoHooks;
+
+impl WriterHooks for NoHooks {}
+
 struct Fixture {
-    writer: Writer<NoSteward>,
+    writer: Writer<NoHooks>,
     _dir: tempfile::TempDir,
 }
 
@@ -15,19 +20,19 @@ fn fixture(limits: WriterLimits, max_bytes: Option<u64>) -> Fixture {
     let conn = open_writer(&path, kind, &EngineOptions::default()).unwrap();
     conn.execute_batch("CREATE TABLE t (x INTEGER PRIMARY KEY, body BLOB)").unwrap();
     set_max_bytes(&conn, max_bytes).unwrap();
-    Fixture { writer: Writer::start("test", conn, NoSteward, limits).unwrap(), _dir: dir }
+    Fixture { writer: Writer::start("test", conn, NoHooks, limits).unwrap(), _dir: dir }
 }
 
 type Insert = Result<(), StoreError>;
 
-fn insert(x: i64, body: usize) -> impl FnMut(&Connection, &mut NoSteward) -> Insert + Send {
+fn insert(x: i64, body: usize) -> impl FnMut(&Connection, &mut NoHooks) -> Insert + Send {
     move |conn, _| {
         conn.execute("INSERT INTO t VALUES (?1, zeroblob(?2))", (x, i64::try_from(body).unwrap()))?;
         Ok(())
     }
 }
 
-async fn count(writer: &Writer<NoSteward>) -> i64 {
+async fn count(writer: &Writer<NoHooks>) -> i64 {
     writer
         .run(0, |conn, _| -> Result<i64, StoreError> {
             Ok(conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0))?)
@@ -37,13 +42,13 @@ async fn count(writer: &Writer<NoSteward>) -> i64 {
 }
 
 /// Keeps the writer inside a job until the sender is dropped or used; answers once it is there.
-async fn block(writer: &Writer<NoSteward>) -> mpsc::Sender<()> {
+async fn block(writer: &Writer<NoHooks>) -> mpsc::Sender<()> {
     let (release, wait) = mpsc::channel::<()>();
     let (entered, inside) = oneshot::channel();
     let mut entered = Some(entered);
     let writer = writer.clone();
     tokio::spawn(async move {
-        let job = move |_: &Connection, _: &mut NoSteward| -> Insert {
+        let job = move |_: &Connection, _: &mut NoHooks| -> Insert {
             entered.take().map(|entered| entered.send(()));
             let _ = wait.recv();
             Ok(())
@@ -89,7 +94,7 @@ async fn a_failed_job_undoes_only_itself() {
     let writer = &fixture.writer;
     let release = block(writer).await;
     let bad = |x: i64| {
-        move |conn: &Connection, _: &mut NoSteward| -> Insert {
+        move |conn: &Connection, _: &mut NoHooks| -> Insert {
             conn.execute("INSERT INTO t VALUES (?1, NULL)", [x])?;
             conn.execute("INSERT INTO t VALUES (?1, NULL)", [x])?;
             Ok(())

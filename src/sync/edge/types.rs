@@ -35,6 +35,26 @@ pub struct EdgeConfig {
     pub lease_duration: Duration,
 }
 
+#[cfg(test)]
+impl EdgeConfig {
+    /// Sizes are the test's; times are those of the configuration.
+    pub(in crate::sync) fn of_tests(node: &str, max_frame: usize, max_object: usize) -> Self {
+        Self {
+            node: node.into(),
+            agent: "test".into(),
+            max_frame: u32::try_from(max_frame).unwrap(),
+            max_object: u32::try_from(max_object).unwrap(),
+            hello_timeout: Duration::from_secs(10),
+            report_timeout: Duration::from_secs(10),
+            retry_max: Duration::from_secs(60),
+            report_attempts: 4,
+            max_applying: 16,
+            lease_interval: Duration::from_secs(10),
+            lease_duration: Duration::from_secs(40),
+        }
+    }
+}
+
 /// Work for the store. Each is answered by the method of the same name in past tense.
 #[derive(Debug)]
 pub enum EdgeEffect {

@@ -2,8 +2,6 @@
 //! same situation is the same, byte by byte, but for what names a message.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -11,32 +9,8 @@ use super::application::{self, Page, Request, Response, Scope};
 use super::message::{self, Answer, Draft, Operation, application as app_message, decode, outcome};
 use super::names::{FetchRule, Name, WatchRule, references};
 use super::object::{About, Kinds, read, read_item};
-use super::types::BridgeConfig;
+use super::testing::{CAPTURES, captured_text, config};
 use crate::sync::change::Change;
-
-fn directory() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kubeedge")
-}
-
-/// A captured message, by its path below the directory of the captures.
-pub(super) fn captured(path: &str) -> String {
-    std::fs::read_to_string(directory().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// A configuration with which everything is kept.
-pub(super) fn config() -> BridgeConfig {
-    BridgeConfig {
-        node: "edgea".to_owned(),
-        keepalive: Duration::from_secs(15),
-        answer_timeout: Duration::from_secs(10),
-        retry_max: Duration::from_secs(60),
-        max_object: 1 << 20,
-        managed_fields: false,
-        fetch: Vec::new(),
-        watch: Vec::new(),
-        verify_interval: Duration::from_secs(3600),
-    }
-}
 
 /// The messages of a captured session in order, and whether they are the edge's.
 pub(super) fn session(name: &str) -> Vec<(bool, Value)> {
@@ -49,11 +23,11 @@ pub(super) fn session(name: &str) -> Vec<(bool, Value)> {
 fn all() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for session in ["samples", "edgecore-edged-session", "edgecore-metaserver-session", "py-first-session"] {
-        for entry in std::fs::read_dir(directory().join(session)).unwrap() {
+        for entry in std::fs::read_dir(format!("{CAPTURES}/{session}")).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".json") && !name.ends_with("http.json") {
                 let path = format!("{session}/{name}");
-                found.insert(path.clone(), captured(&path));
+                found.insert(path.clone(), captured_text(&path));
             }
         }
     }
@@ -178,7 +152,7 @@ fn applications_are_those_of_edgecore() {
         (&list, format!("{session}/00016-c2s-null-null.json")),
         (&watch, format!("{session}/00018-c2s-null-null.json")),
     ] {
-        let text = captured(&path);
+        let text = captured_text(&path);
         let content = with_id_of(&request.to_json("edgea"), &text);
         assert_same(&app_message("null", content), &text, &path);
     }
@@ -186,13 +160,13 @@ fn applications_are_those_of_edgecore() {
         ["samples/c2s-watchapp-sync.json".to_owned(), format!("{session}/00041-c2s-null-watchapp_sync.json")]
     {
         let content = application::all_watches("edgea", &[]);
-        assert_same(&app_message("watchapp/sync", content), &captured(&path), &path);
+        assert_same(&app_message("watchapp/sync", content), &captured_text(&path), &path);
     }
 }
 
 #[test]
 fn the_list_of_custom_resources_can_be_stored() {
-    let text = captured("samples/s2c-application-list-response.json");
+    let text = captured_text("samples/s2c-application-list-response.json");
     let content = decode(text.as_bytes()).unwrap().content.unwrap();
     let Some(Response::Approved { body }) = application::response(content) else {
         panic!("must be approved")
@@ -206,7 +180,7 @@ fn the_list_of_custom_resources_can_be_stored() {
         assert_eq!((&*put.name, &*put.namespace), (name, "lab"));
         assert!(!put.body.get().contains("managedFields"));
     }
-    let text = captured("samples/s2c-application-watch-response.json");
+    let text = captured_text("samples/s2c-application-watch-response.json");
     let response = application::response(decode(text.as_bytes()).unwrap().content.unwrap());
     assert!(matches!(response, Some(Response::Approved { body }) if body.is_empty()));
 }
@@ -247,7 +221,7 @@ fn every_object_of_cloudcore_is_held_and_every_delete_names_its_uid() {
 #[test]
 fn the_answers_to_what_is_written_are_read() {
     let read = |path: &str| {
-        let text = captured(path);
+        let text = captured_text(path);
         let incoming = decode(text.as_bytes()).unwrap();
         let outcome = outcome(incoming.content.unwrap()).unwrap();
         let object = outcome.object.map(|object| serde_json::from_str::<Value>(object.get()).unwrap());
@@ -266,7 +240,7 @@ fn the_answers_to_what_is_written_are_read() {
 
 #[test]
 fn the_captured_pod_references_what_edgecore_asked_for() {
-    let text = captured("samples/s2c-pod-insert.json");
+    let text = captured_text("samples/s2c-pod-insert.json");
     let found = references(decode(text.as_bytes()).unwrap().content.unwrap().get());
     let found: Vec<String> = found.iter().map(Name::to_string).collect();
     assert_eq!(found, ["lab/configmap/web-conf", "lab/secret/web-cred"]);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
-use super::types::{BridgeConfig, BridgeEffect};
+use super::types::BridgeEffect;
 use crate::object::time::rfc3339_micros;
 use crate::sync::digest::Epoch;
 use crate::sync::frame::Lease;
@@ -143,12 +143,12 @@ impl LeaseKeeper {
     }
 
     /// Asks for the Lease.
-    pub(super) fn ask(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    pub(super) fn ask(&mut self, outbound: &mut Outbound) {
         // What waits is of an earlier session.
         self.waiting = None;
         self.attempts = 0;
         self.heard = outbound.counters.received;
-        self.run(outbound, config, Step::Ask);
+        self.run(outbound, Step::Ask);
     }
 
     /// Whether it is known that there is one, or none.
@@ -162,68 +162,62 @@ impl LeaseKeeper {
     pub(super) fn renew(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         lease: Lease,
         owner: Option<String>,
         marker: Option<Marker>,
     ) {
         self.waiting = Some(Renewal { lease, owner, marker });
-        self.write_waiting(outbound, config);
+        self.write_waiting(outbound);
     }
 
     /// Writes the renewal that waits, unless something is under way or due.
-    fn write_waiting(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn write_waiting(&mut self, outbound: &mut Outbound) {
         if self.waiting.is_some() && self.flight.is_none() && self.due.is_none() {
-            self.run(outbound, config, Step::Write);
+            self.run(outbound, Step::Write);
         }
     }
 
-    fn run(&mut self, outbound: &mut Outbound, config: &BridgeConfig, step: Step) {
+    fn run(&mut self, outbound: &mut Outbound, step: Step) {
         self.due = None;
         let step = if step == Step::Write && !self.is_known() { Step::Ask } else { step };
-        let resource = format!("{NAMESPACE}/lease/{}", config.node);
+        let resource = format!("{NAMESPACE}/lease/{}", outbound.config.node);
         let (draft, renewal) = match step {
             Step::Ask | Step::AskAnew => (message::write("lease", "query", resource, "null"), None),
             Step::Write => {
                 let Some(renewal) = self.waiting.take() else { return };
-                let Some((operation, content)) = self.content(outbound, config, &renewal) else {
+                let Some((operation, content)) = self.content(outbound, &renewal) else {
                     self.waiting = Some(renewal);
                     return;
                 };
                 (message::write("lease", operation, resource, content), Some(renewal))
             }
         };
-        let until = outbound.at.now + self.patience(outbound, config);
+        let until = outbound.at.now + self.patience(outbound);
         self.flight = Some(Flight { id: outbound.send(&draft), step, renewal, until });
     }
 
     /// How long an answer may take; longer after each that did not come.
-    fn patience(&self, outbound: &mut Outbound, config: &BridgeConfig) -> Duration {
+    fn patience(&self, outbound: &mut Outbound) -> Duration {
         match self.attempts {
-            0 => config.answer_timeout,
+            0 => outbound.config.answer_timeout,
             attempts => {
-                let min = config.answer_timeout.saturating_mul(2);
-                backoff(min, config.retry_max.max(min), attempts - 1, outbound.draw())
+                let min = outbound.config.answer_timeout.saturating_mul(2);
+                backoff(min, outbound.config.retry_max.max(min), attempts - 1, outbound.draw())
             }
         }
     }
 
     /// Operation and content of a write; none as long as the Lease would have no owner.
-    fn content(
-        &self,
-        outbound: &Outbound,
-        config: &BridgeConfig,
-        renewal: &Renewal,
-    ) -> Option<(&'static str, String)> {
+    fn content(&self, outbound: &Outbound, renewal: &Renewal) -> Option<(&'static str, String)> {
         let Renewal { lease, owner, marker } = renewal;
         let (operation, mut metadata) = match &self.known {
             Known::Nothing => return None,
             Known::Missing if owner.is_none() => return None,
-            Known::Missing => ("insert", new_metadata(&config.node)),
+            Known::Missing => ("insert", new_metadata(&outbound.config.node)),
             Known::There(metadata) => ("update", metadata.clone()),
         };
         if let Some(uid) = owner {
-            own(&mut metadata, &config.node, uid);
+            own(&mut metadata, &outbound.config.node, uid);
         }
         if let Some(marker) = marker {
             annotate(&mut metadata, marker);
@@ -231,7 +225,7 @@ impl LeaseKeeper {
         let renewed = Timestamp::from_microsecond(lease.renewed);
         let renewed = renewed.or_else(|_| Timestamp::from_millisecond(outbound.at.wall)).unwrap_or_default();
         let spec = json!({
-            "holderIdentity": config.node,
+            "holderIdentity": outbound.config.node,
             "leaseDurationSeconds": lease.seconds,
             "renewTime": rfc3339_micros(renewed),
         });
@@ -239,29 +233,23 @@ impl LeaseKeeper {
     }
 
     /// Takes an answer if it is one to a question or a write of this keeper. A conflict asks anew and is no news.
-    pub(super) fn answered(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        incoming: &Incoming<'_>,
-    ) -> Option<LeaseNews> {
+    pub(super) fn answered(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) -> Option<LeaseNews> {
         let parent = incoming.parent?;
         let Flight { step, renewal, .. } = self.flight.take_if(|flight| flight.id == parent)?;
         let outcome = incoming.content.and_then(message::outcome);
         let error = outcome.as_ref().and_then(|outcome| outcome.error.clone());
         let metadata = outcome.and_then(|outcome| metadata(outcome.object?.get()));
         if let (None, Some(metadata)) = (&error, metadata) {
-            return self.is_there(outbound, config, step, metadata);
+            return self.is_there(outbound, step, metadata);
         }
         // It is still to be written, unless there is a later one.
         self.waiting = self.waiting.take().or(renewal);
-        self.failed(outbound, config, step, error.map_or(0, |failure| failure.code))
+        self.failed(outbound, step, error.map_or(0, |failure| failure.code))
     }
 
     fn is_there(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         step: Step,
         metadata: Map<String, Value>,
     ) -> Option<LeaseNews> {
@@ -276,23 +264,17 @@ impl LeaseKeeper {
         if step != Step::AskAnew {
             self.attempts = 0;
         }
-        self.write_waiting(outbound, config);
+        self.write_waiting(outbound);
         news
     }
 
-    fn failed(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        step: Step,
-        code: u16,
-    ) -> Option<LeaseNews> {
+    fn failed(&mut self, outbound: &mut Outbound, step: Step, code: u16) -> Option<LeaseNews> {
         let is_update = matches!(self.known, Known::There(_));
         match (step, code) {
             (Step::Ask, 404) => {
                 self.known = Known::Missing;
                 self.attempts = 0;
-                self.write_waiting(outbound, config);
+                self.write_waiting(outbound);
                 return Some(LeaseNews::Missing);
             }
             (Step::Write, 404) if is_update => {
@@ -301,27 +283,27 @@ impl LeaseKeeper {
             }
             (Step::AskAnew, 404) => {
                 self.known = Known::Missing;
-                self.later(outbound, config, Step::Write);
+                self.later(outbound, Step::Write);
             }
             // Somebody else has written it, or what was told last was not the latest: once that is asked for at once.
             (Step::Write, 409) if self.attempts == 0 => {
                 self.attempts = 1;
-                self.run(outbound, config, Step::AskAnew);
+                self.run(outbound, Step::AskAnew);
             }
-            (Step::Write, _) => self.later(outbound, config, Step::AskAnew),
-            (Step::Ask | Step::AskAnew, _) => self.later(outbound, config, step),
+            (Step::Write, _) => self.later(outbound, Step::AskAnew),
+            (Step::Ask | Step::AskAnew, _) => self.later(outbound, step),
         }
         None
     }
 
-    fn later(&mut self, outbound: &mut Outbound, config: &BridgeConfig, step: Step) {
-        let delay = backoff(RETRY_MIN, config.retry_max, self.attempts, outbound.draw());
+    fn later(&mut self, outbound: &mut Outbound, step: Step) {
+        let delay = backoff(RETRY_MIN, outbound.config.retry_max, self.attempts, outbound.draw());
         self.attempts = self.attempts.saturating_add(1);
         self.due = Some((outbound.at.now + delay, step));
     }
 
     /// Asks or writes again what was not answered.
-    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    pub(super) fn tick(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         if let Some(Flight { step, renewal, .. }) = self.flight.take_if(|flight| flight.until <= now) {
             self.attempts = self.attempts.saturating_add(1);
@@ -329,9 +311,9 @@ impl LeaseKeeper {
                 outbound.effects.push_back(BridgeEffect::Reconnect);
             }
             self.waiting = self.waiting.take().or(renewal);
-            self.run(outbound, config, step);
+            self.run(outbound, step);
         } else if let Some((_, step)) = self.due.take_if(|(due, _)| *due <= now) {
-            self.run(outbound, config, step);
+            self.run(outbound, step);
         }
     }
 

@@ -1,14 +1,16 @@
-//! What the parts of the bridge share: where messages, frames and effects are put, and who names messages.
+//! What the parts of the bridge share: its configuration, where messages, frames and effects are put, and who names
+//! messages.
 
 use std::collections::VecDeque;
 
 use super::message::{Draft, MessageId};
-use super::types::{BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
+use super::types::{BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
 use crate::sync::frame::{HelloRequest, Received};
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbound {
+    pub(super) config: BridgeConfig,
     pub(super) at: Moment,
     /// The session of the machine, once it was welcomed.
     pub(super) session: Option<String>,
@@ -21,6 +23,20 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
+    pub(super) fn new(config: BridgeConfig) -> Self {
+        Self {
+            config,
+            at: Moment::default(),
+            session: None,
+            messages: VecDeque::new(),
+            frames: VecDeque::new(),
+            effects: VecDeque::new(),
+            counters: BridgeCounters::default(),
+            seed: 0,
+            pings: 0,
+        }
+    }
+
     /// A connection begins.
     pub(super) fn begin(&mut self, at: Moment, random: u64) {
         self.at = at;

@@ -24,12 +24,6 @@ impl Bridge {
         self.outbound.messages.pop_front()
     }
 
-    /// Whether a message waits for the link.
-    #[must_use]
-    pub fn has_message(&self) -> bool {
-        !self.outbound.messages.is_empty()
-    }
-
     /// The next frame for the edge machine. To be called only when that wants one.
     pub fn poll_frame(&mut self) -> Option<Received> {
         self.outbound.frames.pop_front()

@@ -153,11 +153,11 @@ impl Queries {
     }
 
     /// Wants a name (a rule, a reference): asks for it unless it is known to be held.
-    pub(super) fn want(&mut self, outbound: &mut Outbound, config: &BridgeConfig, name: Name) {
+    pub(super) fn want(&mut self, outbound: &mut Outbound, name: Name) {
         self.remember(&name);
         let waits = |wanted: &Wanted| wanted.held.is_some() || wanted.retry_at.is_some();
         if !self.wanted.get(&name).is_some_and(waits) {
-            self.ask(outbound, config, name, None);
+            self.ask(outbound, name, None);
         }
     }
 
@@ -173,48 +173,32 @@ impl Queries {
     /// Asks for a name, whether it is held or not, once: for a round, or because it may be another object by now. `held`
     /// is the object that is held under it. As many as [`WINDOW`] at a time, the rest waits. Returns whether there was
     /// room.
-    pub(super) fn ask(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        name: Name,
-        held: Option<Uid>,
-    ) -> bool {
+    pub(super) fn ask(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
         let is_asked = |question: &Question| question.name == name && question.held == held;
-        self.flight.values().any(is_asked) || self.ask_anew(outbound, config, name, held)
+        self.flight.values().any(is_asked) || self.ask_anew(outbound, name, held)
     }
 
     /// As [`Queries::ask`], even if an answer to the same question is on its way.
-    fn ask_anew(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        name: Name,
-        held: Option<Uid>,
-    ) -> bool {
+    fn ask_anew(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
         if self.queue.len() >= MAX_QUEUE && !self.queue.contains_key(&name) {
             return false;
         }
         let waiting = self.queue.entry(name).or_default();
         *waiting = held.or_else(|| waiting.take());
-        self.fill(outbound, config);
+        self.fill(outbound);
         true
     }
 
-    fn fill(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn fill(&mut self, outbound: &mut Outbound) {
         while self.flight.len() < WINDOW
             && let Some((name, held)) = self.queue.pop_first()
         {
-            self.put(
-                outbound,
-                config,
-                Question { name, held, until: Now::ZERO, attempts: 0, is_doubted: false },
-            );
+            self.put(outbound, Question { name, held, until: Now::ZERO, attempts: 0, is_doubted: false });
         }
     }
 
-    fn put(&mut self, outbound: &mut Outbound, config: &BridgeConfig, mut question: Question) {
-        question.until = outbound.at.now + config.answer_timeout;
+    fn put(&mut self, outbound: &mut Outbound, mut question: Question) {
+        question.until = outbound.at.now + outbound.config.answer_timeout;
         question.attempts += 1;
         outbound.counters.asked += 1;
         let id = outbound.send(&message::query(&question.name));
@@ -246,23 +230,23 @@ impl Queries {
     }
 
     /// Asks for everything that is wanted and not held. Returns how many names that are.
-    pub(super) fn ask_for_missing(&mut self, outbound: &mut Outbound, config: &BridgeConfig) -> u64 {
+    pub(super) fn ask_for_missing(&mut self, outbound: &mut Outbound) -> u64 {
         let is_missing = |(_, wanted): &(&Name, &Wanted)| wanted.held.is_none();
         let names: Vec<_> = self.wanted.iter().filter(is_missing).map(|(name, _)| name.clone()).collect();
         let mut asked = 0;
         for name in names {
-            asked += u64::from(self.ask(outbound, config, name, None));
+            asked += u64::from(self.ask(outbound, name, None));
         }
         asked
     }
 
     /// Asks for up to `limit` names that are wanted and held. Returns how many.
-    pub(super) fn ask_for_held(&mut self, outbound: &mut Outbound, config: &BridgeConfig, limit: u32) -> u32 {
+    pub(super) fn ask_for_held(&mut self, outbound: &mut Outbound, limit: u32) -> u32 {
         let held = self.wanted.iter().filter_map(|(name, wanted)| Some((name.clone(), wanted.held.clone()?)));
         let names: Vec<_> = held.take(limit as usize).collect();
         let mut asked = 0;
         for (name, held) in names {
-            asked += u32::from(self.ask(outbound, config, name, Some(held)));
+            asked += u32::from(self.ask(outbound, name, Some(held)));
         }
         asked
     }
@@ -290,10 +274,10 @@ impl Queries {
     }
 
     /// An object is going to be stored: if it is a Pod, what it references is wanted; if it is wanted, it is held.
-    pub(super) fn stored(&mut self, outbound: &mut Outbound, config: &BridgeConfig, put: &Put) {
+    pub(super) fn stored(&mut self, outbound: &mut Outbound, put: &Put) {
         if put.resource.kind == "Pod" && put.resource.group.is_empty() {
             for name in references(put.body.get()) {
-                self.want(outbound, config, name);
+                self.want(outbound, name);
             }
         } else if let Some(name) = name_of(put) {
             self.is_held(&name, &put.uid);
@@ -302,32 +286,23 @@ impl Queries {
 
     /// An object is going to be removed. If its name is wanted it may have been made anew, which CloudCore never sends by
     /// itself: it is asked for.
-    pub(super) fn deleted(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        incoming: &Incoming<'_>,
-        uid: &Uid,
-    ) {
+    pub(super) fn deleted(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>, uid: &Uid) {
         let Some(name) = target(incoming) else { return };
         let Some(wanted) = self.wanted.get_mut(&name) else { return };
         if wanted.held.as_ref().is_some_and(|held| held != uid) {
             return;
         }
         wanted.held = None;
-        self.ask_anew(outbound, config, name, None);
+        self.ask_anew(outbound, name, None);
     }
 
     /// A delete that names no object: asks for the name if that can be asked for.
-    pub(super) fn unclear(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        incoming: &Incoming<'_>,
-    ) {
-        let Some(name) = target(incoming).filter(|name| self.wants_name(config, name)) else { return };
+    pub(super) fn unclear(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) {
+        let Some(name) = target(incoming).filter(|name| self.wants_name(&outbound.config, name)) else {
+            return;
+        };
         let held = self.wanted.get(&name).and_then(|wanted| wanted.held.clone());
-        self.ask_anew(outbound, config, name, held);
+        self.ask_anew(outbound, name, held);
     }
 
     /// An answer has come; the object in it, if there is one, takes the way of all objects. That there is none (a Status
@@ -335,7 +310,6 @@ impl Queries {
     pub(super) fn answered(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         delivery: &mut Delivery,
         incoming: &Incoming<'_>,
     ) -> bool {
@@ -349,7 +323,7 @@ impl Queries {
         let Some(question) = self.flight.remove(&id) else { return false };
         outbound.counters.answered += 1;
         if is_missing {
-            self.missed(outbound, config, delivery, &question);
+            self.missed(outbound, delivery, &question);
         } else {
             if let Some(wanted) = self.wanted.get_mut(&question.name) {
                 wanted.answered = self.walk;
@@ -360,7 +334,7 @@ impl Queries {
                 _ => {}
             }
         }
-        self.fill(outbound, config);
+        self.fill(outbound);
         true
     }
 
@@ -370,13 +344,7 @@ impl Queries {
         self.replaced.take()
     }
 
-    fn missed(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        delivery: &mut Delivery,
-        question: &Question,
-    ) {
+    fn missed(&mut self, outbound: &mut Outbound, delivery: &mut Delivery, question: &Question) {
         if let Some(uid) = question.held.as_ref().filter(|_| !question.is_doubted) {
             return self.doubt_row(outbound, &question.name, uid.clone());
         }
@@ -388,7 +356,7 @@ impl Queries {
         let wanted = self.wanted.get_mut(&question.name);
         let Some(wanted) = wanted.filter(|wanted| wanted.held == question.held) else { return };
         wanted.held = None;
-        self.retry_later(outbound, config, &question.name);
+        self.retry_later(outbound, &question.name);
     }
 
     /// CloudCore answers from a cache, which is empty for a while after its start, and may be behind: what it does not know
@@ -399,7 +367,7 @@ impl Queries {
         }
     }
 
-    fn ask_doubted(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn ask_doubted(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         while self.flight.len() < WINDOW
             && let Some(name) =
@@ -412,14 +380,14 @@ impl Queries {
             }
             let question =
                 Question { name, held: Some(uid), until: Now::ZERO, attempts: 0, is_doubted: true };
-            self.put(outbound, config, question);
+            self.put(outbound, question);
         }
     }
 
-    fn retry_later(&mut self, outbound: &mut Outbound, config: &BridgeConfig, name: &Name) {
+    fn retry_later(&mut self, outbound: &mut Outbound, name: &Name) {
         let Some(wanted) = self.wanted.get_mut(name) else { return };
-        let longest = config.retry_max.saturating_mul(MISSING_FACTOR);
-        let delay = backoff(config.retry_max, longest, wanted.attempts, outbound.draw());
+        let longest = outbound.config.retry_max.saturating_mul(MISSING_FACTOR);
+        let delay = backoff(outbound.config.retry_max, longest, wanted.attempts, outbound.draw());
         wanted.attempts = wanted.attempts.saturating_add(1);
         let at = outbound.at.now + delay.max(Duration::from_secs(1));
         wanted.retry_at = Some(at);
@@ -427,29 +395,29 @@ impl Queries {
     }
 
     /// Gives up questions without an answer, asks again for what is missing, fills the window.
-    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    pub(super) fn tick(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         let due: Vec<_> =
             self.flight.iter().filter(|(_, question)| question.until <= now).map(|(id, _)| *id).collect();
         for id in due {
             let Some(question) = self.flight.remove(&id) else { continue };
             if question.attempts < ATTEMPTS {
-                self.put(outbound, config, question);
+                self.put(outbound, question);
                 continue;
             }
             outbound.counters.unanswered += 1;
             if self.wanted.get(&question.name).is_some_and(|wanted| wanted.held.is_none()) {
-                self.retry_later(outbound, config, &question.name);
+                self.retry_later(outbound, &question.name);
             }
         }
         if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry(outbound, config);
+            self.retry(outbound);
         }
-        self.ask_doubted(outbound, config);
-        self.fill(outbound, config);
+        self.ask_doubted(outbound);
+        self.fill(outbound);
     }
 
-    fn retry(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn retry(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         let mut due = Vec::new();
         self.retry_at = None;
@@ -462,8 +430,8 @@ impl Queries {
             }
         }
         for name in due {
-            if !self.ask(outbound, config, name.clone(), None) {
-                self.retry_later(outbound, config, &name);
+            if !self.ask(outbound, name.clone(), None) {
+                self.retry_later(outbound, &name);
             }
         }
     }

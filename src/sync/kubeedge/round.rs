@@ -24,7 +24,7 @@ use super::delivery::Delivery;
 use super::message::Incoming;
 use super::outbound::Outbound;
 use super::queries::Queries;
-use super::types::{BridgeConfig, BridgeNotice, DynamicController, HeldPage, RoundReason};
+use super::types::{BridgeNotice, DynamicController, HeldPage, RoundReason};
 use crate::sync::change::Change;
 use crate::sync::timing::{Now, earlier};
 
@@ -119,7 +119,6 @@ impl Rounds {
     pub(super) fn begin(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         asking: &mut Queries,
         reason: RoundReason,
         rows: u64,
@@ -130,23 +129,17 @@ impl Rounds {
         if matches!(reason, RoundReason::First | RoundReason::Lost) && self.owed.is_none() {
             outbound.notice(BridgeNotice::Refilling(reason));
         }
-        self.start(outbound, config, asking, reason);
+        self.start(outbound, asking, reason);
     }
 
-    fn start(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        asking: &mut Queries,
-        reason: RoundReason,
-    ) {
+    fn start(&mut self, outbound: &mut Outbound, asking: &mut Queries, reason: RoundReason) {
         let now = outbound.at.now;
-        self.budget.pace(now, self.rows, config.verify_interval);
-        self.watches.want(scope::watched(config));
+        self.budget.pace(now, self.rows, outbound.config.verify_interval);
+        self.watches.want(scope::watched(&outbound.config));
         let interrupted = self.interrupted.take().filter(|_| reason == RoundReason::Reconnect);
         let mut round = Round {
             reason,
-            targets: scope::targets(config, reason),
+            targets: scope::targets(&outbound.config, reason),
             listed: Vec::new(),
             stage: Stage::Listing(Listing::default()),
             cursor: 0,
@@ -165,15 +158,15 @@ impl Rounds {
             }
             None => asking.begin_walk(),
         }
-        for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
+        for name in outbound.config.fetch.iter().filter_map(super::FetchRule::exact) {
             asking.remember(&name);
         }
         if reason == RoundReason::Reconnect {
-            round.compared += asking.ask_for_missing(outbound, config);
-            let asked = asking.ask_for_held(outbound, config, self.budget.left(now));
+            round.compared += asking.ask_for_missing(outbound);
+            let asked = asking.ask_for_held(outbound, self.budget.left(now));
             self.budget.take(asked);
             round.compared += u64::from(asked);
-            self.next_at = self.next_at.or(Some(now + config.verify_interval));
+            self.next_at = self.next_at.or(Some(now + outbound.config.verify_interval));
         }
         self.round = Some(round);
     }
@@ -222,13 +215,12 @@ impl Rounds {
     pub(super) fn answered(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         delivery: &mut Delivery,
         asking: &mut Queries,
         incoming: &Incoming<'_>,
     ) {
         if self.watches.answered(outbound, incoming)
-            || self.list_answered(outbound, config, delivery, asking, incoming)
+            || self.list_answered(outbound, delivery, asking, incoming)
         {
             self.dynamic = DynamicController::On;
         }
@@ -260,9 +252,9 @@ impl Rounds {
     }
 
     /// The rows could not be read.
-    pub(super) fn read_failed(&mut self, outbound: &Outbound, config: &BridgeConfig) {
+    pub(super) fn read_failed(&mut self, outbound: &Outbound) {
         if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
-            walk.failed(outbound.at.now + config.answer_timeout);
+            walk.failed(outbound.at.now + outbound.config.answer_timeout);
         }
     }
 
@@ -272,9 +264,9 @@ impl Rounds {
     }
 
     /// Gives up what was not answered, and begins a round that is due.
-    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig, asking: &mut Queries) {
+    pub(super) fn tick(&mut self, outbound: &mut Outbound, asking: &mut Queries) {
         let now = outbound.at.now;
-        let in_vain = self.watches.tick(outbound, config);
+        let in_vain = self.watches.tick(outbound);
         if self.list_tick(outbound) || in_vain {
             if self.dynamic != DynamicController::Silent {
                 outbound.notice(BridgeNotice::DynamicControllerSilent);
@@ -282,36 +274,30 @@ impl Rounds {
             self.dynamic = DynamicController::Silent;
         }
         if let Some(reason) = self.demanded.take() {
-            self.start(outbound, config, asking, reason);
+            self.start(outbound, asking, reason);
         } else if self.is_interruptible() && self.next_at.is_some_and(|at| at <= now) {
             self.next_at = None;
-            self.start(outbound, config, asking, self.owed.unwrap_or(RoundReason::Routine));
+            self.start(outbound, asking, self.owed.unwrap_or(RoundReason::Routine));
         }
     }
 
     /// Goes as far as it can without waiting.
-    pub(super) fn advance(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        delivery: &mut Delivery,
-        asking: &mut Queries,
-    ) {
+    pub(super) fn advance(&mut self, outbound: &mut Outbound, delivery: &mut Delivery, asking: &mut Queries) {
         if !self.is_live {
             return;
         }
         self.waits = false;
-        self.watches.advance(outbound, config);
+        self.watches.advance(outbound);
         while let Some(round) = &mut self.round {
             if round.is_bursting && asking.open() == 0 {
                 round.is_bursting = false;
             }
             let goes_on = match &round.stage {
-                Stage::Listing(_) => self.list_on(outbound, config, delivery),
-                Stage::Walking(_) => self.walk_on(outbound, config, delivery, asking),
+                Stage::Listing(_) => self.list_on(outbound, delivery),
+                Stage::Walking(_) => self.walk_on(outbound, delivery, asking),
                 Stage::Ending => {
                     if asking.open() == 0 && !delivery.has_compared() {
-                        self.finish(outbound, config);
+                        self.finish(outbound);
                     }
                     false
                 }
@@ -322,20 +308,20 @@ impl Rounds {
         }
     }
 
-    fn finish(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn finish(&mut self, outbound: &mut Outbound) {
         let Some(Round { reason, compared, differed, is_incomplete, .. }) = self.round.take() else { return };
         outbound.counters.rounds += 1;
         self.verified = Some((outbound.at.wall, reason, compared, differed));
         outbound.notice(BridgeNotice::Verified { reason, compared, differed });
         if is_incomplete {
-            self.next_at = Some(outbound.at.now + config.retry_max.max(AGAIN));
+            self.next_at = Some(outbound.at.now + outbound.config.retry_max.max(AGAIN));
             return;
         }
         if reason.is_urgent() {
             self.owed = None;
         }
         if reason != RoundReason::Reconnect || self.next_at.is_none() {
-            self.next_at = Some(outbound.at.now + config.verify_interval);
+            self.next_at = Some(outbound.at.now + outbound.config.verify_interval);
         }
     }
 

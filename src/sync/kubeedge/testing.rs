@@ -10,6 +10,10 @@ use super::types::{BridgeConfig, Moment, Sent};
 /// When all tests begin: the time of the captured registration.
 pub(super) const WALL: i64 = 1_795_225_351_000;
 
+/// Where captured messages are.
+pub(super) const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kubeedge");
+
+/// A configuration with which everything is kept.
 pub(super) fn config() -> BridgeConfig {
     BridgeConfig {
         node: "edgea".into(),
@@ -24,19 +28,23 @@ pub(super) fn config() -> BridgeConfig {
     }
 }
 
-/// A outbound in session `s`.
+/// An outbound in session `s`.
 pub(super) fn outbound() -> Outbound {
-    let mut outbound = Outbound::default();
+    let mut outbound = Outbound::new(config());
     outbound.begin(Moment { now: Duration::ZERO, wall: WALL }, 7);
     outbound.session = Some("s".into());
     outbound
 }
 
-/// A captured message.
+/// A captured message, by its path below the directory of the captures.
 pub(super) fn captured(name: &str) -> Value {
-    let path = format!("{}/tests/fixtures/kubeedge/{name}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    serde_json::from_str(&text).unwrap()
+    serde_json::from_str(&captured_text(name)).unwrap()
+}
+
+/// The same to the letter.
+pub(super) fn captured_text(name: &str) -> String {
+    let path = format!("{CAPTURES}/{name}");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Takes what was sent from the outbound; a ping is `{"ping": number}`.

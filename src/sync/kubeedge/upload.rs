@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
-use super::types::BridgeConfig;
 use crate::sync::change::Put;
 use crate::sync::frame::{Received, Upload, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
@@ -62,22 +61,29 @@ impl Uploads {
 
     /// An object passes by: if it is the Node of this node, its UID is noted, and if it is not ready, it is told that it
     /// is. Often only if somebody else insists on the contrary: then once in the time that an answer may take.
-    pub(super) fn seen(&mut self, outbound: &mut Outbound, config: &BridgeConfig, put: &Put) {
-        if put.resource.kind != "Node" || !put.resource.group.is_empty() || *put.name != *config.node {
+    pub(super) fn seen(&mut self, outbound: &mut Outbound, put: &Put) {
+        if put.resource.kind != "Node" || !put.resource.group.is_empty() || *put.name != *outbound.config.node
+        {
             return;
         }
         self.node_uid = Some(put.uid.to_string());
         self.seen = Seen::read(put.body.get());
-        let again = self.ready_sent.map_or(outbound.at.now, |sent| sent + config.answer_timeout);
+        let again = self.ready_sent.map_or(outbound.at.now, |sent| sent + outbound.config.answer_timeout);
         self.ready_due = (!self.seen.is_ready()).then(|| again.max(outbound.at.now));
-        self.tell_ready(outbound, config);
+        self.tell_ready(outbound);
     }
 
-    fn tell_ready(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    fn tell_ready(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         if self.ready_due.take_if(|due| *due <= now).is_some() {
-            let content = message::quoted(&node::ready_patch(&config.node, &self.seen, outbound.at.wall));
-            outbound.send(&message::write("node", "patch", node::patch_resource(&config.node), content));
+            let content =
+                message::quoted(&node::ready_patch(&outbound.config.node, &self.seen, outbound.at.wall));
+            outbound.send(&message::write(
+                "node",
+                "patch",
+                node::patch_resource(&outbound.config.node),
+                content,
+            ));
             self.ready_sent = Some(now);
         }
     }
@@ -85,7 +91,7 @@ impl Uploads {
     /// A frame of the outbox; one that is under way is given up for it, but for what its items have come to if they are
     /// the same. Without items it asks where the lanes stand: CloudCore has no numbers, so they stand where the machine
     /// says.
-    pub(super) fn upload(&mut self, outbound: &mut Outbound, config: &BridgeConfig, upload: Upload) {
+    pub(super) fn upload(&mut self, outbound: &mut Outbound, upload: Upload) {
         if outbound.session.as_ref() != Some(&upload.session) {
             return;
         }
@@ -106,10 +112,10 @@ impl Uploads {
         let registered = self.node_uid.is_some();
         let items = upload.items.iter().map(|raw| match known.remove(&raw.seq) {
             Some((content, item)) if content.get() == raw.content.get() => item,
-            _ => Item::read(raw.content.get(), config, outbound.at.wall, &self.seen, registered),
+            _ => Item::read(raw.content.get(), &outbound.config, outbound.at.wall, &self.seen, registered),
         });
         let items = items.collect();
-        let until = outbound.at.now + config.answer_timeout;
+        let until = outbound.at.now + outbound.config.answer_timeout;
         let mut flight = Flight { upload, items, until, attempts };
         if !is_repeated || outbound.messages.len() <= BACKLOG {
             flight.send(outbound, |item| !item.is_settled());
@@ -120,12 +126,7 @@ impl Uploads {
 
     /// Takes an answer if it is one to an item. `AlreadyExists` of the Node leads to a patch, `NotFound` of a patch to the
     /// registration; what else is refused is refused for good.
-    pub(super) fn answered(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        incoming: &Incoming<'_>,
-    ) -> bool {
+    pub(super) fn answered(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) -> bool {
         let (Some(flight), Some(parent)) = (&mut self.flight, incoming.parent) else { return false };
         let Some(item) = flight.items.iter_mut().find(|item| item.waits_for(parent)) else { return false };
         let (next, identity) = item.answered(incoming);
@@ -138,7 +139,7 @@ impl Uploads {
             Next::Later => item.state = State::Turn,
             Next::Now => {
                 item.send(outbound);
-                flight.until = flight.until.max(outbound.at.now + config.answer_timeout);
+                flight.until = flight.until.max(outbound.at.now + outbound.config.answer_timeout);
             }
         }
         self.settle(outbound);
@@ -156,20 +157,21 @@ impl Uploads {
     }
 
     /// Sends again what was not answered.
-    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
-        self.tell_ready(outbound, config);
+    pub(super) fn tick(&mut self, outbound: &mut Outbound) {
+        self.tell_ready(outbound);
         let now = outbound.at.now;
         let Some(flight) = self.flight.as_mut().filter(|flight| flight.until <= now) else { return };
         if outbound.messages.len() > BACKLOG {
-            flight.until = now + config.answer_timeout;
+            flight.until = now + outbound.config.answer_timeout;
             return;
         }
         for item in &mut flight.items {
             item.give_up_if_silent();
         }
         flight.send(outbound, |item| !item.is_settled());
-        let min = config.answer_timeout.saturating_mul(2);
-        flight.until = now + backoff(min, config.retry_max.max(min), flight.attempts, outbound.draw());
+        let min = outbound.config.answer_timeout.saturating_mul(2);
+        flight.until =
+            now + backoff(min, outbound.config.retry_max.max(min), flight.attempts, outbound.draw());
         flight.attempts = flight.attempts.saturating_add(1);
         self.settle(outbound);
     }

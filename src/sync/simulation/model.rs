@@ -14,30 +14,9 @@ use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
 
+use super::timeline::Random;
 use outbox::Effects;
 pub(super) use outbox::{Outbox, Thing};
-
-/// SplitMix64: small, seeded, good enough.
-#[derive(Clone)]
-pub(in crate::sync) struct Random(pub(in crate::sync) u64);
-
-impl Random {
-    pub(in crate::sync) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(in crate::sync) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    pub(in crate::sync) fn percent(&mut self, p: u64) -> bool {
-        self.below(100) < p
-    }
-}
 
 pub(super) fn config_map() -> Arc<Resource> {
     Arc::new(Resource {

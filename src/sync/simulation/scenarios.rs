@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::model::EdgeDb;
 use super::world::{Chaos, LIMIT, MAX_OBJECT, World};
+use crate::sync::simulation::timeline::Simulated;
 
 mod silence;
 mod upstream;

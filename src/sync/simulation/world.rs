@@ -6,8 +6,6 @@ mod fate;
 mod handles;
 mod upstream;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +14,9 @@ use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::sync::frame::{MIN_MAX_FRAME, Up};
 use crate::sync::timing::Now;
 
-use super::model::{CloudDb, EdgeDb, Random};
-use events::{Event, Scheduled};
+use super::model::{CloudDb, EdgeDb};
+use super::timeline::{Random, Timeline};
+use events::Event;
 use upstream::Upstream;
 
 pub(super) const MAX_OBJECT: usize = 60_000;
@@ -26,7 +25,7 @@ pub(super) const LIMIT: usize = MIN_MAX_FRAME as usize;
 const AGENTS: usize = 2;
 
 /// How bad it gets, in percent per frame or step.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Chaos {
     steps: u64,
     drop: u64,
@@ -50,17 +49,7 @@ pub(super) struct Sent {
 impl Chaos {
     /// A good link and healthy disks.
     pub(super) fn none() -> Self {
-        Self {
-            steps: 0,
-            drop: 0,
-            duplicate: 0,
-            late: 0,
-            cut: 0,
-            crash: 0,
-            lose_database: 0,
-            restore: 0,
-            twins: false,
-        }
+        Self::default()
     }
 
     pub(super) fn for_seed(seed: u64) -> Self {
@@ -91,12 +80,8 @@ struct Agent {
 }
 
 pub(super) struct World {
-    now: Now,
-    random: Random,
+    time: Timeline<Event>,
     chaos: Chaos,
-    trace: bool,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    next_event: u64,
     agents: Vec<Agent>,
     cloud: Option<CloudMachine>,
     cloud_life: u64,
@@ -112,30 +97,15 @@ pub(super) struct World {
     unheard: fn(&Up) -> bool,
     /// Frames of one connection and direction arrive in order: when the last one arrives.
     last_arrival: [Now; 2],
-    /// The earliest deadline that is in the event queue.
-    next_wake: Option<Now>,
     /// Frames up and down.
     sent: [Sent; 2],
-    violation: Option<String>,
     upstream: Upstream,
     chaos_has_twins: bool,
 }
 
 /// Sizes are small, so that a few objects fill them; times are those of the configuration.
 fn edge_config() -> EdgeConfig {
-    EdgeConfig {
-        node: "edge".into(),
-        agent: "test".into(),
-        max_frame: MIN_MAX_FRAME,
-        max_object: u32::try_from(MAX_OBJECT).unwrap(),
-        hello_timeout: Duration::from_secs(10),
-        report_timeout: Duration::from_secs(10),
-        retry_max: Duration::from_secs(60),
-        report_attempts: 4,
-        max_applying: 16,
-        lease_interval: Duration::from_secs(10),
-        lease_duration: Duration::from_secs(40),
-    }
+    EdgeConfig::of_tests("edge", LIMIT, MAX_OBJECT)
 }
 
 fn cloud_config() -> Arc<CloudConfig> {
@@ -170,12 +140,8 @@ impl World {
             }
         };
         let mut world = Self {
-            now: Now::ZERO,
-            random,
+            time: Timeline::new(random, trace),
             chaos,
-            trace,
-            events: BinaryHeap::new(),
-            next_event: 0,
             agents: (0..AGENTS as u64).map(agent).collect(),
             cloud: None,
             cloud_life: 0,
@@ -186,9 +152,7 @@ impl World {
             unacknowledged: 0,
             unheard: |_| false,
             last_arrival: [Now::ZERO; 2],
-            next_wake: None,
             sent: [Sent::default(); 2],
-            violation: None,
             upstream: Upstream::default(),
             chaos_has_twins: chaos.twins,
         };
@@ -197,36 +161,20 @@ impl World {
         world
     }
 
-    fn say(&self, what: impl FnOnce() -> String) {
-        if self.trace {
-            println!("{:>10.3} {}", self.now.as_secs_f64(), what());
-        }
-    }
-
-    fn after(&mut self, max_ms: u64, event: Event) {
-        let delay = Duration::from_millis(self.random.below(max_ms) + 1);
-        self.at(self.now + delay, event);
-    }
-
-    fn at(&mut self, at: Now, event: Event) {
-        self.next_event += 1;
-        self.events.push(Reverse(Scheduled(at, self.next_event, event)));
-    }
-
     // --- processes
 
     pub(super) fn start_cloud(&mut self) {
         self.cloud_life += 1;
-        let base = 1_000_000 + u64::try_from(self.now.as_micros()).unwrap();
+        let base = 1_000_000 + u64::try_from(self.time.now.as_micros()).unwrap();
         self.cloud_db.open(base);
         let db = &self.cloud_db;
         let mut machine =
             CloudMachine::new(cloud_config(), db.incarnation.clone(), db.issued(), db.ledger.clone());
         for uid in db.objects.keys() {
-            machine.desire(self.now, uid, db.desired(uid));
+            machine.desire(self.time.now, uid, db.desired(uid));
         }
         self.cloud = Some(machine);
-        self.say(|| "cloud starts".into());
+        self.time.say(|| "cloud starts".into());
     }
 
     pub(super) fn stop_cloud(&mut self) {
@@ -234,7 +182,7 @@ impl World {
         self.cloud_life += 1;
         self.cloud_db.effects.crash();
         self.cut();
-        self.say(|| "cloud crashes".into());
+        self.time.say(|| "cloud crashes".into());
     }
 
     pub(super) fn start_agent(&mut self, agent: usize) {
@@ -244,9 +192,9 @@ impl World {
         it.db.outbox.open();
         let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, it.db.incarnation.clone());
-        machine.outbox_changed(self.now, &it.db.outbox.marks());
+        machine.outbox_changed(self.time.now, &it.db.outbox.items.marks());
         it.machine = Some(machine);
-        self.say(|| format!("agent {agent} starts with {totals:?}"));
+        self.time.say(|| format!("agent {agent} starts with {totals:?}"));
     }
 
     pub(super) fn stop_agent(&mut self, agent: usize) {
@@ -255,12 +203,12 @@ impl World {
         if self.link == Some(agent) {
             self.cut();
         }
-        self.say(|| format!("agent {agent} crashes"));
+        self.time.say(|| format!("agent {agent} crashes"));
     }
 
     pub(super) fn cut(&mut self) {
         let Some(agent) = self.link.take() else { return };
-        self.say(|| "link cut".into());
+        self.time.say(|| "link cut".into());
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.disconnected();
         }
@@ -277,9 +225,9 @@ impl World {
         self.link = Some(agent);
         self.connection += 1;
         self.unacknowledged = 0;
-        self.last_arrival = [self.now; 2];
-        let (now, random) = (self.now, self.random.next());
-        self.say(|| format!("agent {agent} connects"));
+        self.last_arrival = [self.time.now; 2];
+        let (now, random) = (self.time.now, self.time.random.next());
+        self.time.say(|| format!("agent {agent} connects"));
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.connected(now, LIMIT, random);
         }
@@ -296,15 +244,15 @@ impl World {
 
     fn transmit(&mut self, direction: usize, bytes: &[u8]) {
         let copies = match () {
-            () if self.random.percent(self.chaos.drop) => 0,
-            () if self.random.percent(self.chaos.duplicate) => 2,
+            () if self.time.random.percent(self.chaos.drop) => 0,
+            () if self.time.random.percent(self.chaos.duplicate) => 2,
             () => 1,
         };
         for _ in 0..copies {
-            let mut arrival = self.now + Duration::from_millis(self.random.below(40) + 1);
-            if self.random.percent(self.chaos.late) {
+            let mut arrival = self.time.now + Duration::from_millis(self.time.random.below(40) + 1);
+            if self.time.random.percent(self.chaos.late) {
                 // Late and out of order, perhaps into another session.
-                arrival += Duration::from_millis(self.random.below(8000));
+                arrival += Duration::from_millis(self.time.random.below(8000));
             } else {
                 arrival = arrival.max(self.last_arrival[direction]);
                 self.last_arrival[direction] = arrival;
@@ -314,29 +262,11 @@ impl World {
                 0 => Event::ToCloud { bytes },
                 _ => Event::ToEdge { bytes },
             };
-            self.at(arrival, event);
+            self.time.at(arrival, event);
         }
     }
 
     // --- driving the machines
-
-    fn drive(&mut self) {
-        for agent in 0..self.agents.len() {
-            self.drive_agent(agent);
-        }
-        self.drive_cloud();
-        let deadlines = self.agents.iter().filter_map(|agent| agent.machine.as_ref()?.deadline());
-        let next = deadlines.chain(self.cloud.as_ref().and_then(CloudMachine::deadline)).min();
-        if let Some(at) = next
-            && at != Now::MAX
-        {
-            let at = at.max(self.now + Duration::from_micros(10));
-            if self.next_wake.is_none_or(|planned| at < planned) {
-                self.next_wake = Some(at);
-                self.at(at, Event::Wake);
-            }
-        }
-    }
 
     fn drive_agent(&mut self, agent: usize) {
         let connected = self.link == Some(agent);
@@ -354,11 +284,11 @@ impl World {
                 return;
             }
             let Some(machine) = &mut self.agents[agent].machine else { return };
-            let Some(frame) = machine.poll_frame(self.now) else { return };
+            let Some(frame) = machine.poll_frame(self.time.now) else { return };
             self.unacknowledged += 1;
-            machine.link_progress(self.now, 0, self.unacknowledged);
+            machine.link_progress(self.time.now, 0, self.unacknowledged);
             self.check_report(agent, &frame);
-            self.say(|| format!("agent {agent} → {frame:?}"));
+            self.time.say(|| format!("agent {agent} → {frame:?}"));
             let bytes = frame.encode(2000).unwrap();
             *self.upstream.frames.entry(frame.name()).or_default() += 1;
             // What a reconnect costs does not depend on the others.
@@ -366,8 +296,8 @@ impl World {
                 self.count(0, &bytes);
             }
             // A broker acknowledges in order what it may lose all the same.
-            let acknowledged = self.now + Duration::from_millis(20);
-            self.at(acknowledged, Event::Acknowledged { agent, connection: self.connection });
+            let acknowledged = self.time.now + Duration::from_millis(20);
+            self.time.at(acknowledged, Event::Acknowledged { agent, connection: self.connection });
             if !(self.unheard)(&frame) {
                 self.transmit(0, &bytes);
             }
@@ -377,26 +307,24 @@ impl World {
     fn perform(&mut self, agent: usize, life: u64, effect: EdgeEffect) {
         match effect {
             EdgeEffect::Apply { token, changes } => {
-                let delay = Duration::from_millis(self.random.below(15) + 1);
-                let at = self.agents[agent].last_commit.max(self.now + delay);
-                self.agents[agent].last_commit = at;
-                self.at(at, Event::Commit { agent, life, token, changes });
+                let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
+                self.time.at(at, Event::Commit { agent, life, token, changes });
             }
             EdgeEffect::Confirm(revision) => self.agents[agent].db.confirm(revision),
             EdgeEffect::SetIncarnation(incarnation) => {
                 self.agents[agent].db.incarnation = Some(incarnation);
             }
             EdgeEffect::SettleOutbox { lane, upto } => {
-                self.after(100, Event::Settle { agent, life, lane, upto });
+                self.time.after(100, Event::Settle { agent, life, lane, upto });
             }
             EdgeEffect::RenewLease => {
-                let (now, micros) = (self.now, i64::try_from(self.now.as_micros()).unwrap());
+                let (now, micros) = (self.time.now, i64::try_from(self.time.now.as_micros()).unwrap());
                 if let Some(machine) = &mut self.agents[agent].machine {
                     machine.renew(now, 0, micros, u64::from(now.subsec_nanos()));
                 }
             }
-            EdgeEffect::Notice(notice) => self.say(|| format!("agent {agent}: {notice:?}")),
-            read => self.after(5, Event::Read { agent, life, effect: read }),
+            EdgeEffect::Notice(notice) => self.time.say(|| format!("agent {agent}: {notice:?}")),
+            read => self.time.after(5, Event::Read { agent, life, effect: read }),
         }
     }
 
@@ -405,20 +333,20 @@ impl World {
         loop {
             let Some(cloud) = &mut self.cloud else { return };
             match cloud.poll_effect() {
-                Some(CloudEffect::Load(uids)) => self.after(5, Event::Loaded { life, uids }),
-                Some(CloudEffect::Record(batch)) => self.after(10, Event::Record { life, batch }),
+                Some(CloudEffect::Load(uids)) => self.time.after(5, Event::Loaded { life, uids }),
+                Some(CloudEffect::Record(batch)) => self.time.after(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
-                    let incarnation = format!("{:016x}", self.random.next());
+                    let incarnation = format!("{:016x}", self.time.random.next());
                     self.cloud_db.incarnation.clone_from(&incarnation);
                     let issued = self.cloud_db.issued();
                     cloud.set_incarnation(incarnation, issued);
                 }
-                Some(CloudEffect::Notice(notice)) => self.say(|| format!("cloud: {notice:?}")),
+                Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
                 Some(other) => self.perform_upstream(other),
                 None => {
-                    let now = self.now;
+                    let now = self.time.now;
                     let Some(frame) = cloud.poll_frame(now) else { return };
-                    self.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
+                    self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
                     let bytes = frame.encode(2000).unwrap();
                     self.check_welcome(&frame);
                     if self.link.is_some() {
@@ -428,27 +356,5 @@ impl World {
                 }
             }
         }
-    }
-
-    // --- events
-
-    fn step(&mut self) -> Result<(), String> {
-        if let Some(Reverse(Scheduled(at, _, event))) = self.events.pop() {
-            self.now = at.max(self.now);
-            self.handle(event)?;
-        }
-        self.drive();
-        self.violation.take().map_or(Ok(()), Err)
-    }
-
-    /// Lets virtual time pass.
-    pub(super) fn pass(&mut self, time: Duration) -> Result<(), String> {
-        let end = self.now + time;
-        self.drive();
-        while self.events.peek().is_some_and(|Reverse(next)| next.0 <= end) {
-            self.step()?;
-        }
-        self.now = end;
-        Ok(())
     }
 }

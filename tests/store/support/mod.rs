@@ -92,9 +92,11 @@ pub fn open(path: &Path) -> EdgeStore {
 /// Everything held, by inventory pages.
 pub async fn held(store: &EdgeStore) -> BTreeMap<String, String> {
     let mut held = BTreeMap::new();
+    let mut every = BucketSet::default();
+    (0..=u8::MAX).for_each(|bucket| every.insert(bucket));
     let mut cursor = None;
     loop {
-        let page = store.inventory(BucketSet::ALL, cursor, 100).await.unwrap();
+        let page = store.inventory(every, cursor, 100).await.unwrap();
         for Entry { uid, version, .. } in page.entries {
             assert!(held.insert(uid.to_string(), version.unwrap().to_string()).is_none(), "{uid} twice");
         }

@@ -31,8 +31,7 @@ async fn add(store: &CloudStore, name: &str) -> Stored {
 }
 
 async fn names(store: &CloudStore) -> Vec<String> {
-    let query = ListQuery { group: "events.k8s.io".into(), kind: "Event".into(), ..ListQuery::default() };
-    store.list(query).await.unwrap().items.into_iter().map(|item| item.name).collect()
+    all(store, "events.events.k8s.io").await.into_iter().map(|item| item.name).collect()
 }
 
 #[tokio::test]

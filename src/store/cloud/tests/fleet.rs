@@ -121,7 +121,7 @@ async fn a_node_that_is_gone_already_or_was_never_there_can_be_removed() {
     let Fixture { store, .. } = &fixture();
     store.change_nodes(vec![says("a")]).await.unwrap();
     store.renew_leases(vec![renewal("a", 0)]).await.unwrap();
-    store.delete(&kind("nodes"), "", "a", Preconditions::default()).await.unwrap();
+    store.delete(&kind("nodes"), "", "a", None).await.unwrap();
     assert!(store.remove_node("a").await.unwrap());
     let first = store.registered().await.unwrap().removed;
     assert!(!store.remove_node("a").await.unwrap());
@@ -143,7 +143,8 @@ async fn an_admitted_node_comes_back_as_a_new_one() {
     store.renew_leases(vec![renewal("a", 0)]).await.unwrap();
     let after = node(store, "a").await.unwrap();
     assert_ne!(after.uid(), before.uid());
-    assert_eq!(object(&lease(store, "a").await.unwrap()).owner_references()[0].uid, after.uid());
+    let lease = object(&lease(store, "a").await.unwrap());
+    assert_eq!(lease.fields()["metadata"]["ownerReferences"][0]["uid"], after.uid());
 }
 
 #[tokio::test]

@@ -41,23 +41,18 @@ async fn held(store: &CloudStore, node: &str) -> Vec<String> {
     held
 }
 
-async fn syncs(store: &CloudStore, kind: &str) -> Vec<Stored> {
-    let group = crate::object::objectsync::GROUP.to_owned();
-    store.list(ListQuery { group, kind: kind.into(), ..ListQuery::default() }).await.unwrap().items
-}
-
 #[tokio::test]
 async fn records_are_real_objects() {
     let Fixture { store, .. } = &fixture();
     store.record("edge.1", None, batch(&[put("u1", 5), moved("u2", 9, "")], &[])).await.unwrap();
-    let [record] = &syncs(store, OBJECT_SYNC).await[..] else { panic!() };
+    let [record] = &all(store, "objectsyncs").await[..] else { panic!() };
     assert_eq!((&*record.namespace, &*record.name), ("lab", "edge.1.u1"));
     let object = object(record);
     assert_eq!(object.validate(&kind("objectsyncs")), Ok(()));
     assert_eq!(object.resource_version(), record.version.to_string());
     let sync = ObjectSync::parse(&record.body).unwrap();
     assert_eq!((&*sync.spec.object_name, &*sync.status.object_resource_version), ("name-u1", "5"));
-    assert_eq!(syncs(store, CLUSTER_OBJECT_SYNC).await[0].name, "edge.1.u2");
+    assert_eq!(all(store, "clusterobjectsyncs").await[0].name, "edge.1.u2");
     assert_eq!(store.get(kind("objectsyncs").key("lab", "edge.1.u1")).await.unwrap(), *record);
 }
 
@@ -65,11 +60,11 @@ async fn records_are_real_objects() {
 async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
     let Fixture { store, .. } = &fixture();
     store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
-    let before = object(&syncs(store, OBJECT_SYNC).await[0]);
+    let before = object(&all(store, "objectsyncs").await[0]);
     let start = store.version();
     let recorded = store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     assert_eq!(recorded, Recorded { changed: 1, ..Recorded::default() });
-    let after = object(&syncs(store, OBJECT_SYNC).await[0]);
+    let after = object(&all(store, "objectsyncs").await[0]);
     assert_eq!((after.uid(), after.creation_timestamp()), (before.uid(), before.creation_timestamp()));
     assert_eq!(after.fields()["status"]["objectResourceVersion"], "6");
     let again = store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
@@ -83,11 +78,12 @@ async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
 async fn labels_that_someone_put_on_a_record_stay() {
     let Fixture { store, .. } = &fixture();
     store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
-    let mut labelled = object(&syncs(store, OBJECT_SYNC).await[0]);
+    let [stored] = &all(store, "objectsyncs").await[..] else { panic!() };
+    let mut labelled = object(stored);
     labelled.set_metadata("labels", json!({"site": "x"}));
-    store.replace(&kind("objectsyncs"), "lab", "n.u1", labelled).await.unwrap();
+    store.update(&kind("objectsyncs"), labelled, stored.version).await.unwrap();
     store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
-    assert_eq!(object(&syncs(store, OBJECT_SYNC).await[0]).labels().len(), 1);
+    assert_eq!(object(&all(store, "objectsyncs").await[0]).labels().len(), 1);
 }
 
 #[tokio::test]
@@ -150,7 +146,7 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     assert_eq!(store.nodes().await.unwrap(), ["a"]);
     assert!(store.remove_node("a").await.unwrap());
     assert!(!store.remove_node("a").await.unwrap());
-    assert_eq!((store.load_node("a").await.unwrap(), syncs(store, OBJECT_SYNC).await.len()), (None, 0));
+    assert_eq!((store.load_node("a").await.unwrap(), all(store, "objectsyncs").await.len()), (None, 0));
 }
 
 #[tokio::test]
@@ -216,8 +212,9 @@ async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() 
     store.record("n", None, batch(&[put("u1", 5)], &[])).await.unwrap();
     store.record("n", None, batch(&[put("u1", 6)], &[])).await.unwrap();
     let told = newest.0.lock().unwrap();
-    let kinds: Vec<_> = told.iter().map(|change| (&*change.of.kind, change.kind.as_str())).collect();
-    assert_eq!(kinds, [("ConfigMap", "ADDED"), (OBJECT_SYNC, "ADDED"), (OBJECT_SYNC, "MODIFIED")]);
+    let kinds: Vec<_> = told.iter().map(|change| (&*change.of.kind, change.kind)).collect();
+    let (added, modified) = (ChangeKind::Added, ChangeKind::Modified);
+    assert_eq!(kinds, [("ConfigMap", added), (OBJECT_SYNC, added), (OBJECT_SYNC, modified)]);
     assert_eq!((told[0].version, &told[0].body), (created.version, &created.body));
     assert_eq!(told[2].previous.as_ref(), Some(&told[1].body));
 }

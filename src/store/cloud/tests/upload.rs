@@ -43,9 +43,8 @@ async fn event(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
 }
 
 async fn notes(store: &CloudStore) -> Vec<String> {
-    let query = ListQuery { group: "events.k8s.io".into(), kind: "Event".into(), ..ListQuery::default() };
-    let items = store.list(query).await.unwrap().items;
-    items
+    all(store, "events.events.k8s.io")
+        .await
         .iter()
         .map(|item| format!("{}={}", item.name, object(item).fields()["note"].as_str().unwrap()))
         .collect()
@@ -62,7 +61,7 @@ async fn an_item_takes_effect_once_however_often_it_is_sent() {
     assert_eq!(take(&fixture.store, both()).await, (lanes(0, 4, 0), vec![]));
     let version = fixture.store.version();
     // Deleted meanwhile by an operator: a repeated item must not bring it back.
-    fixture.store.delete(&kind("events.events.k8s.io"), "lab", "a", Preconditions::default()).await.unwrap();
+    fixture.store.delete(&kind("events.events.k8s.io"), "lab", "a", None).await.unwrap();
     assert_eq!(take(&fixture.store, both()).await, (lanes(0, 4, 0), vec![]));
     assert_eq!((notes(&fixture.store).await, fixture.store.version()), (vec!["b=x".to_owned()], version + 1));
     let fixture = fixture.reopen().await;
@@ -273,7 +272,7 @@ async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_beca
     take(store, batch("o", Lane::Events, vec![(1, event_named("a", "ours"))])).await;
     assert_eq!(notes(store).await, ["a=theirs", "a.edge-1=ours"]);
     // The name has become free: the Event that there is goes on.
-    store.delete(&events, "lab", "a", Preconditions::default()).await.unwrap();
+    store.delete(&events, "lab", "a", None).await.unwrap();
     take(store, batch("o", Lane::Events, vec![(2, event_named("a", "more"))])).await;
     assert_eq!(notes(store).await, ["a.edge-1=more"]);
     let other = UploadBatch {
@@ -283,7 +282,7 @@ async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_beca
     take(store, other).await;
     assert_eq!(notes(store).await, ["a=theirs", "a.edge-1=more"]);
     // Both names are taken by others.
-    store.delete(&events, "lab", "a.edge-1", Preconditions::default()).await.unwrap();
+    store.delete(&events, "lab", "a.edge-1", None).await.unwrap();
     store.create(&events, named).await.unwrap();
     for (seq, note) in [(3, "ours"), (4, "ours again")] {
         assert_eq!(take(store, batch("o", Lane::Events, vec![(seq, event_named("a", note))])).await.1, []);

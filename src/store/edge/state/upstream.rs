@@ -39,22 +39,17 @@ impl State {
     }
 
     fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
-        let outcome = match posting {
-            Posting::Upload(put) => {
-                let rules = self.shared.outbox.rules();
-                return self.stored.outbox.put(conn, rules, put);
-            }
-            Posting::Note(key, text) => return NoteWriter::post(conn, &self.shared.notes, key, text),
-            Posting::Local(write) => self.write_and_upload(conn, write, None)?,
+        match posting {
+            Posting::Upload(put) => self.stored.outbox.put(conn, self.shared.outbox.rules(), put),
+            Posting::Note(key, text) => NoteWriter::post(conn, &self.shared.notes, key, text),
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
-                self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))?
+                if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
+                    tracing::debug!(?refusal, "an Event of the agent was refused");
+                }
+                Ok(())
             }
-        };
-        if let Err(refusal) = outcome {
-            tracing::debug!(?refusal, "a Lease or an Event of the agent was refused");
         }
-        Ok(())
     }
 
     /// Writes a Lease or an Event; an Event goes into a lane of the outbox as well, if one is named.

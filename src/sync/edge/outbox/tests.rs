@@ -13,17 +13,11 @@ const LIMIT: usize = 16 * 1024;
 
 fn config() -> EdgeConfig {
     EdgeConfig {
-        node: "edge".into(),
-        agent: "test".into(),
-        max_frame: u32::try_from(LIMIT).unwrap(),
-        max_object: 60_000,
         hello_timeout: TIMEOUT,
         report_timeout: TIMEOUT,
-        retry_max: Duration::from_secs(60),
-        report_attempts: 5,
-        max_applying: 16,
         lease_interval: INTERVAL,
         lease_duration: Duration::from_secs(240),
+        ..EdgeConfig::of_tests("edge", LIMIT, 60_000)
     }
 }
 

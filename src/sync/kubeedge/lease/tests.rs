@@ -1,9 +1,7 @@
 //! What is asked and written for the Lease, against the captured messages, and what becomes of each answer.
 
 use super::*;
-use crate::sync::kubeedge::testing::{
-    answer, captured, config, error, one, outbound, pass_to, routes, sent, text,
-};
+use crate::sync::kubeedge::testing::{answer, captured, error, one, outbound, pass_to, routes, sent, text};
 use proptest::prelude::*;
 
 const OWNER: &str = "baf436a4-a076-49bf-b4a2-69aad1bee693";
@@ -21,18 +19,17 @@ fn marker_of(revision: u64) -> Marker {
 struct Test {
     keeper: LeaseKeeper,
     outbound: Outbound,
-    config: BridgeConfig,
 }
 
 impl Test {
     fn new() -> Self {
-        Self { keeper: LeaseKeeper::default(), outbound: outbound(), config: config() }
+        Self { keeper: LeaseKeeper::default(), outbound: outbound() }
     }
 
     /// One that was told that there is no Lease.
     fn without_lease() -> Self {
         let mut test = Self::new();
-        test.keeper.ask(&mut test.outbound, &test.config);
+        test.keeper.ask(&mut test.outbound);
         let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
         test
@@ -50,13 +47,13 @@ impl Test {
 
     fn renew(&mut self, renewed: &str, owner: Option<&str>, marker: Option<Marker>) {
         let owner = owner.map(str::to_owned);
-        self.keeper.renew(&mut self.outbound, &self.config, lease(renewed), owner, marker);
+        self.keeper.renew(&mut self.outbound, lease(renewed), owner, marker);
     }
 
     fn hear(&mut self, message: &Value, content: &Value) -> Option<LeaseNews> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
-        self.keeper.answered(&mut self.outbound, &self.config, &incoming)
+        self.keeper.answered(&mut self.outbound, &incoming)
     }
 
     /// The time of the deadline has come.
@@ -64,7 +61,7 @@ impl Test {
         let deadline = self.keeper.deadline().expect("something is to be done");
         let now = deadline.max(self.outbound.at.now);
         pass_to(&mut self.outbound, now);
-        self.keeper.tick(&mut self.outbound, &self.config);
+        self.keeper.tick(&mut self.outbound);
     }
 
     fn routes(&mut self) -> Vec<String> {
@@ -92,7 +89,7 @@ const UPDATE: &str = "update kube-node-lease/lease/edgea";
 #[test]
 fn question_and_insert_are_those_of_an_edgecore() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound, &test.config);
+    test.keeper.ask(&mut test.outbound);
     let (asked, capture) = (one(&mut test.outbound), captured("samples/c2s-query-lease.json"));
     assert_eq!((&asked["route"], &asked["content"]), (&capture["route"], &capture["content"]));
     assert!(!test.keeper.is_known());
@@ -116,7 +113,7 @@ fn an_update_is_that_of_an_edgecore_but_for_the_managed_fields() {
 #[test]
 fn the_marker_is_written_beside_what_others_have_noted() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound, &test.config);
+    test.keeper.ask(&mut test.outbound);
     let asked = one(&mut test.outbound);
     let before = json!({"annotations": {"other": "x", ANNOTATION: marker_of(6).to_string()}, "labels": {"l": "1"},
         "managedFields": [1], "ownerReferences": [{"kind": "Lab", "uid": "l"}, {"kind": "Node", "uid": OWNER}]});
@@ -133,7 +130,7 @@ fn the_marker_is_written_beside_what_others_have_noted() {
 #[test]
 fn without_a_marker_the_annotation_stays_and_a_new_node_becomes_the_owner() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound, &test.config);
+    test.keeper.ask(&mut test.outbound);
     let asked = one(&mut test.outbound);
     let before = json!({"annotations": {ANNOTATION: "odd"}, "ownerReferences": [{"kind": "Lab"}, {"kind": "Node", "uid": "old"}]});
     let news = test.hear(&asked, &found("5", &before));
@@ -237,7 +234,7 @@ fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
 #[test]
 fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_no_more() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound, &test.config);
+    test.keeper.ask(&mut test.outbound);
     let first = one(&mut test.outbound);
     let mut waits = Vec::new();
     for _ in 0..6 {
@@ -256,7 +253,7 @@ fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_
 fn a_cloudcore_that_never_says_anything_is_left_once() {
     for (received, effects) in [(0, 1), (1, 0)] {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound, &test.config);
+        test.keeper.ask(&mut test.outbound);
         test.outbound.counters.received = received;
         for _ in 0..8 {
             test.tick();
@@ -287,7 +284,7 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
         [nothing, json!("not a lease"), Value::Null, json!({"Object": {"metadata": 1}, "Err": null})]
     {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound, &test.config);
+        test.keeper.ask(&mut test.outbound);
         let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &content), None, "{content}");
         assert!(test.routes().is_empty());
@@ -310,7 +307,7 @@ fn a_new_session_asks_whatever_was_under_way() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
-    test.keeper.ask(&mut test.outbound, &test.config);
+    test.keeper.ask(&mut test.outbound);
     let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &found("372", &json!({}))), None, "not what is waited for");
     assert!(matches!(test.hear(&asked, &found("372", &json!({}))), Some(LeaseNews::Found { .. })));
@@ -335,7 +332,7 @@ proptest! {
     #[test]
     fn no_answers_make_it_panic_or_stop(steps in prop::collection::vec((0u8..12, 0u8..4), 1..60)) {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound, &test.config);
+        test.keeper.ask(&mut test.outbound);
         let mut asked = Vec::new();
         for (answer, act) in steps {
             asked.extend(sent(&mut test.outbound));

@@ -3,9 +3,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::sync::change::RejectReason;
-use crate::sync::kubeedge::captures::config;
 use crate::sync::kubeedge::message::decode;
 use crate::sync::kubeedge::names::WatchRule;
+use crate::sync::kubeedge::testing::config;
 
 const UID: &str = "413d5245-1fd6-4e85-b576-9a25b00c7340";
 

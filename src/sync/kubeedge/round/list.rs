@@ -15,7 +15,7 @@ use crate::sync::kubeedge::names::WatchRule;
 use crate::sync::kubeedge::object;
 use crate::sync::kubeedge::outbound::Outbound;
 use crate::sync::kubeedge::queries::{Queries, asked_name};
-use crate::sync::kubeedge::types::{BridgeConfig, DynamicController, RoundReason};
+use crate::sync::kubeedge::types::{DynamicController, RoundReason};
 use crate::sync::timing::Now;
 
 /// Items of a page of a list, unless a page was too much for the link.
@@ -78,12 +78,7 @@ impl Round {
 
 impl Rounds {
     /// Asks for the next page. Returns whether the round goes on at once.
-    pub(super) fn list_on(
-        &mut self,
-        outbound: &mut Outbound,
-        config: &BridgeConfig,
-        delivery: &Delivery,
-    ) -> bool {
+    pub(super) fn list_on(&mut self, outbound: &mut Outbound, delivery: &Delivery) -> bool {
         let Some(round) = &mut self.round else { return false };
         let lists_all = round.lists_all();
         let Stage::Listing(listing) = &mut round.stage else { return false };
@@ -92,7 +87,7 @@ impl Rounds {
         }
         let Some(target) = round.targets.get(listing.target) else {
             self.watches.all_listed();
-            self.watches.advance(outbound, config);
+            self.watches.advance(outbound);
             round.walk();
             return true;
         };
@@ -115,9 +110,9 @@ impl Rounds {
         let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
         let limit = if lists_all && !is_proof { self.limit.0 } else { 1 };
         let request = Request::List { scope: &target.scope, limit, continues };
-        let id = outbound.send(&message::application("null", request.to_json(&config.node)));
+        let id = outbound.send(&message::application("null", request.to_json(&outbound.config.node)));
         listing.attempt += 1;
-        listing.asked = Some((id, outbound.at.now + config.answer_timeout, listing.attempt));
+        listing.asked = Some((id, outbound.at.now + outbound.config.answer_timeout, listing.attempt));
         false
     }
 
@@ -142,7 +137,6 @@ impl Rounds {
     pub(super) fn list_answered(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         delivery: &mut Delivery,
         asking: &mut Queries,
         incoming: &Incoming<'_>,
@@ -181,7 +175,7 @@ impl Rounds {
         match target.purpose {
             Purpose::Pods => {}
             Purpose::Proof => self.watches.prove(&target.scope),
-            Purpose::Watched | Purpose::Fetched => self.watches.listed(outbound, config, &target.scope),
+            Purpose::Watched | Purpose::Fetched => self.watches.listed(outbound, &target.scope),
         }
         if !lists_all || target.purpose == Purpose::Proof {
             listing.next();
@@ -199,7 +193,7 @@ impl Rounds {
         }
         self.limit.0 = (self.limit.0 * 2).min(LIMIT);
         let before = listing.so_far.uids.len();
-        take_items(&page, target, &mut listing.so_far, outbound, config, delivery, asking);
+        take_items(&page, target, &mut listing.so_far, outbound, delivery, asking);
         round.compared += (listing.so_far.uids.len() - before) as u64;
         listing.continues = page.continues;
         if listing.continues.is_empty() {
@@ -218,7 +212,6 @@ fn take_items(
     target: &Target,
     listed: &mut Listed,
     outbound: &mut Outbound,
-    config: &BridgeConfig,
     delivery: &mut Delivery,
     asking: &mut Queries,
 ) {
@@ -228,13 +221,14 @@ fn take_items(
     }
     let (mut changes, mut rejected) = (Vec::new(), Vec::new());
     for item in &page.items {
-        match object::read_item(item.get(), &resource, config) {
+        match object::read_item(item.get(), &resource, &outbound.config) {
             Ok(Change::Put(put)) => {
                 listed.uids.push(hash(&put.uid));
                 let name = asked_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
-                let is_wanted = |name| target.purpose != Purpose::Fetched || asking.wants_name(config, &name);
+                let is_wanted =
+                    |name| target.purpose != Purpose::Fetched || asking.wants_name(&outbound.config, &name);
                 if name.is_none_or(is_wanted) {
-                    asking.stored(outbound, config, &put);
+                    asking.stored(outbound, &put);
                     changes.push(Change::Put(put));
                 }
             }

@@ -160,15 +160,14 @@ impl Rounds {
     pub(super) fn walk_on(
         &mut self,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         delivery: &mut Delivery,
         asking: &mut Queries,
     ) -> bool {
         let Some(mut round) = self.round.take() else { return false };
-        let is_over = self.walk_page(&mut round, outbound, config, delivery, asking);
+        let is_over = self.walk_page(&mut round, outbound, delivery, asking);
         if is_over {
-            asking.sweep(config);
-            round.compared += asking.ask_for_missing(outbound, config);
+            asking.sweep(&outbound.config);
+            round.compared += asking.ask_for_missing(outbound);
             round.stage = Stage::Ending;
         }
         self.round = Some(round);
@@ -179,7 +178,6 @@ impl Rounds {
         &mut self,
         round: &mut Round,
         outbound: &mut Outbound,
-        config: &BridgeConfig,
         delivery: &mut Delivery,
         asking: &mut Queries,
     ) -> bool {
@@ -192,7 +190,7 @@ impl Rounds {
         };
         while let Some(entry) = page.front() {
             let name = name_of(entry);
-            match round.judge(config, asking, entry, name.as_ref()) {
+            match round.judge(&outbound.config, asking, entry, name.as_ref()) {
                 Verdict::Remove => {
                     name.iter().for_each(|name| asking.is_gone(name));
                     removed.push(delete(entry));
@@ -209,7 +207,7 @@ impl Rounds {
                     self.budget.take(u32::from(is_paced));
                     round.compared += 1;
                     asking.is_held(&name, &entry.uid);
-                    asking.ask(outbound, config, name, Some(entry.uid.clone()));
+                    asking.ask(outbound, name, Some(entry.uid.clone()));
                 }
                 Verdict::Keep => {
                     name.iter().for_each(|name| asking.is_held(name, &entry.uid));

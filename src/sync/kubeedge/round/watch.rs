@@ -10,7 +10,7 @@ use crate::sync::kubeedge::application::{self, Request, Response, Scope};
 use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Incoming};
 use crate::sync::kubeedge::outbound::Outbound;
-use crate::sync::kubeedge::types::{BridgeConfig, BridgeNotice};
+use crate::sync::kubeedge::types::BridgeNotice;
 use crate::sync::timing::Now;
 
 /// What a question waits for.
@@ -86,7 +86,7 @@ impl Watches {
     }
 
     /// A list of this key was approved: it is safe to watch it, if that is so in all namespaces.
-    pub(super) fn listed(&mut self, outbound: &mut Outbound, config: &BridgeConfig, scope: &Scope) {
+    pub(super) fn listed(&mut self, outbound: &mut Outbound, scope: &Scope) {
         if scope.rule.namespace.is_some() && !self.proven.contains(&scope.everywhere()) {
             return;
         }
@@ -94,22 +94,25 @@ impl Watches {
         let is_asked =
             |(asked, ..): &(Asked, Now, u32)| matches!(asked, Asked::Watch(asked) if asked == scope);
         if self.lacks(scope) && !self.flight.values().any(is_asked) {
-            self.ask(outbound, config, Asked::Watch(scope.clone()), 1);
+            self.ask(outbound, Asked::Watch(scope.clone()), 1);
         }
     }
 
-    fn ask(&mut self, outbound: &mut Outbound, config: &BridgeConfig, asked: Asked, attempt: u32) {
+    fn ask(&mut self, outbound: &mut Outbound, asked: Asked, attempt: u32) {
         let draft = match &asked {
             Asked::Watch(scope) => {
-                message::application("null", Request::Watch { scope }.to_json(&config.node))
+                message::application("null", Request::Watch { scope }.to_json(&outbound.config.node))
             }
             Asked::Only => {
                 let watched: Vec<_> = self.watched.iter().cloned().collect();
-                message::application("watchapp/sync", application::all_watches(&config.node, &watched))
+                message::application(
+                    "watchapp/sync",
+                    application::all_watches(&outbound.config.node, &watched),
+                )
             }
         };
         let id = outbound.send(&draft);
-        self.flight.insert(id, (asked, outbound.at.now + config.answer_timeout, attempt));
+        self.flight.insert(id, (asked, outbound.at.now + outbound.config.answer_timeout, attempt));
     }
 
     /// All lists are through.
@@ -118,10 +121,10 @@ impl Watches {
     }
 
     /// Once the watches are answered too, CloudCore is told to forget all others.
-    pub(super) fn advance(&mut self, outbound: &mut Outbound, config: &BridgeConfig) {
+    pub(super) fn advance(&mut self, outbound: &mut Outbound) {
         if self.all_listed && !self.is_told && self.flight.is_empty() {
             (self.is_told, self.all_listed) = (true, false);
-            self.ask(outbound, config, Asked::Only, 1);
+            self.ask(outbound, Asked::Only, 1);
         }
     }
 
@@ -164,7 +167,7 @@ impl Watches {
     }
 
     /// Asks again what was not answered. Returns whether that was in vain.
-    pub(super) fn tick(&mut self, outbound: &mut Outbound, config: &BridgeConfig) -> bool {
+    pub(super) fn tick(&mut self, outbound: &mut Outbound) -> bool {
         let now = outbound.at.now;
         let due: Vec<_> =
             self.flight.iter().filter(|(_, (_, until, _))| *until <= now).map(|(id, _)| *id).collect();
@@ -172,7 +175,7 @@ impl Watches {
         for id in due {
             match self.flight.remove(&id) {
                 Some((asked, _, attempt)) if attempt < ATTEMPTS => {
-                    self.ask(outbound, config, asked, attempt + 1);
+                    self.ask(outbound, asked, attempt + 1);
                 }
                 Some((Asked::Watch(_), ..)) => in_vain = true,
                 // The next round tells it.

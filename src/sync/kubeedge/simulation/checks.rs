@@ -46,7 +46,7 @@ impl World {
         let parent = message["header"]["parent_msg_id"].as_str().unwrap_or_default().to_owned();
         let Some(told) = self.told(&parent) else { return };
         if !self.may_acknowledge(told) {
-            self.violation = Some(format!("G1: acknowledged and not committed: {told:?}"));
+            self.time.violation = Some(format!("G1: acknowledged and not committed: {told:?}"));
         }
         self.acknowledged.insert(parent);
     }
@@ -124,7 +124,7 @@ impl World {
     /// G8: nothing grows without bounds.
     pub(super) fn check_bounds(&mut self) {
         if let Some(violation) = self.cloud.violations().first() {
-            self.violation = Some(violation.clone());
+            self.time.violation = Some(violation.clone());
         }
         let Some(agent) = &self.agent else { return };
         let bridge = &agent.bridge;
@@ -136,7 +136,7 @@ impl World {
             usize::try_from(bridge.delivery.pending()).unwrap(),
         ];
         if queues.iter().any(|queue| *queue > MAX_QUEUED) || bridge.early.len() > super::super::MAX_EARLY {
-            self.violation = Some(format!("G8: queues of {queues:?}"));
+            self.time.violation = Some(format!("G8: queues of {queues:?}"));
         }
     }
 

@@ -11,13 +11,14 @@ use super::objects::NODE;
 use super::world::{Chaos, VERIFY_INTERVAL, World};
 use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
+use crate::sync::simulation::timeline::Simulated;
 
 impl World {
     /// The faults stop.
     pub(super) fn heal(&mut self) {
-        self.say(|| "--- the faults stop".into());
+        self.time.say(|| "--- the faults stop".into());
         self.chaos = Chaos { deletes: self.chaos.deletes, ..Chaos::none() };
-        self.full_until = self.now;
+        self.full_until = self.time.now;
         if self.agent.is_none() {
             self.start_agent();
         }
@@ -25,8 +26,8 @@ impl World {
 
     pub(super) fn run_to_convergence(&mut self) -> Result<(), String> {
         self.heal();
-        let limit = self.now + VERIFY_INTERVAL * 6;
-        while self.now < limit {
+        let limit = self.time.now + VERIFY_INTERVAL * 6;
+        while self.time.now < limit {
             self.connect();
             self.pass(Duration::from_secs(10))?;
             if self.converged().is_ok() {
@@ -77,10 +78,10 @@ impl World {
     }
 
     fn upstream_converged(&self) -> Result<(), String> {
-        if self.disk.outbox.len() > 0 {
+        if self.disk.outbox.rows.len() > 0 {
             return Err(format!(
                 "outbox: {} items wait: {:?}",
-                self.disk.outbox.len(),
+                self.disk.outbox.rows.len(),
                 self.agent.as_ref().map(|it| &it.bridge)
             ));
         }

@@ -6,9 +6,11 @@ use super::world::{Agent, Body, World};
 use crate::sync::change::{Change, RejectReason};
 use crate::sync::edge::{Commit, EdgeEffect};
 use crate::sync::kubeedge::{HeldEntry, HeldPage, Sent, references};
+use crate::sync::simulation::timeline::{Simulated, Timeline};
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
 use serde_json::Value;
+use std::time::Duration;
 
 pub(super) enum Event {
     ToCloud {
@@ -60,34 +62,32 @@ pub(super) enum Event {
     Wake,
 }
 
-pub(super) struct Scheduled(pub(super) Now, pub(super) u64, pub(super) Event);
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.1 == other.1
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 /// The UID of the object in a message.
 fn uid_in(text: &str) -> Option<String> {
     let message: Value = serde_json::from_str(text).ok()?;
     Some(message.pointer("/content/metadata/uid")?.as_str()?.to_owned())
 }
 
-impl World {
-    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
-        let (now, at, random) = (self.now, self.moment(), self.random.next());
+impl Simulated for World {
+    type Event = Event;
+
+    fn time(&mut self) -> &mut Timeline<Event> {
+        &mut self.time
+    }
+
+    fn drive(&mut self) {
+        while self.drive_agent() || self.drive_cloud() {}
+        self.check_bounds();
+        let agent = self.agent.as_ref();
+        let own = agent.into_iter().flat_map(|it| [it.machine.deadline(), it.bridge.deadline()]);
+        let next = own.flatten().chain([self.cloud.next_deadline()]).min().unwrap_or(Now::MAX);
+        if next != Now::MAX {
+            self.time.wake_at(next, Duration::from_micros(100), Event::Wake);
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        let (now, at, random) = (self.time.now, self.moment(), self.time.random.next());
         match event {
             Event::ToCloud { connection, what } if self.link == Some(connection) => match what {
                 Sent::Text { text, .. } => self.cloud.receive(now, connection, &text),
@@ -105,10 +105,10 @@ impl World {
             }
             Event::ToEdge { connection, what } if self.link == Some(connection) => {
                 if let Sent::Text { text, .. } = &what
-                    && self.random.percent(self.chaos.again)
+                    && self.time.random.percent(self.chaos.again)
                 {
                     let text = text.clone();
-                    self.after(10_000, Event::Again { connection, text });
+                    self.time.after(10_000, Event::Again { connection, text });
                 }
                 if let Some(agent) = &mut self.agent {
                     match what {
@@ -141,10 +141,11 @@ impl World {
                         return Err(format!("outbox: event {number} was settled and has not arrived"));
                     }
                 }
-                self.after(5, Event::Marks { life });
+                self.time.after(5, Event::Marks { life });
             }
             Event::Collect => self.collect_garbage(),
             Event::Wake => {
+                self.time.woken();
                 self.cloud.tick(now);
                 if let Some(Agent { machine, bridge }) = &mut self.agent {
                     if machine.deadline().is_some_and(|due| due <= now) {
@@ -159,20 +160,22 @@ impl World {
         }
         Ok(())
     }
+}
 
+impl World {
     fn commit(&mut self, token: u64, changes: &[Change]) -> Result<(), String> {
-        let result = if self.now < self.full_until {
+        let result = if self.time.now < self.full_until {
             Err((RejectReason::StoreFull, "no room".into()))
         } else {
             self.check_deletes(changes)?;
             let commit = self.disk.db.apply(changes)?;
             self.note_commit(changes, &commit);
-            self.say(|| format!("committed: {:?}", commit.applied));
+            self.time.say(|| format!("committed: {:?}", commit.applied));
             Ok(commit)
         };
-        let at = self.commit_answer_at();
+        let at = self.time.in_order(&mut self.last_answer, 5);
         let life = self.life;
-        self.schedule(at, Event::Applied { life, token, result });
+        self.time.at(at, Event::Applied { life, token, result });
         Ok(())
     }
 
@@ -195,8 +198,8 @@ impl World {
     }
 
     fn read(&mut self, effect: &EdgeEffect) {
-        let now = self.now;
-        let fails = self.random.percent(self.chaos.crash / 2);
+        let now = self.time.now;
+        let fails = self.time.random.percent(self.chaos.crash / 2);
         let Some(Agent { machine, .. }) = &mut self.agent else { return };
         match *effect {
             EdgeEffect::ReadChanges { after, limit } => {
@@ -210,13 +213,13 @@ impl World {
                 self.disk.outbox.renumber(lane, sent, above);
                 machine.outbox_changed(now, &self.disk.outbox.marks());
             }
-            _ => self.violation = Some(format!("the machine wants {effect:?}")),
+            _ => self.time.violation = Some(format!("the machine wants {effect:?}")),
         }
     }
 
     fn read_held(&mut self, cursor: u64, limit: usize) {
         let at = self.moment();
-        let fails = self.random.percent(self.chaos.crash / 2);
+        let fails = self.time.random.percent(self.chaos.crash / 2);
         let mut rows: Vec<_> =
             self.disk.db.held().into_iter().map(|(uid, version)| (self.rows[&uid], uid, version)).collect();
         rows.retain(|(number, ..)| *number > cursor);

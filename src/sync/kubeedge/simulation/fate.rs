@@ -8,13 +8,14 @@ use super::events::Event;
 use super::objects::{self, NAMESPACE, NODE};
 use super::outbox::Item;
 use super::world::{Disk, MAX_OBJECT, World};
+use crate::sync::simulation::timeline::Simulated;
 use crate::sync::upload::Lane;
 
 impl World {
     fn some_object(&mut self) -> Value {
         self.definitions += 1;
         let generation = self.definitions;
-        let mut below = |n: u64| self.random.below(n);
+        let mut below = |n: u64| self.time.random.below(n);
         let size = if below(40) == 0 { MAX_OBJECT } else { 20 };
         let bad = below(50) == 0;
         let name =
@@ -40,61 +41,61 @@ impl World {
         let is_bound = object["kind"] != "Pod" || self.cloud.object("node", "", NODE).is_some();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        let now = self.now;
-        match self.random.below(10) {
+        let now = self.time.now;
+        match self.time.random.below(10) {
             0 | 1 => {
                 let gone = self.cloud.delete(now, &kind, NAMESPACE, &name);
-                self.say(|| format!("cluster: {kind} {name} is deleted: {gone:?}"));
+                self.time.say(|| format!("cluster: {kind} {name} is deleted: {gone:?}"));
             }
             _ if !is_bound => {}
             2 | 3 => {
                 let uid = self.cloud.recreate(now, object);
-                self.say(|| format!("cluster: {kind} {name} is recreated: {uid}"));
+                self.time.say(|| format!("cluster: {kind} {name} is recreated: {uid}"));
             }
             _ => {
                 let uid = self.cloud.apply(now, object);
-                self.say(|| format!("cluster: {kind} {name} is applied: {uid}"));
+                self.time.say(|| format!("cluster: {kind} {name} is applied: {uid}"));
             }
         }
     }
 
     fn say_something(&mut self) {
-        for _ in 0..self.random.below(3) {
+        for _ in 0..self.time.random.below(3) {
             self.made += 1;
             let number = self.made;
-            let lane = if self.random.percent(50) { Lane::Events } else { Lane::Bulk };
+            let lane = if self.time.random.percent(50) { Lane::Events } else { Lane::Bulk };
             if self.disk.outbox.put(lane, Item::Event(number)) {
                 self.owed.insert(number);
             }
         }
-        if self.random.percent(20) {
+        if self.time.random.percent(20) {
             self.report_node();
         }
         let life = self.life;
-        self.after(5, Event::Marks { life });
+        self.time.after(5, Event::Marks { life });
     }
 
     pub(super) fn run_chaos(&mut self) -> Result<(), String> {
         for _ in 0..self.chaos.steps {
-            for _ in 0..self.random.below(4) {
+            for _ in 0..self.time.random.below(4) {
                 self.change_something();
             }
             if self.agent.is_some() {
                 self.say_something();
             }
             self.strike();
-            if self.link.is_none() && self.random.percent(70) {
+            if self.link.is_none() && self.time.random.percent(70) {
                 if self.agent.is_none() {
                     self.start_agent();
                 }
                 self.connect();
             }
-            let time = match self.random.below(10) {
+            let time = match self.time.random.below(10) {
                 0 => 60_000,
                 1..=4 => 4_000,
                 _ => 100,
             };
-            let time = Duration::from_millis(self.random.below(time) + 1);
+            let time = Duration::from_millis(self.time.random.below(time) + 1);
             self.pass(time)?;
         }
         Ok(())
@@ -102,44 +103,44 @@ impl World {
 
     fn strike(&mut self) {
         let chaos = self.chaos;
-        if self.random.percent(chaos.cut) {
+        if self.time.random.percent(chaos.cut) {
             self.cut();
         }
-        if self.random.percent(chaos.crash) {
+        if self.time.random.percent(chaos.crash) {
             self.stop_agent();
         }
-        if self.random.percent(chaos.restart) {
+        if self.time.random.percent(chaos.restart) {
             if chaos.switches {
-                let on = self.random.percent(50);
+                let on = self.time.random.percent(50);
                 self.cloud.settings.dynamic_controller = on;
             }
             let on = self.cloud.settings.dynamic_controller;
-            self.say(|| format!("CloudCore restarts, dynamic controller {on}"));
-            self.cloud.restart(self.now);
+            self.time.say(|| format!("CloudCore restarts, dynamic controller {on}"));
+            self.cloud.restart(self.time.now);
         }
-        if self.random.percent(chaos.full) {
-            self.full_until = self.now + Duration::from_millis(self.random.below(40_000));
-            self.say(|| "the store is full".into());
+        if self.time.random.percent(chaos.full) {
+            self.full_until = self.time.now + Duration::from_millis(self.time.random.below(40_000));
+            self.time.say(|| "the store is full".into());
         }
-        if self.random.percent(8) {
+        if self.time.random.percent(8) {
             self.backup = self.disk.clone();
         }
-        if self.random.percent(chaos.lose_database) {
+        if self.time.random.percent(chaos.lose_database) {
             self.stop_agent();
-            let id = self.random.next();
+            let id = self.time.random.next();
             self.replace_disk(Disk::new(id));
-            self.say(|| "the database is lost".into());
+            self.time.say(|| "the database is lost".into());
         }
-        if self.random.percent(chaos.lose_database) {
+        if self.time.random.percent(chaos.lose_database) {
             self.stop_agent();
             self.replace_disk(self.backup.clone());
-            self.say(|| "an older copy takes the place of the database".into());
+            self.time.say(|| "an older copy takes the place of the database".into());
         }
-        if self.random.percent(chaos.remove_node) {
-            self.say(|| "the Node is deleted".into());
-            self.cloud.delete(self.now, "node", "", NODE);
+        if self.time.random.percent(chaos.remove_node) {
+            self.time.say(|| "the Node is deleted".into());
+            self.cloud.delete(self.time.now, "node", "", NODE);
             self.damaged = true;
-            self.after(3000, Event::Collect);
+            self.time.after(3000, Event::Collect);
         }
     }
 
@@ -158,14 +159,14 @@ impl World {
 
     pub(super) fn collect_garbage(&mut self) {
         if self.cloud.object("node", "", NODE).is_none() {
-            self.cloud.delete(self.now, "lease", "kube-node-lease", NODE);
+            self.cloud.delete(self.time.now, "lease", "kube-node-lease", NODE);
             let pods: Vec<String> = (0..5).map(|n| format!("pod-{n}")).chain(["pod..bad".into()]).collect();
             for pod in pods {
-                self.cloud.delete(self.now, "pod", NAMESPACE, &pod);
+                self.cloud.delete(self.time.now, "pod", NAMESPACE, &pod);
             }
         } else {
             // It was registered anew before: its Lease belongs to a Node that is gone.
-            self.cloud.delete(self.now, "lease", "kube-node-lease", NODE);
+            self.cloud.delete(self.time.now, "lease", "kube-node-lease", NODE);
         }
     }
 }

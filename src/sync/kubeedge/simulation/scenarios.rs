@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::objects::{self, NAMESPACE};
 use super::world::{Chaos, Disk, MAX_OBJECT, World};
+use crate::sync::simulation::timeline::Simulated;
 
 /// A node that holds a Pod, what it references, what rules want, and custom resources.
 fn in_sync(dynamic: bool) -> World {
     let mut world = World::new(1, Chaos { dynamic, ..Chaos::none() }, false);
     world.connect();
     settle(&mut world, 60);
-    let now = world.now;
+    let now = world.time.now;
     for n in 0..6 {
         world.cloud.apply(now, objects::config("ConfigMap", &format!("config-{n}"), n, 20));
     }
@@ -67,7 +68,7 @@ fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
     for dynamic in [true, false] {
         let mut world = in_sync(dynamic);
         world.cut();
-        let now = world.now;
+        let now = world.time.now;
         world.cloud.recreate(now, objects::config("ConfigMap", "config-1", 77, 20));
         world.cloud.recreate(now, objects::pod("pod-0", 1, [1, 3, 4], 0, 20));
         world.connect();
@@ -78,7 +79,7 @@ fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
 #[test]
 fn an_object_that_cannot_be_stored_holds_up_nobody() {
     let mut world = in_sync(true);
-    let now = world.now;
+    let now = world.time.now;
     world.cloud.apply(now, objects::widget("too-large", 0, MAX_OBJECT));
     world.cloud.apply(now, objects::widget("bad..name", 0, 20));
     let uid = world.cloud.apply(now, objects::widget("good", 0, 20));
@@ -90,9 +91,9 @@ fn an_object_that_cannot_be_stored_holds_up_nobody() {
 #[test]
 fn while_the_store_is_full_nothing_is_acknowledged_and_afterwards_everything_arrives() {
     let mut world = in_sync(true);
-    world.full_until = world.now + Duration::from_secs(7);
+    world.full_until = world.time.now + Duration::from_secs(7);
     let acknowledged = world.acknowledged.len();
-    let now = world.now;
+    let now = world.time.now;
     world.cloud.apply(now, objects::widget("late", 0, 20));
     world.pass(Duration::from_secs(4)).unwrap();
     assert_eq!(world.acknowledged.len(), acknowledged);

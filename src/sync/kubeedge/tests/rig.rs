@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::store::Store;
 use crate::sync::change::{Change, ObjectRef};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
+use crate::sync::kubeedge::testing;
 use crate::sync::kubeedge::{
     Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, Moment, RoundReason, Sent, WatchRule,
 };
@@ -20,31 +21,15 @@ pub(super) const NODE: &str = "edge-1";
 pub(super) fn config(fetch: &[&str], watch: &[&str]) -> BridgeConfig {
     BridgeConfig {
         node: NODE.into(),
-        keepalive: Duration::from_secs(15),
-        answer_timeout: Duration::from_secs(10),
-        retry_max: Duration::from_secs(60),
         max_object: 16 << 10,
-        managed_fields: false,
         fetch: fetch.iter().map(|rule| FetchRule::parse(rule).unwrap()).collect(),
         watch: watch.iter().map(|rule| WatchRule::parse(rule).unwrap()).collect(),
-        verify_interval: Duration::from_secs(3600),
+        ..testing::config()
     }
 }
 
 fn machine(store: &Store) -> EdgeMachine {
-    let config = EdgeConfig {
-        node: NODE.into(),
-        agent: "test".into(),
-        max_frame: 1 << 20,
-        max_object: 16 << 10,
-        hello_timeout: Duration::from_secs(5),
-        report_timeout: Duration::from_secs(5),
-        retry_max: Duration::from_secs(60),
-        report_attempts: 5,
-        max_applying: 16,
-        lease_interval: Duration::from_secs(10),
-        lease_duration: Duration::from_secs(40),
-    };
+    let config = EdgeConfig::of_tests(NODE, 1 << 20, 16 << 10);
     EdgeMachine::new(config, store.totals, store.totals.revision, None)
 }
 

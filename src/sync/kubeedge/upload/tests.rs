@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::object::kinds;
-use crate::sync::kubeedge::testing::{
-    answer, captured, config, error, outbound, pass_to, routes, sent, text,
-};
+use crate::sync::kubeedge::testing::{answer, captured, error, outbound, pass_to, routes, sent, text};
 use crate::sync::upload::{Lane, RefusedReason, UploadItem};
 
 mod events;
@@ -22,7 +20,6 @@ mod statuses;
 struct Test {
     uploads: Uploads,
     outbound: Outbound,
-    config: BridgeConfig,
 }
 
 fn frame(items: &[(u64, Value)]) -> Upload {
@@ -38,7 +35,7 @@ fn frame(items: &[(u64, Value)]) -> Upload {
 
 impl Test {
     fn new() -> Self {
-        Self { uploads: Uploads::default(), outbound: outbound(), config: config() }
+        Self { uploads: Uploads::default(), outbound: outbound() }
     }
 
     /// One whose Node is known.
@@ -50,7 +47,7 @@ impl Test {
 
     /// A frame arrives; gives what was sent for it.
     fn upload(&mut self, items: &[(u64, Value)]) -> Vec<Value> {
-        self.uploads.upload(&mut self.outbound, &self.config, frame(items));
+        self.uploads.upload(&mut self.outbound, frame(items));
         sent(&mut self.outbound)
     }
 
@@ -58,7 +55,7 @@ impl Test {
     fn hear(&mut self, message: &Value, content: &Value) -> Vec<Value> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
-        assert!(self.uploads.answered(&mut self.outbound, &self.config, &incoming), "{text}");
+        assert!(self.uploads.answered(&mut self.outbound, &incoming), "{text}");
         sent(&mut self.outbound)
     }
 
@@ -72,7 +69,7 @@ impl Test {
         let deadline = self.uploads.deadline().expect("something is to be done");
         let now = deadline.max(self.outbound.at.now);
         pass_to(&mut self.outbound, now);
-        self.uploads.tick(&mut self.outbound, &self.config);
+        self.uploads.tick(&mut self.outbound);
         sent(&mut self.outbound)
     }
 
@@ -169,7 +166,7 @@ fn what_cannot_be_read_is_refused_at_once() {
 fn a_frame_of_another_session_is_not_taken() {
     let mut test = Test::new();
     let upload = Upload { session: "t".into(), ..frame(&[(5, report())]) };
-    test.uploads.upload(&mut test.outbound, &test.config, upload);
+    test.uploads.upload(&mut test.outbound, upload);
     assert!(sent(&mut test.outbound).is_empty() && test.uploads.deadline().is_none());
     test.open();
 }
@@ -215,7 +212,7 @@ fn a_repeated_frame_sends_again_only_what_is_open() {
     assert_eq!(routes(&again), ["patch lab/podpatch/web"]);
     let late = answer(&first[1], &ok("u"));
     let incoming = message::decode(late.as_bytes()).unwrap();
-    assert!(!test.uploads.answered(&mut test.outbound, &test.config, &incoming), "the later message counts");
+    assert!(!test.uploads.answered(&mut test.outbound, &incoming), "the later message counts");
     assert!(test.hear(&again[0], &ok("u")).is_empty());
     assert_eq!(test.settled(7), [(6, RefusedReason::Other)]);
 }
@@ -240,7 +237,7 @@ fn with_the_connection_everything_under_way_is_forgotten_but_the_node() {
     test.uploads.forget();
     let late = answer(&messages[0], &ok("other"));
     let incoming = message::decode(late.as_bytes()).unwrap();
-    assert!(!test.uploads.answered(&mut test.outbound, &test.config, &incoming));
+    assert!(!test.uploads.answered(&mut test.outbound, &incoming));
     assert!(test.pong(1).is_empty() && test.uploads.deadline().is_none());
     test.open();
     assert_eq!(test.uploads.node_uid(), Some("n"));
@@ -292,7 +289,7 @@ proptest! {
                 (_, None) => {
                     let text = answer(&chosen, &content);
                     let incoming = message::decode(text.as_bytes()).unwrap();
-                    test.uploads.answered(&mut test.outbound, &test.config, &incoming);
+                    test.uploads.answered(&mut test.outbound, &incoming);
                     messages.extend(sent(&mut test.outbound));
                 }
             }
@@ -309,7 +306,7 @@ proptest! {
                 let good = if is_application { json!({"Status": "Approved", "RespBody": null}) } else { ok("u") };
                 let text = answer(&message, &good);
                 let incoming = message::decode(text.as_bytes()).unwrap();
-                test.uploads.answered(&mut test.outbound, &test.config, &incoming);
+                test.uploads.answered(&mut test.outbound, &incoming);
                 answered.extend(sent(&mut test.outbound));
             }
         }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::value::RawValue;
 
-use crate::sync::edge::OutboxMarks;
 use crate::sync::fault::{Fault, planted};
-use crate::sync::upload::{Content, Lane, Lanes, Refused, RefusedReason, Taken, Upload, UploadItem};
+use crate::sync::simulation::numbered::{Numbered, Waits};
+use crate::sync::upload::{Content, Lane, Refused, RefusedReason, Taken, Upload};
 
 /// So many items may wait: few enough that some are dropped.
 const MAX_ROWS: usize = 30;
@@ -21,10 +21,7 @@ pub(in crate::sync::simulation) struct Thing {
 /// A table of the edge's database.
 #[derive(Clone)]
 pub(in crate::sync::simulation) struct Outbox {
-    id: String,
-    rows: BTreeMap<(Lane, u64), Thing>,
-    last: Lanes,
-    confirmed: Lanes,
+    pub(in crate::sync::simulation) items: Numbered<Thing>,
     /// What must take effect: not what a later item of its key has taken the place of, and not what was dropped.
     owed: BTreeSet<u64>,
     /// Whether the file is an older copy that has not compared its numbers with the cloud yet.
@@ -34,72 +31,31 @@ pub(in crate::sync::simulation) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(id: u64) -> Self {
-        Self {
-            id: format!("{id:016x}"),
-            rows: BTreeMap::new(),
-            last: Lanes::default(),
-            confirmed: Lanes::default(),
-            owed: BTreeSet::new(),
-            is_copy: false,
-            dropped: 0,
-        }
-    }
-
-    pub(in crate::sync::simulation) fn marks(&self) -> OutboxMarks {
-        let mut rows = Lanes::default();
-        for (lane, _) in self.rows.keys() {
-            rows.set(*lane, rows.get(*lane) + 1);
-        }
-        OutboxMarks { id: self.id.clone(), last: self.last, confirmed: self.confirmed, rows }
-    }
-
-    fn insert(&mut self, lane: Lane, thing: Thing) {
-        let seq = self.last.get(lane) + 1;
-        self.last.set(lane, seq);
-        self.rows.insert((lane, seq), thing);
+        Self { items: Numbered::new(id), owed: BTreeSet::new(), is_copy: false, dropped: 0 }
     }
 
     /// An item takes the place of the one of its key, under a new number.
     pub(in crate::sync::simulation) fn put(&mut self, lane: Lane, thing: Thing) {
         let same = |(at, row): (&(Lane, u64), &Thing)| (at.0 == lane && row.key == thing.key).then_some(*at);
-        if let Some(old) = self.rows.iter().find_map(same).and_then(|at| self.rows.remove(&at)) {
+        if let Some(old) = self.items.rows.iter().find_map(same).and_then(|at| self.items.rows.remove(&at)) {
             self.owed.remove(&old.made);
         }
         self.owed.insert(thing.made);
-        self.insert(lane, thing);
-        while self.rows.len() > MAX_ROWS {
-            let Some(lane) = self.rows.keys().map(|(lane, _)| *lane).max() else { return };
-            let Some(oldest) = self.rows.keys().find(|at| at.0 == lane).copied() else { return };
-            if let Some(row) = self.rows.remove(&oldest) {
+        self.items.insert(lane, thing);
+        while self.items.rows.len() > MAX_ROWS {
+            let Some(lane) = self.items.rows.keys().map(|(lane, _)| *lane).max() else { return };
+            let Some(oldest) = self.items.rows.keys().find(|at| at.0 == lane).copied() else { return };
+            if let Some(row) = self.items.rows.remove(&oldest) {
                 self.owed.remove(&row.made);
                 self.dropped += 1;
             }
         }
     }
 
-    pub(in crate::sync::simulation) fn page(&self, lane: Lane, after: u64, limit: usize) -> Vec<UploadItem> {
-        let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
-        rows.map(|((_, seq), thing)| UploadItem { seq: *seq, content: content(thing) }).collect()
-    }
-
     /// Forgets what is confirmed, and says what of it must have taken effect.
     pub(in crate::sync::simulation) fn settle(&mut self, lane: Lane, upto: u64) -> Vec<Thing> {
-        self.confirmed.set(lane, self.confirmed.get(lane).max(upto));
-        let gone: Vec<_> = self.rows.range((lane, 0)..=(lane, upto)).map(|(at, _)| *at).collect();
-        let gone = gone.into_iter().filter_map(|at| self.rows.remove(&at));
+        let gone = self.items.settle(lane, upto).into_iter();
         gone.filter(|thing| self.owed.contains(&thing.made)).collect()
-    }
-
-    pub(in crate::sync::simulation) fn renumber(&mut self, lane: Lane, sent: u64, above: u64) {
-        let moved = self.rows.split_off(&(lane, sent + 1));
-        self.last.set(lane, self.last.get(lane).max(above));
-        for (at, thing) in moved {
-            if at.0 == lane {
-                self.insert(lane, thing);
-            } else {
-                self.rows.insert(at, thing);
-            }
-        }
     }
 
     /// The file is an older copy: what waits in it may have been sent, or overtaken, after it was made.
@@ -121,16 +77,8 @@ impl Outbox {
         self.is_copy = false;
     }
 
-    pub(in crate::sync::simulation) fn id(&self) -> &str {
-        &self.id
-    }
-
     pub(in crate::sync::simulation) fn waiting(&self) -> impl Iterator<Item = u64> {
-        self.rows.values().map(|thing| thing.made)
-    }
-
-    pub(in crate::sync::simulation) fn len(&self) -> usize {
-        self.rows.len()
+        self.items.rows.values().map(|thing| thing.made)
     }
 
     pub(in crate::sync::simulation) fn dropped(&self) -> u64 {
@@ -143,9 +91,11 @@ impl Outbox {
     }
 }
 
-fn content(thing: &Thing) -> Box<RawValue> {
-    let thing = serde_json::value::to_raw_value(thing).unwrap();
-    serde_json::value::to_raw_value(&Content::Event(&thing)).unwrap()
+impl Waits for Thing {
+    fn content(&self) -> Box<RawValue> {
+        let thing = serde_json::value::to_raw_value(self).unwrap();
+        serde_json::value::to_raw_value(&Content::Event(&thing)).unwrap()
+    }
 }
 
 /// What the cloud's store keeps of the outbox of the node, and the effects of its items.

@@ -10,6 +10,7 @@ use crate::sync::edge::EdgePhase;
 use crate::sync::frame::{Down, Up};
 
 use super::{Chaos, Event, MAX_OBJECT, World};
+use crate::sync::simulation::timeline::Simulated;
 
 impl World {
     /// G1: what is reported was committed before.
@@ -22,7 +23,7 @@ impl World {
         let db = &self.agents[agent].db;
         let lie = items.iter().find(|item| !db.ever_held(&item.uid, &item.resource_version));
         if let Some(item) = lie {
-            self.violation = Some(format!("G1: reported but never committed: {item:?}"));
+            self.time.violation = Some(format!("G1: reported but never committed: {item:?}"));
         }
     }
 
@@ -48,7 +49,7 @@ impl World {
                     .collect::<Vec<_>>()
             };
             let (lies, missing) = (differ(&recorded, &held), differ(&held, &recorded));
-            self.violation = Some(format!(
+            self.time.violation = Some(format!(
                 "G4: welcomed, recorded but not held: {lies:?}, held but not recorded: {missing:?}"
             ));
         }
@@ -56,7 +57,7 @@ impl World {
 
     pub(in crate::sync::simulation) fn run_to_convergence(&mut self) -> Result<(), String> {
         self.chaos = Chaos::none();
-        self.say(|| "--- the link heals".into());
+        self.time.say(|| "--- the link heals".into());
         if self.cloud.is_none() {
             self.start_cloud();
         }
@@ -71,7 +72,7 @@ impl World {
         for _ in 0..60 {
             self.pass(Duration::from_secs(60))?;
             if let Some(cloud) = &mut self.cloud {
-                cloud.confirm_deletions(self.now);
+                cloud.confirm_deletions(self.time.now);
             }
             if self.converged().is_ok() {
                 break;
@@ -114,14 +115,14 @@ impl World {
 
     /// G5: after a reconnect exactly what changed is sent, once, in its latest version.
     pub(in crate::sync::simulation) fn reconnect_with_changes(&mut self) -> Result<(), String> {
-        self.say(|| "--- a quiet reconnect".into());
+        self.time.say(|| "--- a quiet reconnect".into());
         self.cut();
         let before = self.agents[0].db.held();
         let names: Vec<String> = self.cloud_db.names().into_iter().filter(|n| !n.contains("..")).collect();
         let life = self.cloud_life;
-        for name in names.iter().filter(|_| self.random.percent(20)).cloned().collect::<Vec<_>>() {
+        for name in names.iter().filter(|_| self.time.random.percent(20)).cloned().collect::<Vec<_>>() {
             let mut touched = Vec::new();
-            match self.random.below(3) {
+            match self.time.random.below(3) {
                 0 => touched.extend(self.cloud_db.delete(&name)),
                 1 => {
                     touched.extend(self.cloud_db.delete(&name));
@@ -130,7 +131,7 @@ impl World {
                 _ => (0..5).for_each(|_| touched.push(self.cloud_db.write(&name, 20))),
             }
             for uid in touched {
-                self.after(10, Event::Desire { life, uid });
+                self.time.after(10, Event::Desire { life, uid });
             }
         }
         self.pass(Duration::from_secs(1))?;

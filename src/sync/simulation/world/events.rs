@@ -1,16 +1,17 @@
 //! What is going to happen, and what happens then.
 
 use crate::sync::change::{Change, RejectReason, Uid};
-use crate::sync::cloud::RecordBatch;
+use crate::sync::cloud::{CloudMachine, RecordBatch};
 use crate::sync::edge::{Commit, EdgeEffect};
 use crate::sync::frame::{Received, Up};
+use crate::sync::simulation::timeline::{Simulated, Timeline};
 use crate::sync::timing::Now;
 use crate::sync::upload::{Lane, Refused, Taken, Upload};
 use std::time::Duration;
 
 use super::{Agent, LIMIT, MAX_OBJECT, World};
 
-pub(super) enum Event {
+pub(in crate::sync::simulation) enum Event {
     ToCloud {
         bytes: Vec<u8>,
     },
@@ -87,28 +88,27 @@ pub(super) enum Event {
     Wake,
 }
 
-pub(super) struct Scheduled(pub(super) Now, pub(super) u64, pub(super) Event);
+impl Simulated for World {
+    type Event = Event;
 
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.1 == other.1
+    fn time(&mut self) -> &mut Timeline<Event> {
+        &mut self.time
     }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
 
-impl World {
-    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
-        let (now, random) = (self.now, self.random.next());
+    fn drive(&mut self) {
+        for agent in 0..self.agents.len() {
+            self.drive_agent(agent);
+        }
+        self.drive_cloud();
+        let deadlines = self.agents.iter().filter_map(|agent| agent.machine.as_ref()?.deadline());
+        let next = deadlines.chain(self.cloud.as_ref().and_then(CloudMachine::deadline)).min();
+        if let Some(at) = next.filter(|at| *at != Now::MAX) {
+            self.time.wake_at(at, Duration::from_micros(10), Event::Wake);
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        let (now, random) = (self.time.now, self.time.random.next());
         match event {
             Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.
@@ -133,16 +133,14 @@ impl World {
             }
             Event::Commit { agent, life, token, changes } if self.agents[agent].life == life => {
                 // Now and then the store is full: nothing is committed then.
-                let result = if self.random.percent(self.chaos.crash / 2) {
+                let result = if self.time.random.percent(self.chaos.crash / 2) {
                     Err((RejectReason::StoreFull, "no room".to_owned()))
                 } else {
                     Ok(self.agents[agent].db.apply(&changes)?)
                 };
-                let delay = Duration::from_millis(self.random.below(5) + 1);
-                let at = self.agents[agent].last_answer.max(now + delay);
-                self.agents[agent].last_answer = at;
-                self.at(at, Event::Applied { agent, life, token, result });
-                self.after(40, Event::SaveTotals { agent, life });
+                let at = self.time.in_order(&mut self.agents[agent].last_answer, 5);
+                self.time.at(at, Event::Applied { agent, life, token, result });
+                self.time.after(40, Event::SaveTotals { agent, life });
             }
             Event::SaveTotals { agent, life } if self.agents[agent].life == life => {
                 self.agents[agent].db.save_totals();
@@ -174,10 +172,10 @@ impl World {
                 }
             }
             Event::Record { life, batch } if self.cloud_life == life => {
-                let stored = !self.random.percent(self.chaos.crash / 2);
+                let stored = !self.time.random.percent(self.chaos.crash / 2);
                 if stored {
                     self.cloud_db.record(&batch);
-                    self.after(5, Event::Recorded { life, token: batch.token });
+                    self.time.after(5, Event::Recorded { life, token: batch.token });
                 } else if let Some(cloud) = &mut self.cloud {
                     cloud.recorded(now, batch.token, false, random);
                 }
@@ -194,7 +192,7 @@ impl World {
                 }
             }
             Event::Wake => {
-                self.next_wake = None;
+                self.time.woken();
                 for agent in &mut self.agents {
                     if let Some(machine) = &mut agent.machine
                         && machine.deadline().is_some_and(|at| at <= now)

@@ -8,6 +8,7 @@ use crate::sync::frame::Up;
 
 use super::super::model::{CloudDb, EdgeDb};
 use super::{Event, Sent, World};
+use crate::sync::simulation::timeline::Simulated;
 
 impl World {
     pub(in crate::sync::simulation) fn write(&mut self, name: &str, size: usize) {
@@ -23,7 +24,7 @@ impl World {
 
     fn tell(&mut self, uid: Uid) {
         let life = self.cloud_life;
-        self.after(1, Event::Desire { life, uid });
+        self.time.after(1, Event::Desire { life, uid });
     }
 
     /// Lets time pass until both sides are equal and at rest.
@@ -42,13 +43,13 @@ impl World {
         &mut self,
         mut condition: impl FnMut(&Self) -> bool,
     ) -> Duration {
-        let start = self.now;
+        let start = self.time.now;
         self.drive();
         while !condition(self) {
-            assert!(self.now - start < Duration::from_secs(600), "not within ten minutes");
+            assert!(self.time.now - start < Duration::from_secs(600), "not within ten minutes");
             self.step().unwrap();
         }
-        self.now - start
+        self.time.now - start
     }
 
     pub(in crate::sync::simulation) fn forget_traffic(&mut self) {
@@ -112,7 +113,7 @@ impl World {
     }
 
     pub(in crate::sync::simulation) fn confirm_deletions(&mut self) {
-        let now = self.now;
+        let now = self.time.now;
         if let Some(cloud) = &mut self.cloud {
             cloud.confirm_deletions(now);
         }
@@ -132,7 +133,7 @@ impl World {
     }
 
     pub(in crate::sync::simulation) fn fresh_cloud_db(&self) -> CloudDb {
-        CloudDb::new(&mut self.random.clone())
+        CloudDb::new(&mut self.time.random.clone())
     }
 
     pub(in crate::sync::simulation) fn replace_cloud_db(&mut self, db: CloudDb) {

@@ -1,6 +1,5 @@
 //! What goes up beside reports: Leases, and the items of the outbox with their effects.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
@@ -33,11 +32,11 @@ impl World {
     pub(in crate::sync::simulation) fn post(&mut self, agent: usize, lane: Lane, key: u64) {
         self.upstream.made += 1;
         let thing = Thing { key: format!("{agent}/{}/{key}", lane.name()), made: self.upstream.made };
-        self.say(|| format!("agent {agent} puts {thing:?}"));
+        self.time.say(|| format!("agent {agent} puts {thing:?}"));
         let it = &mut self.agents[agent];
         it.db.outbox.put(lane, thing);
         let life = it.life;
-        self.after(5, Event::Marks { agent, life });
+        self.time.after(5, Event::Marks { agent, life });
     }
 
     /// Programs of the agents that run say something.
@@ -46,10 +45,10 @@ impl World {
             if self.agents[agent].machine.is_none() {
                 continue;
             }
-            for _ in 0..self.random.below(4) {
-                let lane = Lane::ALL[usize::try_from(self.random.below(3)).unwrap()];
+            for _ in 0..self.time.random.below(4) {
+                let lane = Lane::ALL[usize::try_from(self.time.random.below(3)).unwrap()];
                 let keys = if lane == Lane::Status { 4 } else { 16 };
-                let key = self.random.below(keys);
+                let key = self.time.random.below(keys);
                 self.post(agent, lane, key);
             }
         }
@@ -57,8 +56,8 @@ impl World {
 
     /// Answers what the machine wants of its outbox.
     pub(super) fn read_outbox(&mut self, agent: usize, effect: &EdgeEffect) {
-        let now = self.now;
-        let fails = self.random.percent(self.chaos.crash / 2);
+        let now = self.time.now;
+        let fails = self.time.random.percent(self.chaos.crash / 2);
         let it = &mut self.agents[agent];
         let Some(machine) = &mut it.machine else { return };
         match *effect {
@@ -66,23 +65,23 @@ impl World {
                 machine.outbox_failed(now);
             }
             EdgeEffect::ReadOutbox { lane, after, limit, .. } => {
-                machine.outbox_read(now, it.db.outbox.page(lane, after, limit.min(8)));
+                machine.outbox_read(now, it.db.outbox.items.page(lane, after, limit.min(8)));
             }
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
-                it.db.outbox.renumber(lane, sent, above);
-                machine.outbox_changed(now, &it.db.outbox.marks());
+                it.db.outbox.items.renumber(lane, sent, above);
+                machine.outbox_changed(now, &it.db.outbox.items.marks());
             }
             _ => {}
         }
     }
 
     pub(super) fn handle_upstream(&mut self, event: Event) -> Result<(), String> {
-        let now = self.now;
+        let now = self.time.now;
         match event {
             Event::Marks { agent, life } if self.agents[agent].life == life => {
                 let it = &mut self.agents[agent];
                 if let Some(machine) = &mut it.machine {
-                    machine.outbox_changed(now, &it.db.outbox.marks());
+                    machine.outbox_changed(now, &it.db.outbox.items.marks());
                 }
             }
             Event::Settle { agent, life, lane, upto } if self.agents[agent].life == life => {
@@ -91,10 +90,10 @@ impl World {
                 if let Some(lost) = lost {
                     return Err(format!("outbox: {lost:?} was confirmed and has no effect"));
                 }
-                self.after(5, Event::Marks { agent, life });
+                self.time.after(5, Event::Marks { agent, life });
             }
             Event::Take { life, token, upload } if self.cloud_life == life => {
-                if self.random.percent(self.chaos.crash / 2) {
+                if self.time.random.percent(self.chaos.crash / 2) {
                     if let Some(cloud) = &mut self.cloud {
                         cloud.taken(now, token, None);
                     }
@@ -109,8 +108,8 @@ impl World {
                 if !self.chaos_has_twins {
                     effects.check(start, &self.upstream.excused)?;
                 }
-                self.after(5, Event::Taken { life, token, result });
-                self.after(40, Event::SaveNumbers { life });
+                self.time.after(5, Event::Taken { life, token, result });
+                self.time.after(40, Event::SaveNumbers { life });
             }
             Event::Taken { life, token, result } if self.cloud_life == life => {
                 if let Some(cloud) = &mut self.cloud {
@@ -126,8 +125,8 @@ impl World {
     pub(super) fn perform_upstream(&mut self, effect: CloudEffect) {
         let life = self.cloud_life;
         match effect {
-            CloudEffect::Renew(_) => self.upstream.renewed = Some(self.now),
-            CloudEffect::Take { token, upload } => self.after(10, Event::Take { life, token, upload }),
+            CloudEffect::Renew(_) => self.upstream.renewed = Some(self.time.now),
+            CloudEffect::Take { token, upload } => self.time.after(10, Event::Take { life, token, upload }),
             _ => {}
         }
     }
@@ -135,13 +134,13 @@ impl World {
     /// An older copy takes the place of the agent's database.
     pub(super) fn roll_back(&mut self) {
         let it = &mut self.agents[0];
-        let current = it.db.outbox.id().to_owned();
+        let current = it.db.outbox.items.id.clone();
         it.db = it.backup.clone();
         let outbox = &mut it.db.outbox;
         outbox.was_rolled_back();
         // If another outbox was used meanwhile, then the cloud has forgotten the numbers of this one: what waits in it
         // may have taken effect, and does so again.
-        if outbox.id() != current || outbox.id() != self.cloud_db.effects.outbox() {
+        if outbox.items.id != current || outbox.items.id != self.cloud_db.effects.outbox() {
             self.upstream.excused.extend(outbox.waiting());
         }
         self.forget_uploads();
@@ -151,15 +150,19 @@ impl World {
     /// that a lost life put on its way arrives in the session of a later one.
     pub(super) fn forget_uploads(&mut self) {
         let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, LIMIT), Ok(Up::Upload(_)));
-        self.events.retain(|Reverse(next)| !matches!(&next.2, Event::ToCloud { bytes } if is_upload(bytes)));
+        self.time.retain(|next| !matches!(next, Event::ToCloud { bytes } if is_upload(bytes)));
     }
 
     /// Everything that waited and was not dropped has taken effect, and nothing waits any more.
     pub(super) fn outbox_converged(&self) -> Result<(), String> {
         let it = &self.agents[0];
         let is_empty = it.machine.as_ref().is_some_and(EdgeMachine::outbox_is_empty);
-        if !is_empty || it.db.outbox.len() > 0 {
-            return Err(format!("outbox: {} items wait, edge {:?}", it.db.outbox.len(), it.machine));
+        if !is_empty || it.db.outbox.items.rows.len() > 0 {
+            return Err(format!(
+                "outbox: {} items wait, edge {:?}",
+                it.db.outbox.items.rows.len(),
+                it.machine
+            ));
         }
         match it.db.outbox.owed().find(|made| !self.upstream.ever.contains(made)) {
             Some(lost) => Err(format!("outbox: item {lost} has no effect")),
@@ -170,10 +173,12 @@ impl World {
     /// While the node is connected its Lease is renewed.
     pub(super) fn check_lease(&self) -> Result<(), String> {
         match self.upstream.renewed {
-            Some(at) if self.now - at <= super::edge_config().lease_interval + Duration::from_secs(1) => {
+            Some(at)
+                if self.time.now - at <= super::edge_config().lease_interval + Duration::from_secs(1) =>
+            {
                 Ok(())
             }
-            renewed => Err(format!("lease: renewed at {renewed:?}, now {:?}", self.now)),
+            renewed => Err(format!("lease: renewed at {renewed:?}, now {:?}", self.time.now)),
         }
     }
 }

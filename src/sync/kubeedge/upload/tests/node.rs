@@ -179,7 +179,7 @@ fn node(name: &str, ready: &str) -> Put {
 
 impl Test {
     fn see(&mut self, node: &Put) -> Vec<Value> {
-        self.uploads.seen(&mut self.outbound, &self.config, node);
+        self.uploads.seen(&mut self.outbound, node);
         sent(&mut self.outbound)
     }
 }

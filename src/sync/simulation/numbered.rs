@@ -1,0 +1,68 @@
+//! Items of an outbox by lane and number, as the store keeps them.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::sync::edge::OutboxMarks;
+use crate::sync::upload::{Lane, Lanes, UploadItem};
+
+/// What waits in an outbox.
+pub(in crate::sync) trait Waits {
+    /// As it is sent.
+    fn content(&self) -> Box<RawValue>;
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(in crate::sync) struct Numbered<T> {
+    pub(in crate::sync) id: String,
+    pub(in crate::sync) rows: BTreeMap<(Lane, u64), T>,
+    last: Lanes,
+    confirmed: Lanes,
+}
+
+impl<T: Waits> Numbered<T> {
+    pub(in crate::sync) fn new(id: u64) -> Self {
+        let (last, confirmed) = (Lanes::default(), Lanes::default());
+        Self { id: format!("{id:016x}"), rows: BTreeMap::new(), last, confirmed }
+    }
+
+    pub(in crate::sync) fn marks(&self) -> OutboxMarks {
+        let mut rows = Lanes::default();
+        for (lane, _) in self.rows.keys() {
+            rows.set(*lane, rows.get(*lane) + 1);
+        }
+        OutboxMarks { id: self.id.clone(), last: self.last, confirmed: self.confirmed, rows }
+    }
+
+    /// Adds an item under the next number.
+    pub(in crate::sync) fn insert(&mut self, lane: Lane, item: T) {
+        let number = self.last.get(lane) + 1;
+        self.last.set(lane, number);
+        self.rows.insert((lane, number), item);
+    }
+
+    pub(in crate::sync) fn page(&self, lane: Lane, after: u64, limit: usize) -> Vec<UploadItem> {
+        let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
+        rows.map(|((_, seq), item)| UploadItem { seq: *seq, content: item.content() }).collect()
+    }
+
+    /// Forgets what is confirmed.
+    pub(in crate::sync) fn settle(&mut self, lane: Lane, upto: u64) -> Vec<T> {
+        self.confirmed.set(lane, self.confirmed.get(lane).max(upto));
+        let gone: Vec<_> = self.rows.range((lane, 0)..=(lane, upto)).map(|(at, _)| *at).collect();
+        gone.into_iter().filter_map(|at| self.rows.remove(&at)).collect()
+    }
+
+    /// The numbers after `sent` become those after `above`.
+    pub(in crate::sync) fn renumber(&mut self, lane: Lane, sent: u64, above: u64) {
+        self.last.set(lane, self.last.get(lane).max(above));
+        let moved: Vec<_> = self.rows.range((lane, sent + 1)..=(lane, u64::MAX)).map(|(at, _)| *at).collect();
+        for at in moved {
+            if let Some(item) = self.rows.remove(&at) {
+                self.insert(lane, item);
+            }
+        }
+    }
+}
