@@ -24,7 +24,7 @@
 //! - Protocol: [`sync::edge`] and [`sync::cloud`] are the two state machines, [`sync::frame`] what they say to each other,
 //!   [`sync::kubeedge`] the same for a stock CloudCore.
 //! - Store: [`store::edge`] of a node, `store::cloud` of the cloud side: one writer thread with group commit, readers in
-//!   snapshots; damage never stops it.
+//!   snapshots; damage never stops it. [`store::durable`] writes the small private files of everybody.
 //! - Link: [`link`] carries bytes and is made again whenever it is lost.
 //! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.

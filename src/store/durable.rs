@@ -1,5 +1,5 @@
-//! Small files that a power cut leaves whole and that nobody reads whom they are not for: keys, tokens, certificates,
-//! kubeconfigs. And what the files of databases need of that.
+//! Small files that a power cut leaves whole and that only those read whom they are for: keys, tokens, certificates,
+//! kubeconfigs. Its steps serve the files of databases, too. Knows nothing but the file system.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};

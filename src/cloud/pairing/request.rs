@@ -67,7 +67,10 @@ fn children<'a>(element: &Any<'a>, of: u8) -> Option<Vec<Any<'a>>> {
 
 /// The tag with its class and form; none of those of several bytes is read here.
 fn tag(element: &Any<'_>) -> Option<u8> {
-    element.header.raw_tag().filter(|tag| tag.len() == 1)?.first().copied()
+    match element.header.raw_tag() {
+        Some(&[tag]) => Some(tag),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
