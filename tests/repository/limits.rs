@@ -57,10 +57,10 @@ fn values(text: &str, name: &str) -> Vec<u64> {
 /// What a person writes for a number, be it a count, bytes or seconds.
 fn written(value: u64) -> Vec<String> {
     let digits = value.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
     let mut forms = vec![groups.collect::<Vec<_>>().join(","), format!("{value} s")];
     for (unit, name) in [(1 << 10, "KiB"), (1 << 20, "MiB"), (60, "min"), (3600, "h")] {
-        if value % unit == 0 {
+        if value.is_multiple_of(unit) {
             forms.push(format!("{} {name}", value / unit));
         }
     }
