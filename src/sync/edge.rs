@@ -280,8 +280,9 @@ impl EdgeMachine {
     }
 
     fn arm_repeat(&mut self, now: Now) {
-        let waiting = matches!(self.phase, Phase::Live { pending, .. } if pending > 0);
-        if self.confirmed >= self.totals.revision && !waiting {
+        // Before the Welcome it is the Hello that is said again.
+        let Phase::Live { pending, .. } = self.phase else { return };
+        if self.confirmed >= self.totals.revision && pending == 0 {
             self.repeat = None;
         } else if self.repeat.is_none() {
             // The cloud answers but nothing comes of it: ask less and less often.

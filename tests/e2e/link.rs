@@ -4,11 +4,16 @@
 
 use crate::site;
 use crate::support;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
+use edgesync::link::Topics;
+use edgesync::sync::frame::{Down, Hello, Up, Welcome};
+use rumqttc::v5::mqttbytes::v5::{Packet, PingResp, PubAckReason};
 use serde_json::{Value, json};
 use site::{
     Agent, Cloud, PATIENCE, Settings, Site, changed, eventually, objects, same_within, sized, steadily,
@@ -16,6 +21,7 @@ use site::{
 use support::mosquitto::{self, Mosquitto};
 use support::proxy::{Mode, Proxy, Way};
 use support::relay::Relay;
+use support::scripted_broker::ScriptedBroker;
 
 const NODE: &str = "edge-1";
 /// The shortest one that is usual; a dead peer is noticed within it.
@@ -271,6 +277,60 @@ async fn a_dead_cloud_behind_a_living_broker_is_told_and_comes_back() {
     cloud.apply(edition(0..10, "second")).await;
     same(&cloud, &agent).await;
     assert_eq!(agent.counts("/link/connections").await, 1);
+}
+
+/// A broker with a cloud behind it that welcomes each session and answers nothing else. Names the frames that come.
+fn welcomes_and_falls_silent() -> (ScriptedBroker, mpsc::Receiver<&'static str>) {
+    let (sender, frames) = mpsc::channel();
+    let broker = ScriptedBroker::start(move |_, mut peer| {
+        peer.accept_and_grant();
+        let topics = Topics::default();
+        while let Some(packet) = peer.read() {
+            let publish = match packet {
+                Packet::Publish(publish) => publish,
+                Packet::PingReq(_) => {
+                    peer.send(&Packet::PingResp(PingResp));
+                    continue;
+                }
+                _ => continue,
+            };
+            peer.acknowledge(publish.pkid, PubAckReason::Success);
+            if publish.topic != topics.up(NODE) {
+                continue;
+            }
+            let frame = Up::decode(&publish.payload, 1 << 20).unwrap();
+            // The test may have seen enough.
+            let _ = sender.send(frame.name());
+            if let Up::Hello(Hello { session, .. }) = frame {
+                let welcome =
+                    Welcome { session, incarnation: None, confirmed: 0, pending: 1, held: 0, register: true };
+                peer.publish(&topics.down(NODE), &Down::Welcome(welcome).encode(usize::MAX).unwrap(), 1);
+            }
+        }
+    });
+    (broker, frames)
+}
+
+/// The times stand to one another as the defaults do: a Lease goes out more often than an answer is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_answers_is_said_again_although_leases_are_acknowledged_all_the_time() {
+    let (broker, frames) = welcomes_and_falls_silent();
+    let site = Site::new();
+    let _agent = Agent::start_with(&site, NODE, broker.address(), |settings| {
+        settings.text("lease.interval", "1s").text("lease.duration", "4s");
+        settings.text("sync.hello_timeout", "2s").text("sync.report_timeout", "2s");
+    })
+    .await;
+    let mut count = BTreeMap::new();
+    eventually("Report and Upload come again, and then the Hello", PATIENCE, async || {
+        for frame in frames.try_iter() {
+            *count.entry(frame).or_insert(0) += 1;
+        }
+        let times = |name| count.get(name).copied().unwrap_or(0);
+        (times("Report") >= 3 && times("Upload") >= 3 && times("Lease") >= 4 && times("Hello") >= 2)
+            .then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -99,14 +99,21 @@ impl EdgeMachine {
         };
         let Some(applying) = self.applying.remove(at) else { return };
         let mut rejected = applying.rejected;
-        let (from, mut applied) = match result {
+        let (from, to, mut applied) = match result {
             Ok(commit) => {
-                // One of another epoch is from before or after a reset that is told separately.
-                if commit.totals.epoch == self.totals.epoch {
-                    self.totals = commit.totals;
+                let Commit { before, totals, applied } = commit;
+                self.counters.applied += totals.revision.saturating_sub(before);
+                if totals.epoch == self.totals.epoch {
+                    // Where a batch had to be tried again, a later one may have been committed before it, and is
+                    // answered after it.
+                    if totals.revision > self.totals.revision {
+                        self.totals = totals;
+                    }
+                    (before, totals.revision, applied)
+                } else {
+                    // It is from before or after a reset that is told separately.
+                    (self.totals.revision, self.totals.revision, applied)
                 }
-                self.counters.applied += commit.totals.revision.saturating_sub(commit.before);
-                (commit.before, commit.applied)
             }
             Err((reason, message)) => {
                 let refuse = |(uid, resource_version)| Rejected {
@@ -117,7 +124,7 @@ impl EdgeMachine {
                     object: None,
                 };
                 rejected.extend(applying.versions.into_iter().map(refuse));
-                (self.totals.revision, Applied::default())
+                (self.totals.revision, self.totals.revision, Applied::default())
             }
         };
         applied.rejected.extend(rejected);
@@ -126,7 +133,7 @@ impl EdgeMachine {
             self.effects.push_back(EdgeEffect::Notice(EdgeNotice::Rejected(rejected.clone())));
         }
         if self.is_live(&applying.session) {
-            self.report_applied(from, self.totals.revision, applied, applying.receipt);
+            self.report_applied(from, to, applied, applying.receipt);
             self.arm_repeat(now);
         } else if matches!(self.phase, Phase::Settling) {
             self.settle(now, random, 0);
@@ -139,3 +146,6 @@ impl EdgeMachine {
         self.report(Report { from, to, objects, removed, rejected, receipt, ..Report::default() });
     }
 }
+
+#[cfg(test)]
+mod tests;
