@@ -5,6 +5,7 @@
 
 pub mod change;
 pub mod cloud;
+pub mod compression;
 pub mod digest;
 pub mod edge;
 #[cfg(test)]

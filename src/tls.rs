@@ -17,6 +17,8 @@ pub mod clock;
 pub mod identity;
 #[cfg(feature = "cloud")]
 mod server;
+#[cfg(feature = "cloud")]
+mod sessions;
 
 use std::sync::{Arc, LazyLock};
 

@@ -24,6 +24,7 @@ use crate::config;
 use crate::config::edge::Config;
 use crate::store::durable::directory_of;
 use crate::store::edge::inspect;
+use crate::sync::compression;
 use redact::Redactor;
 
 /// The directory in the archive.
@@ -38,7 +39,6 @@ const LISTED: usize = 1000;
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long what runs beside may take.
 const BESIDE: Duration = Duration::from_secs(20);
-const ZSTD_LEVEL: i32 = 1;
 
 const README: &str = "\
 A report of an edgesync agent. It holds no Secrets, tokens, passwords or keys; what looked like one is <redacted>.
@@ -108,7 +108,7 @@ impl Bundle {
     /// There is not enough memory.
     pub fn pack(&self) -> io::Result<Vec<u8>> {
         let files = self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice()));
-        zstd::bulk::compress(&archive::tar(files, Timestamp::now().as_second()), ZSTD_LEVEL)
+        compression::compress(&archive::tar(files, Timestamp::now().as_second()))
     }
 
     /// The names of the files, and their sizes in bytes.

@@ -1,7 +1,7 @@
 //! The one owner of the write connection: a thread that groups jobs into commits.
 //!
 //! Everything that arrives while a commit runs goes into the next transaction, so that the cost of a
-//! durable commit is shared by all who wait for one. Each job runs within a savepoint: its failure is
+//! durable commit is shared by all who wait for one. Each job of several runs within a savepoint: its failure is
 //! its own. A failure of the database itself fails the whole group; if there was no room, the jobs are
 //! tried again one by one, so that those which fit get through. A job is answered after COMMIT returned.
 
@@ -468,13 +468,22 @@ impl<S: WriterHooks> Owner<S> {
     fn transact(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
         let Self { conn, steward, shared, .. } = self;
         execute(conn, "BEGIN IMMEDIATE")?;
-        for queued in group {
-            execute(conn, "SAVEPOINT job")?;
-            if queued.job.run(conn, steward)? == JobEnd::Undo {
-                execute(conn, "ROLLBACK TO job")?;
+        if let [alone] = group {
+            // There is nothing beside it that would have to stay: pages need not be kept for a savepoint.
+            if alone.job.run(conn, steward)? == JobEnd::Undo {
+                execute(conn, "ROLLBACK")?;
                 steward.rolled_back(conn);
+                return Ok(());
             }
-            execute(conn, "RELEASE job")?;
+        } else {
+            for queued in group {
+                execute(conn, "SAVEPOINT job")?;
+                if queued.job.run(conn, steward)? == JobEnd::Undo {
+                    execute(conn, "ROLLBACK TO job")?;
+                    steward.rolled_back(conn);
+                }
+                execute(conn, "RELEASE job")?;
+            }
         }
         steward.before_commit(conn)?;
         let start = Instant::now();

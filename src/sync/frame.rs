@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::object::ResourceVersion;
 
 use super::change::{Change, ObjectRef, Rejected, Uid};
+use super::compression;
 use super::digest::{BucketSet, Buckets, Digest, Epoch};
 use super::message::{Interner, Message};
 pub use super::upload::{Lease, Upload, UploadConfirm};
@@ -28,7 +29,6 @@ pub const MIN_MAX_FRAME: u32 = 16 * 1024;
 
 /// The first four bytes of a zstd frame (RFC 8878, section 3.1.1). JSON text never starts so.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-const ZSTD_LEVEL: i32 = 1;
 
 /// The first frame of a connection: who the node is and, in constant size, what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,7 +266,7 @@ pub enum Down {
         /// The session.
         session: String,
         /// Messages as JSON text.
-        messages: Vec<String>,
+        messages: Vec<Box<RawValue>>,
     },
     /// See [`Part`].
     Part(Part),
@@ -356,7 +356,7 @@ struct Envelope<'a, T> {
 #[derive(Serialize)]
 struct ObjectsOut<'a> {
     session: &'a str,
-    objects: Vec<&'a RawValue>,
+    objects: &'a [Box<RawValue>],
 }
 
 #[derive(Deserialize)]
@@ -446,11 +446,7 @@ impl Down {
         let name = self.name();
         let json = match self {
             Self::Welcome(body) => to_json(name, body),
-            Self::Objects { session, messages } => {
-                let objects: Result<Vec<&RawValue>, _> =
-                    messages.iter().map(|message| serde_json::from_str(message)).collect();
-                to_json(name, &ObjectsOut { session, objects: objects? })
-            }
+            Self::Objects { session, messages } => to_json(name, &ObjectsOut { session, objects: messages }),
             Self::Part(body) => to_json(name, body),
             Self::Confirm(body) => to_json(name, body),
             Self::InventoryRequest(body) => to_json(name, body),
@@ -530,7 +526,7 @@ fn compress(json: String, above: usize) -> Result<Vec<u8>, FrameError> {
     if json.len() <= above {
         return Ok(json.into_bytes());
     }
-    let compressed = zstd::bulk::compress(json.as_bytes(), ZSTD_LEVEL).map_err(FrameError::Compression)?;
+    let compressed = compression::compress(json.as_bytes()).map_err(FrameError::Compression)?;
     Ok(if compressed.len() < json.len() { compressed } else { json.into_bytes() })
 }
 
@@ -542,14 +538,12 @@ fn decompress(bytes: &[u8], limit: usize) -> Result<Cow<'_, [u8]>, FrameError> {
         return Ok(Cow::Borrowed(bytes));
     }
     // The size in the header is the sender's word: it may lower what is allocated, never raise it.
-    let size = match zstd::zstd_safe::get_frame_content_size(bytes) {
-        Ok(Some(size)) => usize::try_from(size).unwrap_or(usize::MAX),
-        _ => limit,
-    };
+    let size = compression::decompressed_size(bytes)
+        .map_or(limit, |size| usize::try_from(size).unwrap_or(usize::MAX));
     if size > limit {
         return Err(FrameError::TooLarge { limit });
     }
-    zstd::bulk::decompress(bytes, size).map(Cow::Owned).map_err(FrameError::Compression)
+    compression::decompress(bytes, size).map(Cow::Owned).map_err(FrameError::Compression)
 }
 
 #[cfg(test)]

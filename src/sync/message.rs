@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::object::{Head, ObjectRef, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
 
@@ -95,7 +95,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// When the body is not JSON.
-    pub fn to_json(&self) -> serde_json::Result<String> {
+    pub fn to_json(&self) -> serde_json::Result<Box<RawValue>> {
         let identity;
         let (operation, content) = match &self.body {
             Some(body) => ("update", serde_json::from_str::<&RawValue>(body)?),
@@ -111,7 +111,7 @@ impl Outgoing {
         };
         let namespace = if self.namespace.is_empty() { "null" } else { &self.namespace };
         let kind = self.resource.kind.to_ascii_lowercase();
-        serde_json::to_string(&Message {
+        to_raw_value(&Message {
             header: Header {
                 resourceversion: Some(self.version.as_str().into()),
                 supersedes: self.supersedes.as_ref().map(|version| version.as_str().into()),
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn an_object_arrives_as_it_was_sent() {
-        let Ok(Change::Put(put)) = read(&outgoing(Some(BODY)).to_json().unwrap()) else {
+        let Ok(Change::Put(put)) = read(outgoing(Some(BODY)).to_json().unwrap().get()) else {
             panic!("must be a put");
         };
         assert_eq!((&*put.uid, put.version.as_str(), put.body.get()), ("u1", "7", BODY));
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_delete_names_its_uid() {
-        let Ok(Change::Delete(delete)) = read(&outgoing(None).to_json().unwrap()) else {
+        let Ok(Change::Delete(delete)) = read(outgoing(None).to_json().unwrap().get()) else {
             panic!("must be a delete");
         };
         assert_eq!((&*delete.uid, &*delete.key.name), ("u1", "settings"));
@@ -408,6 +408,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_the_uid() {
         let json = outgoing(Some(BODY)).to_json().unwrap();
+        let json = json.get();
         let cases = [
             (json.replace("settings", "a..b"), "metadata.name"),
             (json.replace("settings", "../etc"), "metadata.name"),
@@ -431,9 +432,9 @@ mod tests {
         let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
         let body = BODY.replace(r#""b""#, &deep);
         let message = outgoing(Some(&body)).to_json().unwrap();
-        assert!(read(&message).unwrap_err().message.contains("deep"));
+        assert!(read(message.get()).unwrap_err().message.contains("deep"));
         let body = BODY.replace(r#""b""#, &format!("{:?}", "x".repeat(2 << 20)));
-        let rejected = read(&outgoing(Some(&body)).to_json().unwrap()).unwrap_err();
+        let rejected = read(outgoing(Some(&body)).to_json().unwrap().get()).unwrap_err();
         assert_eq!(rejected.reason, RejectReason::TooLarge);
     }
 

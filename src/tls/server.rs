@@ -5,23 +5,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use rustls::crypto::ring::Ticketer;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{
-    NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerConfig, WebPkiClientVerifier,
-};
+use rustls::server::{ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::{CertificateError, DistinguishedName, HandshakeKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
+use super::sessions::Sessions;
 use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
 /// The longest part of a subject that is told of a refused client, in characters.
 const SHOWN: usize = 64;
 
-/// Takes TLS connections. A cheap handle: clones share identity, rule and session tickets.
+/// Takes TLS connections. A cheap handle: clones share identity, rule and sessions.
 #[derive(Clone, Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -32,12 +30,12 @@ struct Shared {
     terms: Mutex<Arc<Terms>>,
 }
 
-/// What new connections see. Another one has other tickets, so that no session goes on under it.
+/// What new connections see. Another one has other sessions, so that none goes on under it.
 struct Terms {
     certificate: Certificate,
     key: Arc<dyn ResolvesServerCert>,
     clients: Arc<Clients>,
-    tickets: Arc<dyn ProducesTickets>,
+    sessions: Arc<Sessions>,
 }
 
 /// Which clients are let in.
@@ -124,14 +122,12 @@ impl Server {
     /// Nobody goes on with a session any more, unless the rule has changed since: that has seen to it.
     fn forget_sessions(&self, seen: &Arc<Terms>) {
         let mut terms = self.lock();
-        if Arc::ptr_eq(&terms, seen)
-            && let Ok(tickets) = Ticketer::new()
-        {
+        if Arc::ptr_eq(&terms, seen) {
             *terms = Arc::new(Terms {
                 certificate: seen.certificate.clone(),
                 key: Arc::clone(&seen.key),
                 clients: Arc::clone(&seen.clients),
-                tickets,
+                sessions: Arc::default(),
             });
         }
     }
@@ -157,7 +153,7 @@ impl Terms {
             certificate: identity.certificate().clone(),
             key: Arc::new(SingleCertAndKey::from(identity.certified()?)),
             clients: Arc::new(Clients::new(rule, clock)?),
-            tickets: Ticketer::new().map_err(library)?,
+            sessions: Arc::default(),
         }))
     }
 
@@ -168,9 +164,7 @@ impl Terms {
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&self.key));
-        // A session is in its ticket, which the client keeps: nothing here grows with the fleet.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::clone(&self.tickets);
+        config.session_storage = Arc::clone(&self.sessions) as _;
         config.send_tls13_tickets = 1;
         Ok(config)
     }

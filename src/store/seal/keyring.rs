@@ -15,12 +15,12 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use super::file::{self, Line};
 use super::{Binding, KeySource, SealError, Unopened};
 use crate::store::durable::{self, FileError, with_suffix};
+use crate::sync::compression;
 
 const PREFIX: &str = "sealed:1:";
 /// How a body is packed.
 const AS_IT_IS: u8 = 0;
 const COMPRESSED: u8 = 1;
-const ZSTD_LEVEL: i32 = 1;
 /// The largest body, as `sync.max_object` allows it, bytes.
 const MAX_BODY: usize = 64 << 20;
 const KEY_BYTES: usize = 32;
@@ -262,7 +262,7 @@ impl DataKey {
 /// What is sealed: a byte that says how, and the body, compressed if that makes it shorter. What is sealed grows by a third
 /// as text, and no file system can compress it any more.
 fn pack(body: &str) -> Vec<u8> {
-    let compressed = zstd::bulk::compress(body.as_bytes(), ZSTD_LEVEL).ok();
+    let compressed = compression::compress(body.as_bytes()).ok();
     match compressed.filter(|compressed| compressed.len() < body.len()) {
         Some(compressed) => [&[COMPRESSED], compressed.as_slice()].concat(),
         None => [&[AS_IT_IS], body.as_bytes()].concat(),
@@ -275,9 +275,8 @@ fn unpack(packed: &[u8]) -> Option<String> {
     let body = match *how {
         AS_IT_IS => bytes.to_vec(),
         COMPRESSED => {
-            let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten()?;
-            let size = usize::try_from(size).ok().filter(|size| *size <= MAX_BODY)?;
-            zstd::bulk::decompress(bytes, size).ok()?
+            let size = usize::try_from(compression::decompressed_size(bytes)?).ok()?;
+            compression::decompress(bytes, Some(size).filter(|size| *size <= MAX_BODY)?).ok()?
         }
         _ => return None,
     };

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use crate::object::{ObjectKey, Relation, Resource, ResourceVersion, Scope, pluralize, split_api_version};
 use crate::sync::change::{ObjectRef, Uid};
 use crate::sync::frame::{Down, Part};
@@ -36,7 +38,7 @@ struct InFlight {
 struct Ready {
     out: Outgoing,
     object: Arc<ObjectRef>,
-    json: String,
+    json: Box<RawValue>,
 }
 
 /// A message on its way in parts.
@@ -153,7 +155,7 @@ impl CloudMachine {
             return None;
         }
         let mut bytes =
-            self.sender.window_bytes + self.sender.ready.iter().map(|r| r.json.len()).sum::<usize>();
+            self.sender.window_bytes + self.sender.ready.iter().map(|r| r.json.get().len()).sum::<usize>();
         let mut puts = Vec::new();
         while self.sender.loading.len() < self.config.frame_objects
             && self.sender.len() < self.config.window_objects
@@ -194,7 +196,7 @@ impl CloudMachine {
                 .zip(object)
                 .map(|((json, out), object)| Ready { out, object, json });
             match ready {
-                Some(ready) if ready.json.len() + FRAME_OVERHEAD > limits.max_frame => {
+                Some(ready) if ready.json.get().len() + FRAME_OVERHEAD > limits.max_frame => {
                     self.sender.large.push_back(ready);
                 }
                 Some(ready) => self.sender.ready.push_back(ready),
@@ -262,8 +264,8 @@ impl CloudMachine {
         Some(Down::Objects { session, messages })
     }
 
-    fn next_messages(&mut self, now: Now, limits: PeerLimits) -> Vec<String> {
-        let mut messages: Vec<String> = Vec::new();
+    fn next_messages(&mut self, now: Now, limits: PeerLimits) -> Vec<Box<RawValue>> {
+        let mut messages = Vec::new();
         let mut bytes = FRAME_OVERHEAD;
         while let Some(ready) = self.sender.ready.front() {
             let uid = ready.out.uid.clone();
@@ -274,13 +276,13 @@ impl CloudMachine {
             }
             let alone = self.trouble.contains_key(&uid);
             let full = messages.len() >= self.config.frame_objects
-                || bytes + ready.json.len() + 1 > limits.max_frame
+                || bytes + ready.json.get().len() + 1 > limits.max_frame
                 || (alone && !messages.is_empty());
             if full {
                 break;
             }
             let Some(ready) = self.sender.ready.pop_front() else { break };
-            bytes += ready.json.len() + 1;
+            bytes += ready.json.get().len() + 1;
             let json = self.launch(now, ready, true);
             messages.push(json);
             if alone {
@@ -304,7 +306,7 @@ impl CloudMachine {
     }
 
     /// Books a message as sent.
-    fn launch(&mut self, now: Now, ready: Ready, in_window: bool) -> String {
+    fn launch(&mut self, now: Now, ready: Ready, in_window: bool) -> Box<RawValue> {
         let Ready { out, object, json } = ready;
         let attempts = self.trouble.get(&out.uid).map_or(0, |trouble| trouble.attempts);
         let action = if out.body.is_some() { Action::Put } else { Action::Delete };
@@ -312,7 +314,7 @@ impl CloudMachine {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
-        let bytes = if in_window { json.len() } else { 0 };
+        let bytes = if in_window { json.get().len() } else { 0 };
         let sender = &mut self.sender;
         sender.window_bytes += bytes;
         sender.preparing.remove(&out.uid);
@@ -346,17 +348,18 @@ impl CloudMachine {
         let announce_only = body > limits.max_object;
         // As a JSON string a piece of JSON text grows at most twofold.
         let room = (limits.max_frame - FRAME_OVERHEAD) / 2;
-        let end = ready.json.floor_char_boundary((offset + room).min(ready.json.len()));
-        let data = if announce_only { "" } else { &ready.json[offset..end] };
+        let json = ready.json.get();
+        let end = json.floor_char_boundary((offset + room).min(json.len()));
+        let data = if announce_only { "" } else { &json[offset..end] };
         let part = Part {
             session: session.to_owned(),
             uid: ready.out.uid.clone(),
             resource_version: ready.out.version.clone(),
             offset: offset as u64,
-            total: ready.json.len() as u64,
+            total: json.len() as u64,
             data: data.to_owned(),
         };
-        if announce_only || end == ready.json.len() {
+        if announce_only || end == json.len() {
             self.launch(now, ready, false);
         } else {
             self.sender.parts = Some(Parts { ready, offset: end });
