@@ -14,7 +14,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::edge::Config;
-use crate::object::{Condition, NodeReport, name};
+use crate::object::name;
+use crate::sync::node::{Condition, NodeReport};
 
 mod address;
 mod conditions;

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::api::check_event;
+use crate::object::objectsync::is_placeable;
 use crate::object::schema::{self, Schema};
 use crate::object::status::Cause;
-use crate::object::{MAX_DEPTH, NodeReport, Object, ObjectRef, Resource, Summary, kinds, too_deep};
+use crate::object::{MAX_DEPTH, Object, ObjectRef, Resource, kinds, too_deep};
+use crate::placement::Summary;
 use crate::store::cloud::{Effect, UploadBatch, UploadEffect};
 use crate::sync::change::Uid;
+use crate::sync::node::NodeReport;
 use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
 
 /// The longest report of a node, in bytes of JSON.
@@ -124,7 +127,7 @@ fn object_status(
         // Whether it is gone or another one has its name, the store tells.
         Some(Place::Nowhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
-            if !Summary::is_placeable(&guessed) {
+            if !is_placeable(&guessed) {
                 return Err(not_placed(object));
             }
             guessed

@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use crate::cloud::node::{Node, desired};
-use crate::object::Summary;
+use crate::placement::Summary;
 use crate::placement::{Delta, Want};
 use crate::store::cloud::{ChangeKind, FeedItem};
 

@@ -13,10 +13,11 @@ use crate::api::Storage as _;
 use crate::cloud::CloudObjects;
 use crate::cloud::node::{Node, NodeMachine};
 use crate::cloud::uploads::{self, Place, clip};
-use crate::object::{Condition, Resource, kinds};
+use crate::object::{Resource, kinds};
 use crate::store::cloud::{CloudError, Effect, LeaseRenewal, UploadBatch};
 use crate::sync::change::Uid;
 use crate::sync::cloud::CloudPhase;
+use crate::sync::node::Condition;
 use crate::sync::timing::Now;
 use crate::sync::upload::{Refused, RefusedReason, Taken, Upload};
 
