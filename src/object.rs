@@ -5,14 +5,13 @@ mod fields;
 pub mod kinds;
 mod meta;
 pub mod name;
-pub mod node;
 pub mod objectsync;
 mod owned;
+mod references;
 mod resource;
 pub mod schema;
 pub mod selector;
 pub mod status;
-mod summary;
 pub mod time;
 mod version;
 pub mod yaml;
@@ -23,13 +22,10 @@ pub use meta::{
     Head, HeadMeta, MAX_DEPTH, member, too_deep, with_field, with_managed_fields, with_resource_version,
     with_status, without_managed_fields,
 };
-pub use node::{Condition, ConditionStatus, NodeReport};
 pub use objectsync::{ObjectRef, ObjectSync};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
+pub use references::{MAX_REFERENCES, Reference, Target, pod_references};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector};
 pub use status::Status;
-pub use summary::{
-    MAX_NAMED_NODES, MAX_REFERENCES, NODE_LABEL, NODES_ANNOTATION, Reference, Summary, Target, pod_references,
-};
 pub use version::{Relation, ResourceVersion};

@@ -13,14 +13,17 @@
 //! places is kept once per rule.
 
 pub mod rules;
+mod summary;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::object::{Labels, Reference, Summary, Target};
+use crate::object::objectsync::is_placeable;
+use crate::object::{Labels, Reference, Target};
 use rules::PlacementRule;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
+pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};
 
 type Uid = Arc<str>;
 type NodeName = Arc<str>;
@@ -170,7 +173,7 @@ impl Placement {
 
     /// Takes in an object that is new or has changed. The same version again changes nothing.
     pub fn upsert(&mut self, object: Summary) -> Vec<Delta> {
-        if !Summary::is_placeable(&object.resource) {
+        if !is_placeable(&object.resource) {
             return Vec::new();
         }
         if self.objects.get(&object.uid).is_some_and(|entry| *entry.object == object) {

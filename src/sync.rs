@@ -13,6 +13,7 @@ pub(crate) mod fault;
 pub mod frame;
 pub mod kubeedge;
 pub mod message;
+pub mod node;
 mod parts;
 pub mod replica;
 #[cfg(test)]

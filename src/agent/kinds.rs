@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use crate::api::{Kind, Writable};
 use crate::object::kinds::KnownKind;
 use crate::object::schema::{self, Schema};
-use crate::object::{Resource, Scope, Summary, kinds, objectsync};
+use crate::object::{Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
 
 /// Where to change what was received from the cloud.
@@ -161,7 +161,7 @@ impl Known {
 fn writable(kind: &Kind) -> Writable {
     if local_kind(&kind.stored_as).is_some() {
         Writable::Everything
-    } else if kind.status_subresource && Summary::is_placeable(&kind.resource) {
+    } else if kind.status_subresource && objectsync::is_placeable(&kind.resource) {
         Writable::Status
     } else {
         Writable::Nothing

@@ -14,8 +14,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::edge::Config;
-use crate::object::{Condition, NodeReport, name};
+use crate::object::name;
 use crate::store::durable::directory_of;
+use crate::sync::node::{Condition, NodeReport};
 
 mod address;
 mod conditions;

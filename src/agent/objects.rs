@@ -337,17 +337,11 @@ impl Storage for EdgeObjects {
         }
     }
 
-    async fn remove(
-        &self,
-        resource: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        expected: u64,
-    ) -> Result<Stored> {
-        let kind = local_kind(resource, name)?;
-        let (namespace, name_owned) = (namespace.to_owned(), name.to_owned());
-        let object = LocalObject { kind, namespace, name: name_owned, version: 0, body: String::new() };
-        self.write(resource, name, LocalWrite::Remove(object, expected)).await
+    async fn remove(&self, resource: &Arc<Resource>, old: &Stored) -> Result<Stored> {
+        let kind = local_kind(resource, &old.name)?;
+        let (namespace, name) = (old.namespace.clone(), old.name.clone());
+        let object = LocalObject { kind, namespace, name, version: 0, body: String::new() };
+        self.write(resource, &old.name, LocalWrite::Remove(object, old.version)).await
     }
 }
 

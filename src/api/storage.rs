@@ -117,18 +117,12 @@ pub trait Storage: Send + Sync + 'static {
         self.update(resource, object, old.version)
     }
 
-    /// Removes an object if its version is still `expected`, and returns it as it was last, with the version of the
-    /// removal.
+    /// Removes an object that is still as it was when it was read: `old`. Returns it as it was last, with the version of
+    /// the removal.
     ///
     /// # Errors
     /// As for update.
-    fn remove(
-        &self,
-        resource: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        expected: u64,
-    ) -> impl Future<Output = Result<Stored>> + Send;
+    fn remove(&self, resource: &Arc<Resource>, old: &Stored) -> impl Future<Output = Result<Stored>> + Send;
 
     /// Whether somebody deletes the dependents of deleted objects and takes the finalizers
     /// `foregroundDeletion` and `orphan` off: without, a delete never waits for dependents.

@@ -228,7 +228,7 @@ impl<K: Storage> Write<'_, K> {
         let object = match self.part {
             Part::Status => self.storage.update_status(storage, object, &old.stored).await?,
             Part::Object if prepare::is_finished(&object) => {
-                self.storage.remove(storage, object.namespace(), object.name(), expected).await?
+                self.storage.remove(storage, &old.stored).await?
             }
             Part::Object => self.storage.update(storage, object, expected).await?,
         };

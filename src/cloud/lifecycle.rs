@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::object::Condition;
+use crate::sync::node::Condition;
 use crate::sync::timing::{Now, earlier};
 use crate::sync::upload::Lease;
 use conditions::{Told, View};

@@ -235,14 +235,8 @@ impl Storage for Memory {
         self.commit(resource, ChangeType::Modified, object)
     }
 
-    async fn remove(
-        &self,
-        resource: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        expected: u64,
-    ) -> Result<Stored> {
-        let stored = self.expect(resource, namespace, name, expected)?;
+    async fn remove(&self, resource: &Arc<Resource>, old: &Stored) -> Result<Stored> {
+        let stored = self.expect(resource, &old.namespace, &old.name, old.version)?;
         self.commit(resource, ChangeType::Deleted, Object::parse(&stored.json).map_err(Status::internal)?)
     }
 }

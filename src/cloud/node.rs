@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::metrics::NodeNumbers;
-use crate::object::{ObjectRef, Summary};
+use crate::object::ObjectRef;
+use crate::placement::Summary;
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired};
 use crate::sync::frame::Up;
 use crate::sync::timing::Now;

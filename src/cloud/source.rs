@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::object::schema::Schema;
-use crate::object::{Resource, Summary};
+use crate::object::Resource;
+use crate::placement::Summary;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, RecordBatch};
 use crate::sync::upload::{Refused, Taken};

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::api::check_event;
+use crate::object::objectsync::is_placeable;
 use crate::object::schema::{self, Schema};
 use crate::object::status::Cause;
-use crate::object::{MAX_DEPTH, NodeReport, Object, ObjectRef, Resource, Summary, kinds, too_deep};
+use crate::object::{MAX_DEPTH, Object, ObjectRef, Resource, kinds, too_deep};
+use crate::placement::Summary;
 use crate::sync::change::Uid;
+use crate::sync::node::NodeReport;
 use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
 
 use super::source::{Effect, UploadBatch, UploadEffect};
@@ -125,7 +128,7 @@ fn object_status(
         // Whether it is gone or another one has its name, the store tells.
         Some(Place::Nowhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
-            if !Summary::is_placeable(&guessed) {
+            if !is_placeable(&guessed) {
                 return Err(not_placed(object));
             }
             guessed

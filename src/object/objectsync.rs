@@ -217,6 +217,17 @@ pub fn is_sync_record(resource: &Resource) -> bool {
     resource.group == GROUP && matches!(resource.kind.as_str(), OBJECT_SYNC | CLUSTER_OBJECT_SYNC)
 }
 
+/// Whether objects of a kind can be placed on nodes. Records and Events come from the nodes, Leases and Nodes are about
+/// them: sending those back would never end.
+#[must_use]
+pub fn is_placeable(resource: &Resource) -> bool {
+    !is_sync_record(resource)
+        && !matches!(
+            (resource.group.as_str(), resource.kind.as_str()),
+            ("" | "events.k8s.io", "Event") | ("coordination.k8s.io", "Lease") | ("", "Node")
+        )
+}
+
 /// The name of the record of an object at a node.
 ///
 /// # Errors
@@ -253,6 +264,7 @@ pub fn split_sync_name(name: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::kinds;
     use proptest::prelude::*;
 
     fn web_conf() -> ObjectRef {
@@ -353,6 +365,17 @@ mod tests {
             let back = serde_json::from_slice::<ObjectSync<'_>>(&text).unwrap();
             prop_assert_eq!(&*back.object().name, name.as_str());
             prop_assert_eq!(&back.status.object_resource_version, &version);
+        }
+    }
+
+    #[test]
+    fn what_nodes_send_or_are_is_never_placed_on_them() {
+        for word in ["objectsyncs", "clusterobjectsyncs", "events", "events.events.k8s.io", "leases", "nodes"]
+        {
+            assert!(!is_placeable(&kinds::by_word(word).unwrap().resource()), "{word}");
+        }
+        for word in ["cm", "pods", "deploy", "ns", "crd"] {
+            assert!(is_placeable(&kinds::by_word(word).unwrap().resource()), "{word}");
         }
     }
 }

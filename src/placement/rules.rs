@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::object::{Labels, Resource, Selector, Summary, kinds};
+use super::summary::Summary;
+use crate::object::objectsync::is_placeable;
+use crate::object::{Labels, Resource, Selector, kinds};
 
 /// The longest glob, in bytes: no name it could match is longer.
 const MAX_GLOB: usize = 253;
@@ -191,7 +193,7 @@ impl FromStr for KindMatch {
 
     fn from_str(text: &str) -> Result<Self, KindError> {
         if let Some(known) = kinds::by_word(text) {
-            if !Summary::is_placeable(&known.resource()) {
+            if !is_placeable(&known.resource()) {
                 return Err(KindError::NotPlaceable(known.kind.to_owned()));
             }
             return Ok(Self::Known { group: known.group.to_owned(), kind: known.kind.to_owned() });

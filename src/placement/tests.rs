@@ -1,7 +1,7 @@
 //! What the index promises: the right nodes, exact differences, and always what a fresh start would give.
 
 use super::*;
-use crate::object::{NODE_LABEL, Object, kinds};
+use crate::object::{Object, kinds};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -39,7 +39,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
-use crate::object::{Object, ObjectKey, Problems, Resource, SERVER_METADATA, Summary, kinds};
+use crate::object::{Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
+use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;

@@ -95,12 +95,10 @@ impl Readers {
     ///
     /// # Errors
     /// The read's own error, or the store's.
-    pub async fn run<T, E, F>(&self, read: F) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: JobError,
-        F: FnOnce(&Connection) -> Result<T, E> + Send + 'static,
-    {
+    pub async fn run<T: Send + 'static, E: JobError>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         self.submit(move |conn| conn.map_err(E::from).and_then(|conn| snapshot(conn, read))).await
     }
 
@@ -109,21 +107,17 @@ impl Readers {
     ///
     /// # Errors
     /// The read's own error, or the store's.
-    pub async fn lend<T, E, F>(&self, read: F) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: JobError,
-        F: FnOnce() -> Result<T, E> + Send + 'static,
-    {
+    pub async fn lend<T: Send + 'static, E: JobError>(
+        &self,
+        read: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         self.submit(move |_| read()).await
     }
 
-    async fn submit<T, E, F>(&self, work: F) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: JobError,
-        F: FnOnce(Result<&Connection, StoreError>) -> Result<T, E> + Send + 'static,
-    {
+    async fn submit<T: Send + 'static, E: JobError>(
+        &self,
+        work: impl FnOnce(Result<&Connection, StoreError>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         let Ok(_place) = self.places.acquire().await else {
             return Err(StoreError::Closed.into());
         };

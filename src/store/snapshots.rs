@@ -88,12 +88,10 @@ impl Snapshots {
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`], the read's own error, or the store's.
-    pub async fn open<T, E, F>(&self, first: F) -> Result<(Snapshot, T), E>
-    where
-        T: Send + 'static,
-        E: JobError,
-        F: FnOnce(&Connection) -> Result<T, E> + Send + 'static,
-    {
+    pub async fn open<T: Send + 'static, E: JobError>(
+        &self,
+        first: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<(Snapshot, T), E> {
         let Ok(place) = Arc::clone(&self.pool.places).try_acquire_owned() else {
             return Err(self.pool.refusal().into());
         };
@@ -132,12 +130,10 @@ impl Snapshot {
     ///
     /// # Errors
     /// The read's own error, or the store's.
-    pub async fn read<T, E, F>(&self, read: F) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: JobError,
-        F: FnOnce(&Connection) -> Result<T, E> + Send + 'static,
-    {
+    pub async fn read<T: Send + 'static, E: JobError>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         let slot = Arc::clone(&self.slot);
         self.readers
             .lend(move || {

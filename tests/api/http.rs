@@ -341,7 +341,7 @@ impl Storage for ReadOnly {
         Err(Status::internal("nothing is written here"))
     }
 
-    async fn remove(&self, _: &Arc<Resource>, _: &str, _: &str, _: u64) -> Result<Stored> {
+    async fn remove(&self, _: &Arc<Resource>, _: &Stored) -> Result<Stored> {
         Err(Status::internal("nothing is written here"))
     }
 }

@@ -18,14 +18,13 @@ use crate::agent::identity::Membership;
 use crate::agent::node_report;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
-use crate::object::node::DISK_PRESSURE;
-use crate::object::{Condition, ConditionStatus};
 use crate::process::random;
 use crate::store::StoreError;
 use crate::store::edge::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
 };
 use crate::sync::edge::{EdgeEffect, OutboxMarks};
+use crate::sync::node::{Condition, ConditionStatus, DISK_PRESSURE};
 use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
 
 /// How often the device is looked at: disk, addresses, what is told of the Node.

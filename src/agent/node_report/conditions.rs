@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::{LOW_DISK_BYTES, Space};
 use crate::join::renewal::Validity;
-use crate::object::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
 use crate::object::time::rfc3339;
-use crate::object::{Condition, ConditionStatus};
 use crate::store::edge::{Health, Writing};
+use crate::sync::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
+use crate::sync::node::{Condition, ConditionStatus};
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 512;

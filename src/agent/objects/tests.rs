@@ -169,7 +169,7 @@ async fn write_local(keeper: &EdgeObjects, random: &mut Random, round: u64) {
     let version = match keeper.get(&resource, "lab", &name).await.unwrap() {
         None => keeper.create(&resource, object).await.unwrap().version,
         Some(held) if random.below(3) == 0 => {
-            let gone = keeper.remove(&resource, "lab", &name, held.version).await.unwrap();
+            let gone = keeper.remove(&resource, &held).await.unwrap();
             assert!(gone.json.contains("holderIdentity"), "as it was last");
             gone.version
         }
@@ -276,7 +276,7 @@ async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
     let first = keeper(&path, 1 << 20, LONG).await;
     first.store.apply(vec![put(cm.clone(), 1, 1, 5), put(cm.clone(), 2, 2, 5), delete(2)]).await.unwrap();
     let made = first.create(&leases, lease("a", "1")).await.unwrap();
-    let gone = first.remove(&leases, "lab", "a", made.version).await.unwrap();
+    let gone = first.remove(&leases, &made).await.unwrap();
     assert_eq!(gone.version, made.version + 1);
     let versions = first.store.versions();
     let held = first.get(&cm, "ns-1", "o-1").await.unwrap().unwrap();
@@ -332,9 +332,9 @@ async fn writes_compare_and_swap_and_synced_kinds_refuse_them() {
     assert_eq!(code(keeper.update(&leases, lease("b", "2"), made.version).await), 404);
     let next = keeper.update(&leases, lease("a", "2"), made.version).await.unwrap();
     assert_eq!(keeper.get(&leases, "lab", "a").await.unwrap(), Some(next.clone()));
-    assert_eq!(code(keeper.remove(&leases, "lab", "a", made.version).await), 409);
-    keeper.remove(&leases, "lab", "a", next.version).await.unwrap();
-    assert_eq!(code(keeper.remove(&leases, "lab", "a", next.version).await), 404);
+    assert_eq!(code(keeper.remove(&leases, &made).await), 409);
+    keeper.remove(&leases, &next).await.unwrap();
+    assert_eq!(code(keeper.remove(&leases, &next).await), 404);
     assert_eq!(code(keeper.create(&leases, lease("big", &"x".repeat(70_000))).await), 413);
     let refused = keeper.create(&resource("cm"), lease("a", "1")).await.unwrap_err();
     assert!(refused.code == 403 && refused.message.contains("on the cloud side"), "{refused}");

@@ -183,8 +183,7 @@ async fn delete_as_read<K: Storage>(
         return Ok(if held { Deleted::Held(shown) } else { Deleted::Gone(shown) });
     }
     if !held {
-        let (namespace, name) = (old.object.namespace(), old.object.name());
-        let removed = write.storage.remove(stored_as, namespace, name, old.stored.version).await?;
+        let removed = write.storage.remove(stored_as, &old.stored).await?;
         return Ok(Deleted::Gone(written(removed)));
     }
     if marked == old.object {

@@ -73,7 +73,7 @@ pub(super) async fn delete<K: Storage>(
 }
 
 async fn remove<K: Storage>(keeper: &K, resource: &Arc<Resource>, stored: &Stored) -> Result<()> {
-    match keeper.remove(resource, &stored.namespace, &stored.name, stored.version).await {
+    match keeper.remove(resource, stored).await {
         Err(status) if !status.is(&Reason::NotFound) => Err(status),
         _ => Ok(()),
     }

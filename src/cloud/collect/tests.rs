@@ -38,7 +38,7 @@ async fn mark(keeper: &Memory, word: &str, name: &str, finalizers: &[&str]) {
 
 async fn delete(keeper: &Memory, word: &str, name: &str) {
     let stored = keeper.get(&kind(word), "n", name).await.unwrap().unwrap();
-    keeper.remove(&kind(word), "n", name, stored.version).await.unwrap();
+    keeper.remove(&kind(word), &stored).await.unwrap();
 }
 
 struct Running(JoinHandle<()>);

@@ -228,7 +228,7 @@ async fn a_definition_goes_after_the_objects_of_its_kind() {
     let waiting = wait_for(&keeper, "widgets.lab.io", "Terminating").await;
     assert_eq!(condition(&waiting, "Terminating").1, "InstanceDeletionInProgress");
     let held = keeper.get(&resource, "n", "held").await.unwrap().unwrap();
-    keeper.remove(&resource, "n", "held", held.version).await.unwrap();
+    keeper.remove(&resource, &held).await.unwrap();
     keeper.until("the end of the definition", <[String]>::is_empty).await;
 }
 

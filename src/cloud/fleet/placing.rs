@@ -3,7 +3,7 @@
 use super::Fleet;
 use crate::cloud::node::{Node, desired};
 use crate::cloud::source::{Change, Source};
-use crate::object::Summary;
+use crate::placement::Summary;
 use crate::placement::{Delta, Want};
 
 impl<S: Source> Fleet<S> {

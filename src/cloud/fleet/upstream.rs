@@ -12,9 +12,9 @@ use super::{Fleet, Inbox};
 use crate::cloud::node::{Node, NodeMachine};
 use crate::cloud::source::{Effect, LeaseRenewal, Result, Source};
 use crate::cloud::uploads::{self, Place};
-use crate::object::Condition;
 use crate::sync::change::Uid;
 use crate::sync::cloud::CloudPhase;
+use crate::sync::node::Condition;
 use crate::sync::timing::Now;
 use crate::sync::upload::{Refused, Taken, Upload};
 

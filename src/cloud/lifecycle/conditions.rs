@@ -1,9 +1,9 @@
 //! The conditions of a Node that the cloud sets, in words. Pure.
 
-use crate::object::node::{
-    CLOUD_REACHABLE, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT,
+use crate::sync::node::{
+    CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
+    TRAFFIC_BUDGET_SPENT,
 };
-use crate::object::{Condition, ConditionStatus};
 
 use super::{Life, Vital};
 

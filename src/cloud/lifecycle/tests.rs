@@ -1,6 +1,5 @@
 use super::*;
-use crate::object::ConditionStatus;
-use crate::object::node::{CLOUD_REACHABLE, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY};
+use crate::sync::node::{CLOUD_REACHABLE, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY};
 use proptest::prelude::*;
 
 const FLUSH: Duration = Duration::from_secs(5);

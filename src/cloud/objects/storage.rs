@@ -108,15 +108,9 @@ impl Storage for CloudObjects {
         updated.map(kept).map_err(|error| status(resource, &name, &error))
     }
 
-    async fn remove(
-        &self,
-        resource: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-        expected: u64,
-    ) -> Result<Stored> {
-        let removed = self.store.delete(resource, namespace, name, Some(expected)).await;
-        removed.map(kept).map_err(|error| status(resource, name, &error))
+    async fn remove(&self, resource: &Arc<Resource>, old: &Stored) -> Result<Stored> {
+        let removed = self.store.delete(resource, &old.namespace, &old.name, Some(old.version)).await;
+        removed.map(kept).map_err(|error| status(resource, &old.name, &error))
     }
 }
 

@@ -12,10 +12,11 @@ use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
+use crate::object::Resource;
 use crate::object::name::check_subdomain;
 use crate::object::time::rfc3339;
-use crate::object::{Condition, NodeReport, Resource, node};
 use crate::store::StoreError;
+use crate::sync::node::{self, Condition, NodeReport};
 
 /// The most removed nodes that are remembered: the last ones.
 pub const MAX_REMOVED_NODES: i64 = 100_000;

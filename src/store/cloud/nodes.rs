@@ -44,10 +44,14 @@ pub struct NodeRecords {
     pub last_seen: jiff::Timestamp,
 }
 
-/// The two kinds of records and their ids, for the length of a batch.
-struct SyncKinds {
+/// What holds for all records of a batch.
+struct Batch<'a> {
+    node: &'a str,
+    now: String,
+    /// The ids of ObjectSync and ClusterObjectSync, once they were looked up.
     namespaced: Option<i64>,
     cluster: Option<i64>,
+    recorded: Recorded,
 }
 
 impl Tx<'_> {
@@ -58,40 +62,39 @@ impl Tx<'_> {
         agent_version: Option<&str>,
         batch: &RecordBatch,
     ) -> Result<Recorded, CloudError> {
-        let mut recorded = Recorded::default();
+        let (now, recorded) = (rfc3339(self.now), Recorded::default());
+        let mut so_far = Batch { node, now, namespaced: None, cluster: None, recorded };
         let removals: HashSet<&Uid> = batch.remove.iter().collect();
         for uid in removals {
-            recorded.removed += usize::from(self.remove_record(node, uid)?);
+            so_far.recorded.removed += usize::from(self.remove_record(node, uid)?);
         }
-        let mut kinds = SyncKinds { namespaced: None, cluster: None };
-        let now = rfc3339(self.now);
         for (uid, held) in &batch.put {
             match sync_name(node, uid) {
-                Ok(name) => self.put_record((node, uid, &name), held, &now, &mut kinds, &mut recorded)?,
-                Err(problem) => recorded.refused.push((uid.clone(), problem)),
+                Ok(name) => self.put_record(&mut so_far, &name, uid, held)?,
+                Err(problem) => so_far.recorded.refused.push((uid.clone(), problem)),
             }
         }
         if batch.reset {
             let held: HashSet<&str> = batch.put.iter().map(|(uid, _)| &**uid).collect();
             for uid in self.recorded_uids(node)? {
                 if !held.contains(uid.as_str()) {
-                    recorded.removed += usize::from(self.remove_record(node, &uid)?);
+                    so_far.recorded.removed += usize::from(self.remove_record(node, &uid)?);
                 }
             }
         }
         self.save_node(node, agent_version, batch)?;
-        Ok(recorded)
+        Ok(so_far.recorded)
     }
 
     fn put_record(
         &mut self,
-        (node, uid, name): (&str, &Uid, &str),
+        batch: &mut Batch<'_>,
+        name: &str,
+        uid: &Uid,
         held: &Record,
-        now: &str,
-        kinds: &mut SyncKinds,
-        recorded: &mut Recorded,
     ) -> Result<(), CloudError> {
-        if let Some(row) = self.find_record(node, uid)? {
+        let recorded = &mut batch.recorded;
+        if let Some(row) = self.find_record(batch.node, uid)? {
             let record = parse_record(&row.stored)?;
             if record.is_about(&held.object) {
                 if record.status.object_resource_version == held.version.as_str() {
@@ -106,7 +109,7 @@ impl Tx<'_> {
             recorded.removed += 1;
         }
         recorded.added += 1;
-        self.add_record((node, uid, name), held, now, kinds)
+        self.add_record(batch, name, uid, held)
     }
 
     fn change_record(&mut self, row: ObjectRow, held: &ResourceVersion) -> Result<(), CloudError> {
@@ -128,17 +131,17 @@ impl Tx<'_> {
 
     fn add_record(
         &mut self,
-        (node, uid, name): (&str, &Uid, &str),
+        batch: &mut Batch<'_>,
+        name: &str,
+        uid: &Uid,
         held: &Record,
-        now: &str,
-        kinds: &mut SyncKinds,
     ) -> Result<(), CloudError> {
-        let resource_id = self.sync_kind(&held.object, kinds)?;
+        let resource_id = self.sync_kind(&held.object, batch)?;
         let version = self.state.next_version();
         let own_uid = uuid::Uuid::new_v4().to_string();
         let mut record = ObjectSync::new(name, &held.object, held.version.as_str());
         record.metadata.uid = own_uid.as_str().into();
-        record.metadata.creation_timestamp = now.into();
+        record.metadata.creation_timestamp = batch.now.as_str().into();
         record.metadata.resource_version = version.to_string().into();
         let stored = Stored {
             uid: own_uid.as_str().into(),
@@ -147,17 +150,17 @@ impl Tx<'_> {
             name: name.to_owned(),
             body: write_record(&record)?,
         };
-        let extra = RowExtra { sync: Some((node, uid)), ..RowExtra::default() };
+        let extra = RowExtra { sync: Some((batch.node, uid)), ..RowExtra::default() };
         self.insert(resource_id, "v1alpha1", &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
 
     /// The id of ObjectSync or ClusterObjectSync, looked up once a batch.
-    fn sync_kind(&self, object: &ObjectRef, kinds: &mut SyncKinds) -> Result<i64, CloudError> {
+    fn sync_kind(&self, object: &ObjectRef, batch: &mut Batch<'_>) -> Result<i64, CloudError> {
         let (slot, word) = if object.is_cluster_scoped() {
-            (&mut kinds.cluster, "clusterobjectsyncs")
+            (&mut batch.cluster, "clusterobjectsyncs")
         } else {
-            (&mut kinds.namespaced, "objectsyncs")
+            (&mut batch.namespaced, "objectsyncs")
         };
         if let Some(id) = slot {
             return Ok(*id);

@@ -11,7 +11,8 @@ use super::state::{Before, CloudState, Event};
 use super::stored::Stored;
 use crate::object::objectsync::is_sync_record;
 use crate::object::time::rfc3339;
-use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope, Summary};
+use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope};
+use crate::placement::Summary;
 use crate::store::StoreError;
 
 /// An open transaction.

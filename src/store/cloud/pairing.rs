@@ -10,6 +10,8 @@ use super::{CloudError, CloudStore};
 /// The most certificates of a node that have neither ended nor been revoked: a node that renews without end does not
 /// fill the database.
 pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
+/// All of them, as [`token`] reads them.
+const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked FROM tokens";
 /// About what a row takes in the queue and in the transaction.
 const ROW_BYTES: usize = 512;
 
@@ -116,9 +118,7 @@ impl CloudStore {
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>, CloudError> {
         self.readers
             .run(|conn| {
-                let mut select = conn.prepare_cached(
-                    "SELECT id, node, created, expires, uses, used, revoked FROM tokens ORDER BY created DESC, id",
-                )?;
+                let mut select = conn.prepare_cached(&format!("{TOKENS} ORDER BY created DESC, id"))?;
                 let rows = select.query_map([], token)?;
                 Ok(rows.collect::<Result<_, _>>()?)
             })
@@ -306,9 +306,7 @@ impl Tx<'_> {
 }
 
 fn find_token(conn: &Connection, id: &str) -> rusqlite::Result<Option<TokenRecord>> {
-    conn.prepare_cached("SELECT id, node, created, expires, uses, used, revoked FROM tokens WHERE id = ?1")?
-        .query_row([id], token)
-        .optional()
+    conn.prepare_cached(&format!("{TOKENS} WHERE id = ?1"))?.query_row([id], token).optional()
 }
 
 fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {

@@ -10,7 +10,9 @@ use super::nodes::record_before;
 use super::objects::{COLUMNS, ObjectRow, parse, resource_id};
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use crate::object::{Resource, Scope, Summary, without_managed_fields};
+use crate::object::objectsync::is_placeable;
+use crate::object::{Resource, Scope, without_managed_fields};
+use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
 
@@ -131,7 +133,7 @@ pub(super) fn snapshot(conn: &Connection) -> Result<(u64, Vec<Summary>), CloudEr
     let relevant: Vec<i64> = kinds
         .known
         .iter()
-        .filter(|(_, kind)| Summary::is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node"))
+        .filter(|(_, kind)| is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node"))
         .map(|(id, _)| *id)
         .collect();
     let sql = format!("SELECT {COLUMNS}, api_version FROM objects WHERE resource_id = ?1");

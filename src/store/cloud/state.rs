@@ -14,7 +14,8 @@ use super::feed::{ChangeKind, FeedChange};
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::Counters;
-use crate::object::Summary;
+use crate::object::objectsync::is_placeable;
+use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint};
 use crate::store::writer::WriterHooks;
@@ -225,7 +226,7 @@ impl CloudState {
 
     /// Publishes a change after the commit.
     pub(super) fn publish(&mut self, kind: ChangeKind, version: u64, object: Summary) {
-        if object.is_node() || Summary::is_placeable(&object.resource) {
+        if object.is_node() || is_placeable(&object.resource) {
             self.pending.push(FeedChange { kind, version, object: Arc::new(object) });
         }
     }

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use super::objects::{ObjectRow, Tx, find, parse, resource_id, version_of};
 use super::{CloudError, CloudStore, NodeChange, SERVER_METADATA, Shared, check_node, node_key};
 use crate::object::name::MAX_SUBDOMAIN;
-use crate::object::{NodeReport, Object, ObjectKey, Problems, Resource, Scope};
+use crate::object::{Object, ObjectKey, Problems, Resource, Scope};
 use crate::store::StoreError;
 use crate::store::checksum::checksum64;
 use crate::store::writer::WriterHooks;
 use crate::sync::change::Uid;
+use crate::sync::node::NodeReport;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
 
 /// Items of one lane of a node, checked.

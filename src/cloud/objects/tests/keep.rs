@@ -112,9 +112,9 @@ async fn a_change_needs_the_version_and_the_uid_of_what_it_changes() {
     assert_eq!(code(objects.update(&cm, other, second.version).await), 409);
     assert_eq!(code(objects.update(&cm, config_map("lab", "b", &json!("2")), 1).await), 404);
     assert_eq!(code(Storage::create(objects, &cm, config_map("lab", "a", &json!("2"))).await), 409);
-    assert_eq!(code(objects.remove(&cm, "lab", "a", first.version).await), 409);
-    assert_eq!(code(objects.remove(&cm, "lab", "b", 1).await), 404);
-    let removed = objects.remove(&cm, "lab", "a", second.version).await.unwrap();
+    assert_eq!(code(objects.remove(&cm, &first).await), 409);
+    assert_eq!(code(objects.remove(&cm, &Stored { name: "b".into(), ..second.clone() }).await), 404);
+    let removed = objects.remove(&cm, &second).await.unwrap();
     assert!(removed.version > second.version);
     let mut last = Object::parse(&second.json).unwrap();
     last.set_metadata("resourceVersion", removed.version.to_string());
@@ -156,7 +156,7 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
     assert!(fixture.objects.ring.after("", "ConfigMap", start).is_none());
     let added = create(&fixture.objects, "a").await;
     let modified = update(&fixture.objects, &added, "1").await;
-    let removed = fixture.objects.remove(&cm, "lab", "a", modified.version).await.unwrap();
+    let removed = fixture.objects.remove(&cm, &modified).await.unwrap();
     let expected = [
         (ChangeType::Added, added.json.clone(), None),
         (ChangeType::Modified, modified.json.clone(), Some(added.json.clone())),
@@ -269,7 +269,7 @@ async fn all_pages_of_a_snapshot_show_one_commit() {
     let Page { items: mut listed, next } = snapshot.page(query(7)).await.unwrap();
     for (n, old) in expected.iter().enumerate() {
         match n % 3 {
-            0 => drop(objects.remove(&cm, "lab", &old.name, old.version).await.unwrap()),
+            0 => drop(objects.remove(&cm, old).await.unwrap()),
             1 => drop(update(objects, old, "new").await),
             _ => drop(create(objects, &format!("{}-more", old.name)).await),
         }

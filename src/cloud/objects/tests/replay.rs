@@ -39,7 +39,7 @@ async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
         let object = config_map(namespace, &name, &json!(format!("{n}-{}", dice.below(1000))));
         let result = match Storage::get(&*objects, &cm, namespace, &name).await.unwrap() {
             None => Storage::create(&*objects, &cm, object).await,
-            Some(old) if dice.below(4) == 0 => objects.remove(&cm, namespace, &name, old.version).await,
+            Some(old) if dice.below(4) == 0 => objects.remove(&cm, &old).await,
             Some(old) => {
                 let mut new = Object::parse(&old.json).unwrap();
                 new.fields_mut().insert("data".into(), object.fields()["data"].clone());

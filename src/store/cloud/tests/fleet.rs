@@ -2,8 +2,7 @@
 
 use super::leases::{lease, renewal};
 use super::*;
-use crate::object::node::{NODE_LABELS_ANNOTATION, READY};
-use crate::object::{Condition, ConditionStatus, NodeReport};
+use crate::sync::node::{Condition, ConditionStatus, NODE_LABELS_ANNOTATION, NodeReport, READY};
 
 fn report(name: &str) -> NodeReport {
     serde_json::from_value(json!({"labels": {"kubernetes.io/hostname": name},

@@ -1,7 +1,7 @@
 //! Items of nodes' outboxes: each takes effect once, whatever is lost, repeated or restored.
 
 use super::*;
-use crate::object::NodeReport;
+use crate::sync::node::NodeReport;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
 
 fn batch(outbox: &str, lane: Lane, items: Vec<(u64, Effect)>) -> UploadBatch {

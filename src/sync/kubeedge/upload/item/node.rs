@@ -7,10 +7,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Next, Refusal, invalid, refuse, words};
-use crate::object::node::{READY, merge_report, new_node, set_node_condition};
+use crate::object::Object;
 use crate::object::time::rfc3339;
-use crate::object::{Condition, ConditionStatus, NodeReport, Object};
 use crate::sync::kubeedge::message::{self, Draft, Failure};
+use crate::sync::node::{
+    Condition, ConditionStatus, NodeReport, READY, merge_report, new_node, set_node_condition,
+};
 use crate::sync::upload::RefusedReason;
 
 /// The largest report, in bytes.

@@ -7,11 +7,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::name::{Problem, check_label_key, check_label_value};
-use super::owned::{FieldProblem, Object, Problems};
-use super::schema;
-use super::status::Cause;
-use super::time::rfc3339;
+use crate::object::name::{Problem, check_label_key, check_label_value};
+use crate::object::status::Cause;
+use crate::object::time::rfc3339;
+use crate::object::{FieldProblem, Object, Problems, schema};
 
 /// What a node says of itself. It travels as one item of the outbox, whenever it differs from what was said last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,135 @@
+//! What deciding about an object takes, without its body: identity, version, labels, and what ties it to
+//! nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::object::name::check_subdomain;
+use crate::object::{Labels, Object, Reference, Resource, ResourceVersion, pod_references};
+
+/// The label that places an object on one node: its value is the node's name.
+pub const NODE_LABEL: &str = "edgesync.io/node";
+/// The annotation that places an object on several nodes, or on one whose name is no label value: node
+/// names, separated by commas.
+pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
+/// The most nodes that one annotation may name; further ones are ignored.
+pub const MAX_NAMED_NODES: usize = 1024;
+/// An object without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The UID.
+    pub uid: Arc<str>,
+    /// The version.
+    pub version: ResourceVersion,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// Labels.
+    pub labels: Labels,
+    /// The nodes that the object itself names: label, annotation, `spec.nodeName` of a Pod.
+    pub nodes: BTreeSet<Arc<str>>,
+    /// What a Pod needs in its namespace; empty for other kinds.
+    pub references: BTreeSet<Reference>,
+    /// The length of its JSON text in bytes; zero if nobody has counted.
+    pub size: usize,
+}
+
+impl Summary {
+    /// Summarises an object of the given kind and version.
+    #[must_use]
+    pub fn of(object: &Object, resource: Arc<Resource>, version: ResourceVersion) -> Self {
+        let labels = object.labels();
+        let mut nodes = named_nodes(object, &labels);
+        let mut references = BTreeSet::new();
+        if resource.group.is_empty()
+            && resource.kind == "Pod"
+            && let Some(spec) = object.fields().get("spec").and_then(Value::as_object)
+        {
+            nodes.extend(node(string(spec, "nodeName")));
+            references = pod_references(spec);
+        }
+        Self {
+            uid: object.uid().into(),
+            version,
+            resource,
+            namespace: object.namespace().into(),
+            name: object.name().into(),
+            labels,
+            nodes,
+            references,
+            size: 0,
+        }
+    }
+
+    /// With the length of the JSON text, in bytes.
+    #[must_use]
+    pub fn with_size(self, size: usize) -> Self {
+        Self { size, ..self }
+    }
+
+    /// Whether this is a Node, whose labels placement rules select by.
+    #[must_use]
+    pub fn is_node(&self) -> bool {
+        self.resource.group.is_empty() && self.resource.kind == "Node"
+    }
+}
+
+fn node(name: &str) -> Option<Arc<str>> {
+    check_subdomain(name).is_ok().then(|| name.into())
+}
+
+/// The nodes that label and annotation name. Names that no node can have are ignored.
+fn named_nodes(object: &Object, labels: &Labels) -> BTreeSet<Arc<str>> {
+    let mut nodes: BTreeSet<Arc<str>> =
+        labels.get(NODE_LABEL).and_then(|name| node(name)).into_iter().collect();
+    let annotations =
+        object.metadata().and_then(|metadata| metadata.get("annotations")).and_then(Value::as_object);
+    if let Some(annotations) = annotations {
+        let names = string(annotations, NODES_ANNOTATION).split(',').map(str::trim);
+        nodes.extend(names.filter_map(node).take(MAX_NAMED_NODES));
+    }
+    nodes
+}
+
+fn string<'a>(map: &'a Map<String, Value>, field: &str) -> &'a str {
+    map.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::kinds;
+    use serde_json::json;
+
+    fn summary(word: &str, value: Value) -> Summary {
+        let resource = Arc::new(kinds::by_word(word).unwrap().resource());
+        Summary::of(&serde_json::from_value(value).unwrap(), resource, 7.into())
+    }
+
+    #[test]
+    fn a_pod_names_its_node_even_if_a_part_of_it_is_malformed() {
+        let pod = summary(
+            "pod",
+            json!({"spec": {"nodeName": "edge-1", "containers": "none",
+            "volumes": [null, {"configMap": {"name": "c"}}]}}),
+        );
+        assert_eq!(pod.nodes, BTreeSet::from(["edge-1".into()]));
+        assert_eq!(pod.references.len(), 1);
+    }
+
+    #[test]
+    fn label_and_annotation_name_nodes_and_nonsense_is_ignored() {
+        let map = summary(
+            "cm",
+            json!({"metadata": {
+            "labels": {NODE_LABEL: "a"}, "annotations": {NODES_ANNOTATION: " b, c.d ,,A/B,a"}}}),
+        );
+        assert_eq!(map.nodes.iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b", "c.d"]);
+        assert!(summary("cm", json!({"spec": {"nodeName": "x"}})).nodes.is_empty());
+    }
+}
