@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::object::schema::Schema;
 use crate::object::Resource;
+use crate::object::schema::Schema;
 use crate::placement::Summary;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, RecordBatch};
