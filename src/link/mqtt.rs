@@ -30,11 +30,12 @@ impl Mqtt {
         Self { options, rival: RivalWatch::default() }
     }
 
-    fn note_own(&mut self, introduction: &Introduction) {
+    /// Hands on what an introduction writes to the own topic.
+    fn note_own(&mut self, introduction: &Introduction, note: fn(&mut RivalWatch, &[u8])) {
         let Some(own) = &self.options.own_topic else { return };
         let said = introduction.will.iter().chain(&introduction.greetings);
         for publish in said.filter(|publish| publish.topic == *own) {
-            self.rival.wrote(&publish.payload);
+            note(&mut self.rival, &publish.payload);
         }
     }
 }
@@ -52,8 +53,9 @@ impl Protocol for Mqtt {
         shared: &Arc<Shared>,
     ) -> Result<Self::Made, Cause> {
         let introduction = (self.options.introduce)(connection);
-        self.note_own(&introduction);
+        self.note_own(&introduction, RivalWatch::tries);
         let established = connect::establish(&self.options, &introduction, shared).await?;
+        self.note_own(&introduction, RivalWatch::wrote);
         self.rival.connected();
         Ok((established, introduction.greetings))
     }

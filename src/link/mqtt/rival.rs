@@ -8,13 +8,15 @@
 
 use std::collections::VecDeque;
 
-/// How many of our own messages are remembered: will, greeting and farewell of a few connections.
+/// How many of our own messages are remembered: will, greeting and farewell of a few connections. As many of attempts,
+/// which are apart: in a long outage there are many of them, and what the last connection left is still there after it.
 const REMEMBERED: usize = 16;
 
 /// What is known of other writers of our own topic.
 #[derive(Default)]
 pub(super) struct RivalWatch {
     own: VecDeque<Vec<u8>>,
+    tried: VecDeque<Vec<u8>>,
     connections: u64,
     seen: bool,
 }
@@ -28,21 +30,20 @@ impl RivalWatch {
 
     /// We write this to the topic, or the broker will on our behalf.
     pub(super) fn wrote(&mut self, payload: &[u8]) {
-        if self.own.iter().any(|own| own == payload) {
-            return;
-        }
-        if self.own.len() == REMEMBERED {
-            self.own.pop_front();
-        }
-        self.own.push_back(payload.to_owned());
+        remember(&mut self.own, payload);
+    }
+
+    /// The same if the connection that is tried now comes about, also if we never hear that it has.
+    pub(super) fn tries(&mut self, payload: &[u8]) {
+        remember(&mut self.tried, payload);
     }
 
     /// The topic holds this; returns whether it is the first sign of a rival on this connection.
     ///
     /// On the first connection a foreign message is what an earlier run of this program left.
     pub(super) fn found(&mut self, payload: &[u8]) -> bool {
-        let foreign =
-            self.connections > 1 && !payload.is_empty() && !self.own.iter().any(|own| own == payload);
+        let ours = self.own.iter().chain(&self.tried).any(|own| own == payload);
+        let foreign = self.connections > 1 && !payload.is_empty() && !ours;
         let first = foreign && !self.seen;
         self.seen |= foreign;
         first
@@ -52,6 +53,16 @@ impl RivalWatch {
     pub(super) fn seen(&self) -> bool {
         self.seen
     }
+}
+
+fn remember(messages: &mut VecDeque<Vec<u8>>, payload: &[u8]) {
+    if messages.iter().any(|own| own == payload) {
+        return;
+    }
+    if messages.len() == REMEMBERED {
+        messages.pop_front();
+    }
+    messages.push_back(payload.to_owned());
 }
 
 #[cfg(test)]
@@ -92,11 +103,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_last_connection_left_is_no_rival_after_any_number_of_attempts() {
+        let mut watch = RivalWatch::default();
+        watch.wrote(b"will");
+        watch.connected();
+        for number in 0..1000_u32 {
+            watch.tries(&number.to_le_bytes());
+        }
+        watch.connected();
+        assert!(!watch.found(b"will"));
+        assert!(!watch.found(&999_u32.to_le_bytes()), "an attempt whose CONNECT arrived");
+        assert!(watch.found(b"other"));
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut watch = RivalWatch::default();
         for number in 0..1000_u32 {
             watch.wrote(&number.to_le_bytes());
+            watch.tries(&number.to_le_bytes());
         }
-        assert_eq!(watch.own.len(), REMEMBERED);
+        assert_eq!((watch.own.len(), watch.tried.len()), (REMEMBERED, REMEMBERED));
     }
 }
