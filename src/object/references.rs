@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn references(spec: Value) -> BTreeSet<Reference> {
+    fn references(spec: &Value) -> BTreeSet<Reference> {
         pod_references(spec.as_object().unwrap())
     }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_pod_refers_to_everything_it_takes_along() {
-        let references = references(json!({
+        let references = references(&json!({
                     "imagePullSecrets": [{"name": "pull"}],
                     "initContainers": [{"envFrom": [{"configMapRef": {"name": "c1"}}, {"secretRef": {"name": "s1"}}]}],
                     "containers": [{"env": [
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_malformed_part_of_a_pod_hides_nothing_else() {
-        let references = references(json!({
+        let references = references(&json!({
             "containers": "none", "imagePullSecrets": [7, {"name": 1}, {"name": "../x"}],
             "volumes": [7, null, {"configMap": {"name": "c"}}],
         }));

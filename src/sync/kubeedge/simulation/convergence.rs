@@ -78,7 +78,7 @@ impl World {
     }
 
     fn upstream_converged(&self) -> Result<(), String> {
-        if self.disk.outbox.rows.len() > 0 {
+        if !self.disk.outbox.rows.is_empty() {
             return Err(format!(
                 "outbox: {} items wait: {:?}",
                 self.disk.outbox.rows.len(),

@@ -326,7 +326,7 @@ impl World {
             }
             EdgeEffect::Confirm(revision) => self.disk.db.confirm(revision),
             EdgeEffect::SettleOutbox { lane, upto } => {
-                self.time.after(50, Event::Settle { life, lane, upto })
+                self.time.after(50, Event::Settle { life, lane, upto });
             }
             EdgeEffect::RenewLease => {
                 let (now, micros) = (self.time.now, self.moment().wall * 1000);

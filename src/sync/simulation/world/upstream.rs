@@ -157,7 +157,7 @@ impl World {
     pub(super) fn outbox_converged(&self) -> Result<(), String> {
         let it = &self.agents[0];
         let is_empty = it.machine.as_ref().is_some_and(EdgeMachine::outbox_is_empty);
-        if !is_empty || it.db.outbox.items.rows.len() > 0 {
+        if !is_empty || !it.db.outbox.items.rows.is_empty() {
             return Err(format!(
                 "outbox: {} items wait, edge {:?}",
                 it.db.outbox.items.rows.len(),
