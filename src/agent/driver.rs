@@ -28,6 +28,7 @@ use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, Health, Writing};
 use crate::sync::change::RejectReason;
+use crate::sync::compression;
 use crate::sync::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
 use crate::sync::timing::{Now, earlier};
 
@@ -243,6 +244,7 @@ impl Driver {
             tokio::spawn(async move {
                 // A store that cannot be read or written says so in its health.
                 let _ = store.release_memory().await;
+                compression::release();
                 crate::process::memory::release();
             });
         }

@@ -39,6 +39,7 @@ use super::reader::{Generation, ReaderLimits, Readers};
 use super::writer::{Writer, WriterLimits, WriterStats};
 use crate::object::{Resource, ResourceVersion};
 use crate::sync::change::{Change, Uid};
+use crate::sync::compression;
 use crate::sync::digest::{BucketSet, Buckets, Epoch};
 use crate::sync::replica::{Applied, Totals};
 
@@ -493,7 +494,10 @@ impl EdgeStore {
     /// The store's.
     pub async fn release_memory(&self) -> Result<(), StoreError> {
         const SHRINK: &str = "PRAGMA shrink_memory";
-        let shrink = |conn: &rusqlite::Connection| Ok::<(), StoreError>(conn.execute_batch(SHRINK)?);
+        let shrink = |conn: &rusqlite::Connection| {
+            compression::release();
+            Ok::<(), StoreError>(conn.execute_batch(SHRINK)?)
+        };
         self.inner.snapshots.release();
         self.inner.readers.run(shrink).await?;
         self.inner.writer.run(0, move |conn, _| shrink(conn)).await

@@ -35,6 +35,11 @@ pub fn decompress(bytes: &[u8], limit: usize) -> io::Result<Vec<u8>> {
     decompressed
 }
 
+/// Gives back what this thread keeps.
+pub fn release() {
+    drop((COMPRESSOR.take(), DECOMPRESSOR.take()));
+}
+
 /// The size that a frame says it comes to.
 #[must_use]
 pub fn decompressed_size(bytes: &[u8]) -> Option<u64> {
@@ -56,6 +61,7 @@ mod tests {
             assert_eq!(decompress(&compressed, text.len()).unwrap(), text.as_bytes());
         }
         assert!(decompress(&compressed, text.len() - 1).is_err());
+        release();
         assert_eq!(compress(text.as_bytes()).unwrap(), compressed);
     }
 }
