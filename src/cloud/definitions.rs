@@ -77,7 +77,7 @@ pub(super) type Serve = Box<dyn Fn(Vec<Arc<Kind>>) + Send + Sync>;
 
 /// The task that follows the definitions. It holds the kinds of all of them.
 pub(super) struct Definitions<K> {
-    keeper: Arc<K>,
+    storage: Arc<K>,
     resource: Arc<Resource>,
     serve: Serve,
     /// By name, as they were at `version`.
@@ -89,8 +89,8 @@ impl<K: Storage> Definitions<K> {
     /// Reads the definitions and has their kinds served.
     ///
     /// # Errors
-    /// The keeper's.
-    pub(super) async fn start(keeper: Arc<K>, serve: Serve) -> Result<Self> {
+    /// The storage's.
+    pub(super) async fn start(storage: Arc<K>, serve: Serve) -> Result<Self> {
         let resource = Resource {
             group: GROUP.to_owned(),
             version: "v1".to_owned(),
@@ -99,7 +99,7 @@ impl<K: Storage> Definitions<K> {
             scope: Scope::Cluster,
         };
         let mut definitions =
-            Self { keeper, resource: Arc::new(resource), serve, known: BTreeMap::new(), version: 0 };
+            Self { storage, resource: Arc::new(resource), serve, known: BTreeMap::new(), version: 0 };
         definitions.load().await?;
         definitions.publish();
         Ok(definitions)
@@ -113,7 +113,7 @@ impl<K: Storage> Definitions<K> {
         loop {
             let wake = due.unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
-                batch = self.keeper.changes(&self.resource, self.version) => match self.follow(batch).await {
+                batch = self.storage.changes(&self.resource, self.version) => match self.follow(batch).await {
                     Ok(false) => {}
                     Ok(true) => due = Some(Instant::now()),
                     Err(status) => {
@@ -136,7 +136,7 @@ impl<K: Storage> Definitions<K> {
     }
 
     async fn load(&mut self) -> Result<()> {
-        let mut snapshot = self.keeper.snapshot(&self.resource).await?;
+        let mut snapshot = self.storage.snapshot(&self.resource).await?;
         self.known.clear();
         let mut query = PageQuery { limit: PAGE_ROWS, ..PageQuery::default() };
         loop {
@@ -187,7 +187,7 @@ impl<K: Storage> Definitions<K> {
     }
 
     fn outcomes(&self) -> BTreeMap<String, Outcome> {
-        names::resolve(&self.known, &self.keeper.kinds())
+        names::resolve(&self.known, &self.storage.kinds())
     }
 
     /// Has the kinds served.
@@ -230,23 +230,23 @@ impl<K: Storage> Definitions<K> {
         // Under names that it was not given, the objects are those of another kind.
         let of_kind = definition.kept_as().filter(|_| outcome.established);
         if let Some(resource) = of_kind
-            && remove::sweep(&self.keeper, &resource, None).await? > 0
+            && remove::sweep(&self.storage, &resource, None).await? > 0
         {
             return Ok(false);
         }
-        remove::release(&*self.keeper, &self.resource, ("", name), CLEANUP).await?;
+        remove::release(&*self.storage, &self.resource, ("", name), CLEANUP).await?;
         Ok(true)
     }
 
     /// Writes the status, unless the definition has changed since: then the change is on its way here.
     async fn write_status(&self, name: &str, known: &Definition, status: Map<String, Value>) -> Result<()> {
-        let Some(stored) = self.keeper.get(&self.resource, "", name).await? else { return Ok(()) };
+        let Some(stored) = self.storage.get(&self.resource, "", name).await? else { return Ok(()) };
         if stored.version != known.version {
             return Ok(());
         }
         let mut object = Object::parse(&stored.json).map_err(Status::internal)?;
         object.fields_mut().insert("status".to_owned(), Value::Object(status));
-        match self.keeper.update(&self.resource, object, stored.version).await {
+        match self.storage.update(&self.resource, object, stored.version).await {
             Err(status) if status.is(&Reason::Conflict) || status.is(&Reason::NotFound) => Ok(()),
             written => written.map(drop),
         }

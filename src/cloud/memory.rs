@@ -1,4 +1,4 @@
-//! A keeper in memory, for tests.
+//! A storage in memory, for tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The cloud's store as the keeper of objects behind the API: requests in, statuses out.
+//! The cloud's store as the storage of objects behind the API: requests in, statuses out.
 
 mod kinds;
 mod ring;

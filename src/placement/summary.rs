@@ -16,6 +16,7 @@ pub const NODE_LABEL: &str = "edgesync.io/node";
 pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
 /// The most nodes that one annotation may name; further ones are ignored.
 pub const MAX_NAMED_NODES: usize = 1024;
+
 /// An object without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {

@@ -1,5 +1,6 @@
 //! Connections: every setting that durability, memory and wear depend on, in one place.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -222,6 +223,20 @@ pub fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+/// Takes the lock that keeps other processes out of a database for as long as the file lives, or until the process ends.
+/// The database's own locks would not: they are held only during a transaction.
+///
+/// # Errors
+/// [`StoreError::InUse`], or the system's.
+pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+    let file = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +260,16 @@ mod tests {
         assert_eq!(pragma(&conn, "page_size"), "Integer(4096)");
         assert_eq!(pragma(&conn, "cache_size"), "Integer(-512)");
         assert_eq!(pragma(&conn, "application_id"), "Integer(77)");
+    }
+
+    #[test]
+    fn a_second_lock_says_that_the_database_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.db");
+        let first = lock(&path).unwrap();
+        assert!(matches!(lock(&path), Err(StoreError::InUse { .. })));
+        drop(first);
+        lock(&path).unwrap();
     }
 
     #[test]

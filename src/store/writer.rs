@@ -139,7 +139,7 @@ impl Counters {
 /// A job with its type erased.
 trait AnyJob<S>: Send {
     /// Runs within the open transaction. `Err` only if the transaction must be given up.
-    fn run(&mut self, conn: &Connection, steward: &mut S) -> Result<JobEnd, StoreError>;
+    fn run(&mut self, conn: &Connection, hooks: &mut S) -> Result<JobEnd, StoreError>;
     /// Answers: the result of the last run, or the failure of the group.
     fn answer(self: Box<Self>, group: Result<(), StoreError>);
 }
@@ -155,7 +155,7 @@ struct TypedJob<S, T, E, F> {
     job: F,
     result: Option<Result<T, E>>,
     reply: oneshot::Sender<Result<T, E>>,
-    steward: PhantomData<fn(&mut S)>,
+    hooks: PhantomData<fn(&mut S)>,
 }
 
 impl<S, T, E, F> AnyJob<S> for TypedJob<S, T, E, F>
@@ -164,8 +164,8 @@ where
     E: JobError,
     F: FnMut(&Connection, &mut S) -> Result<T, E> + Send,
 {
-    fn run(&mut self, conn: &Connection, steward: &mut S) -> Result<JobEnd, StoreError> {
-        match (self.job)(conn, steward) {
+    fn run(&mut self, conn: &Connection, hooks: &mut S) -> Result<JobEnd, StoreError> {
+        match (self.job)(conn, hooks) {
             Ok(value) => {
                 self.result = Some(Ok(value));
                 Ok(JobEnd::Done)
@@ -240,7 +240,7 @@ impl<S: WriterHooks> Writer<S> {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if no thread can be started.
-    pub fn start(name: &str, conn: Connection, steward: S, limits: WriterLimits) -> Result<Self, StoreError> {
+    pub fn start(name: &str, conn: Connection, hooks: S, limits: WriterLimits) -> Result<Self, StoreError> {
         let (sender, receiver) = mpsc::channel();
         let (alive, ended) = tokio::sync::watch::channel(());
         let shared = Arc::new(Shared {
@@ -251,7 +251,7 @@ impl<S: WriterHooks> Writer<S> {
             thread: Mutex::new(None),
             ended,
         });
-        let owner = Owner { conn, steward, receiver, shared: Arc::clone(&shared), carried: None };
+        let owner = Owner { conn, hooks, receiver, shared: Arc::clone(&shared), carried: None };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             owner.run();
             drop(alive);
@@ -307,7 +307,7 @@ impl<S: WriterHooks> Writer<S> {
         F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(TypedJob { job, result: None, reply, steward: PhantomData });
+        let job = Box::new(TypedJob { job, result: None, reply, hooks: PhantomData });
         // A writer that has ended drops the job, and with it the sender of the answer.
         let _ = self.sender.send(Command::Job(Queued { job, bytes, permits }));
         answer
@@ -354,7 +354,7 @@ fn units(bytes: usize) -> u32 {
 /// The thread's own side.
 struct Owner<S> {
     conn: Connection,
-    steward: S,
+    hooks: S,
     receiver: mpsc::Receiver<Command<S>>,
     shared: Arc<Shared>,
     /// A job that did not fit into the last group.
@@ -385,12 +385,12 @@ impl<S: WriterHooks> Owner<S> {
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        self.steward.closing(&mut self.conn);
+        self.hooks.closing(&mut self.conn);
     }
 
     fn idle(&mut self) -> Duration {
         let before = self.conn.total_changes();
-        let patience = self.steward.idle(&mut self.conn);
+        let patience = self.hooks.idle(&mut self.conn);
         let wrote = self.conn.total_changes() > before;
         self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
         patience
@@ -433,9 +433,9 @@ impl<S: WriterHooks> Owner<S> {
 
     /// Runs the jobs in one transaction and commits it.
     fn attempt(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
-        if let Err(error) = self.steward.before_group(&mut self.conn) {
+        if let Err(error) = self.hooks.before_group(&mut self.conn) {
             self.shared.counters.failures.fetch_add(1, Ordering::Relaxed);
-            self.steward.failed(&mut self.conn, &error);
+            self.hooks.failed(&mut self.conn, &error);
             return Err(error);
         }
         let rows_before = self.conn.total_changes();
@@ -448,7 +448,7 @@ impl<S: WriterHooks> Owner<S> {
                 let rows = self.conn.total_changes().saturating_sub(rows_before);
                 counters.rows.fetch_add(rows, Ordering::Relaxed);
                 counters.syncs.fetch_add(u64::from(rows > 0), Ordering::Relaxed);
-                self.steward.committed(&self.conn);
+                self.hooks.committed(&self.conn);
             }
             Err(error) => {
                 counters.failures.fetch_add(1, Ordering::Relaxed);
@@ -458,34 +458,34 @@ impl<S: WriterHooks> Owner<S> {
                 {
                     tracing::error!(error = %rollback, "rollback failed");
                 }
-                self.steward.rolled_back(&self.conn);
-                self.steward.failed(&mut self.conn, error);
+                self.hooks.rolled_back(&self.conn);
+                self.hooks.failed(&mut self.conn, error);
             }
         }
         result
     }
 
     fn transact(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
-        let Self { conn, steward, shared, .. } = self;
+        let Self { conn, hooks, shared, .. } = self;
         execute(conn, "BEGIN IMMEDIATE")?;
         if let [alone] = group {
             // There is nothing beside it that would have to stay: pages need not be kept for a savepoint.
-            if alone.job.run(conn, steward)? == JobEnd::Undo {
+            if alone.job.run(conn, hooks)? == JobEnd::Undo {
                 execute(conn, "ROLLBACK")?;
-                steward.rolled_back(conn);
+                hooks.rolled_back(conn);
                 return Ok(());
             }
         } else {
             for queued in group {
                 execute(conn, "SAVEPOINT job")?;
-                if queued.job.run(conn, steward)? == JobEnd::Undo {
+                if queued.job.run(conn, hooks)? == JobEnd::Undo {
                     execute(conn, "ROLLBACK TO job")?;
-                    steward.rolled_back(conn);
+                    hooks.rolled_back(conn);
                 }
                 execute(conn, "RELEASE job")?;
             }
         }
-        steward.before_commit(conn)?;
+        hooks.before_commit(conn)?;
         let start = Instant::now();
         let result = execute(conn, "COMMIT");
         shared.counters.committed_in(start.elapsed());
@@ -506,7 +506,7 @@ impl<S: WriterHooks> Owner<S> {
             Err(error) => {
                 // Nothing is lost, the log keeps growing: the next commit tries again.
                 tracing::warn!(%error, "checkpoint failed");
-                self.steward.failed(&mut self.conn, &error);
+                self.hooks.failed(&mut self.conn, &error);
             }
         }
     }

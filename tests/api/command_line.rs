@@ -160,14 +160,14 @@ async fn what_fails_is_named_and_the_rest_is_applied() {
 #[tokio::test]
 async fn a_custom_kind_is_applied_and_shown_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = serving::open(&dir.path().join("cloud.db")).await;
+    let storage = serving::open(&dir.path().join("cloud.db")).await;
     let resource = Arc::new(kinds::guess("example.com/v1", "Widget", true));
-    keeper.set_custom(&[Arc::new(Kind {
+    storage.set_custom(&[Arc::new(Kind {
         custom: true,
         writable: Writable::Everything,
         ..Kind::bare(resource)
     })]);
-    let running = Running::start(Arc::new(keeper), Limits::cloud()).await;
+    let running = Running::start(Arc::new(storage), Limits::cloud()).await;
     let client = running.client();
     let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
     assert_eq!(applied(&client, &["-"], None, widget).await.0.created, 1);
@@ -254,7 +254,7 @@ async fn a_list_of_many_pages_is_shown_whole() {
 #[tokio::test]
 async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = Arc::new(serving::open(&dir.path().join("cloud.db")).await);
+    let storage = Arc::new(serving::open(&dir.path().join("cloud.db")).await);
     for (node, namespaces) in [("edge-1", &["lab", ""][..]), ("edge-2", &["lab"])] {
         let put = namespaces.iter().map(|namespace| {
             let object = ObjectRef {
@@ -268,9 +268,9 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
         });
         let batch =
             RecordBatch { epoch: Epoch(1), confirmed: 1, put: put.collect(), ..RecordBatch::default() };
-        keeper.store().record(node, None, batch).await.unwrap();
+        storage.store().record(node, None, batch).await.unwrap();
     }
-    let running = Running::start(keeper, Limits::cloud()).await;
+    let running = Running::start(storage, Limits::cloud()).await;
     let client = running.client();
 
     let mut printed = Printed::default();

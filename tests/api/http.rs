@@ -279,7 +279,7 @@ async fn what_is_not_http_does_no_harm() {
     assert_eq!(send(&running.tcp, "GET", "/healthz", "", "").await.code, 200);
 }
 
-/// A keeper that only reads, whose second page fails, and whose objects wait for a permit.
+/// A storage that only reads, whose second page fails, and whose objects wait for a permit.
 struct ReadOnly {
     pages: Arc<AtomicUsize>,
     item: String,
@@ -402,20 +402,20 @@ async fn a_list_that_fails_half_way_is_not_taken_for_a_whole_one() {
 #[tokio::test]
 async fn a_client_that_does_not_read_loses_its_place() {
     let limits = Limits { connections: 1, write_timeout: Duration::from_millis(100), ..Limits::edge() };
-    let keeper = ReadOnly::new(1 << 20, usize::MAX);
-    let running = Running::start(Arc::clone(&keeper), limits).await;
+    let storage = ReadOnly::new(1 << 20, usize::MAX);
+    let running = Running::start(Arc::clone(&storage), limits).await;
     let mut stalled = connect(&running.unix).await;
     stalled.write_all(b"GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut start = [0; 1];
     soon("the start of an endless list", stalled.read_exact(&mut start)).await.unwrap();
     assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
-    assert!(keeper.pages.load(Ordering::SeqCst) < 64, "pages are not read ahead of the client");
+    assert!(storage.pages.load(Ordering::SeqCst) < 64, "pages are not read ahead of the client");
 }
 
 #[tokio::test]
 async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
-    let keeper = ReadOnly::new(1, 1);
-    let running = Running::start(Arc::clone(&keeper), Limits::edge()).await;
+    let storage = ReadOnly::new(1, 1);
+    let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
     let socket = running.socket();
     let mut waiting = connect(&running.unix).await;
     waiting.write_all(b"GET /api/v1/nodes/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
@@ -427,7 +427,7 @@ async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
     let mut rest = Vec::new();
     soon("the end of the idle connection", idle.read_to_end(&mut rest)).await.unwrap();
     assert!(!ended.is_finished() && !socket.exists());
-    keeper.permits.add_permits(1);
+    storage.permits.add_permits(1);
     let mut answer = Vec::new();
     soon("the answer", waiting.read_to_end(&mut answer)).await.unwrap();
     assert_eq!(parse(&answer).code, 200);

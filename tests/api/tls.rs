@@ -27,10 +27,10 @@ struct Site {
 impl Site {
     async fn start(tls: tls::Server) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let keeper = Arc::new(open(&dir.path().join("cloud.db")).await);
+        let storage = Arc::new(open(&dir.path().join("cloud.db")).await);
         let listener = Listener::bind_tls("0.0.0.0:0".parse().unwrap(), tls).await.unwrap();
         let Address::Tls { port, .. } = *listener.address() else { panic!("{}", listener.address()) };
-        let server = Server::new(keeper, Echo, Access::open(), Limits::cloud());
+        let server = Server::new(storage, Echo, Access::open(), Limits::cloud());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let shutdown = async {

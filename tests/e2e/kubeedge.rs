@@ -291,6 +291,8 @@ async fn bad_links_are_lived_with() {
     agent.until("the link was lost", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
     cloud.suffer(Fault::None);
     holds(&agent, &path("large"), |held| held["spec"] == large["spec"]).await;
+    // What is asked for after the loss is not to fill the slow line.
+    in_sync(&agent).await;
     // So slowly that a message takes longer than it waits for its acknowledgement.
     cloud.suffer(Fault::Slow { bytes: 64, pause: Duration::from_millis(20) });
     cloud.apply(widget("slow"));

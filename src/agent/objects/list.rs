@@ -1,7 +1,7 @@
 //! Lists: pages of a snapshot as the API wants them.
 //!
 //! Synced and local objects come by namespace and name. ObjectSync records come in the order of their rows,
-//! because no index has theirs; the order is as stable, and the cursors are the keeper's own anyway.
+//! because no index has theirs; the order is as stable, and the cursors are the storage's own anyway.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The keeper over a real store: whoever lists and then follows the changes has what a new list shows.
+//! The storage over a real store: whoever lists and then follows the changes has what a new list shows.
 
 mod events;
 mod status;
@@ -42,7 +42,7 @@ fn followed() -> Vec<Arc<Resource>> {
     words.map(resource).into_iter().chain(["v1", "v1beta1"].map(deployments)).collect()
 }
 
-async fn keeper(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects {
+async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects {
     let options = EdgeOptions { check_pause: Duration::ZERO, ..EdgeOptions::default() };
     // The lock of a store that was just dropped may live a moment longer.
     let opened = async {
@@ -94,8 +94,8 @@ fn lease(name: &str, text: &str) -> Object {
 type Held = BTreeMap<(String, String), Stored>;
 
 /// A list from its first page to its last.
-async fn list(keeper: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> (Held, u64) {
-    let mut snapshot = keeper.snapshot(resource).await.unwrap();
+async fn list(storage: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> (Held, u64) {
+    let mut snapshot = storage.snapshot(resource).await.unwrap();
     let mut held = Held::new();
     let mut after = None;
     loop {
@@ -126,18 +126,18 @@ struct Client {
 }
 
 impl Client {
-    async fn catch_up(&mut self, keeper: &EdgeObjects, limit: usize) {
-        while self.version != keeper.version(&self.resource) {
-            match keeper.changes(&self.resource, self.version).await {
+    async fn catch_up(&mut self, storage: &EdgeObjects, limit: usize) {
+        while self.version != storage.version(&self.resource) {
+            match storage.changes(&self.resource, self.version).await {
                 Ok(batch) => self.apply(&batch),
                 Err(status) => {
                     assert_eq!(status.code, 410, "{status}");
-                    (self.held, self.version) = list(keeper, &self.resource, limit).await;
+                    (self.held, self.version) = list(storage, &self.resource, limit).await;
                     self.relists += 1;
                 }
             }
         }
-        let (fresh, version) = list(keeper, &self.resource, limit).await;
+        let (fresh, version) = list(storage, &self.resource, limit).await;
         assert_eq!(self.held, fresh, "{}", self.resource.kind);
         assert_eq!(self.version, version);
     }
@@ -162,23 +162,23 @@ impl Client {
     }
 }
 
-async fn write_local(keeper: &EdgeObjects, random: &mut Random, round: u64) {
+async fn write_local(storage: &EdgeObjects, random: &mut Random, round: u64) {
     let word = if random.below(2) == 0 { "leases" } else { "events.events.k8s.io" };
     let (resource, name) = (resource(word), format!("l-{}", random.below(6)));
     let object = lease(&name, &format!("round {round}"));
-    let version = match keeper.get(&resource, "lab", &name).await.unwrap() {
-        None => keeper.create(&resource, object).await.unwrap().version,
+    let version = match storage.get(&resource, "lab", &name).await.unwrap() {
+        None => storage.create(&resource, object).await.unwrap().version,
         Some(held) if random.below(3) == 0 => {
-            let gone = keeper.remove(&resource, &held).await.unwrap();
+            let gone = storage.remove(&resource, &held).await.unwrap();
             assert!(gone.json.contains("holderIdentity"), "as it was last");
             gone.version
         }
-        Some(held) => keeper.update(&resource, object, held.version).await.unwrap().version,
+        Some(held) => storage.update(&resource, object, held.version).await.unwrap().version,
     };
-    assert_eq!(version, keeper.version(&resource));
+    assert_eq!(version, storage.version(&resource));
 }
 
-async fn change(keeper: &EdgeObjects, random: &mut Random, round: u64) {
+async fn change(storage: &EdgeObjects, random: &mut Random, round: u64) {
     let kinds =
         [resource("cm"), resource("cm"), resource("nodes"), deployments("v1"), deployments("v1beta1")];
     let changes = (0..=random.below(8)).map(|_| {
@@ -192,13 +192,13 @@ async fn change(keeper: &EdgeObjects, random: &mut Random, round: u64) {
             _ => put(kinds[kind].clone(), uid, number, round),
         }
     });
-    let commit = keeper.store.apply(changes.collect()).await.unwrap();
+    let commit = storage.store.apply(changes.collect()).await.unwrap();
     assert!(commit.applied.rejected.len() < 8);
 }
 
 /// What happens to the file: nothing, mostly.
 async fn disturb(
-    keeper: EdgeObjects,
+    storage: EdgeObjects,
     path: &Path,
     random: &mut Random,
     bytes: usize,
@@ -206,49 +206,49 @@ async fn disturb(
 ) -> EdgeObjects {
     match random.below(25) {
         0 => {
-            keeper.store.close().await;
-            drop(keeper);
-            self::keeper(path, bytes, keep).await
+            storage.store.close().await;
+            drop(storage);
+            open_storage(path, bytes, keep).await
         }
         1 => {
             // The totals are wrong: the check gives the store a new epoch.
-            let before = keeper.store.versions();
-            keeper.store.set_incarnation(Some("x".into())).await.unwrap();
+            let before = storage.store.versions();
+            storage.store.set_incarnation(Some("x".into())).await.unwrap();
             let vandal = rusqlite::Connection::open(path).unwrap();
             vandal.execute_batch("UPDATE journal SET count = count + 1 WHERE count IS NOT NULL").unwrap();
             vandal.execute_batch("UPDATE objects SET totals = NULL").unwrap();
             drop(vandal);
             // It may be damage to the one and a wrong count to the other.
-            let _ = keeper.store.check().await;
-            let _ = keeper.store.check().await;
-            assert!(keeper.store.versions().objects >= before.objects);
-            keeper
+            let _ = storage.store.check().await;
+            let _ = storage.store.check().await;
+            assert!(storage.store.versions().objects >= before.objects);
+            storage
         }
-        _ => keeper,
+        _ => storage,
     }
 }
 
 async fn run(seed: u64, bytes: usize, keep: Duration) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
-    let mut keeper = keeper(&path, bytes, keep).await;
+    let mut storage = open_storage(&path, bytes, keep).await;
     let mut random = Random(seed);
     let client = |resource| Client { resource, held: Held::new(), version: 0, relists: 0 };
     let mut clients: Vec<Client> = followed().into_iter().map(client).collect();
     for round in 1..=80 {
         match random.below(3) {
-            0 => write_local(&keeper, &mut random, round).await,
-            _ => change(&keeper, &mut random, round).await,
+            0 => write_local(&storage, &mut random, round).await,
+            _ => change(&storage, &mut random, round).await,
         }
-        keeper = disturb(keeper, &path, &mut random, bytes, keep).await;
+        storage = disturb(storage, &path, &mut random, bytes, keep).await;
         for client in &mut clients {
             if random.below(3) == 0 {
-                client.catch_up(&keeper, 1 + random.below(7) as usize).await;
+                client.catch_up(&storage, 1 + random.below(7) as usize).await;
             }
         }
     }
     for client in &mut clients {
-        client.catch_up(&keeper, 500).await;
+        client.catch_up(&storage, 500).await;
     }
     clients.iter().map(|client| client.relists).sum()
 }
@@ -273,7 +273,7 @@ async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let (cm, leases) = (resource("cm"), resource("leases"));
-    let first = keeper(&path, 1 << 20, LONG).await;
+    let first = open_storage(&path, 1 << 20, LONG).await;
     first.store.apply(vec![put(cm.clone(), 1, 1, 5), put(cm.clone(), 2, 2, 5), delete(2)]).await.unwrap();
     let made = first.create(&leases, lease("a", "1")).await.unwrap();
     let gone = first.remove(&leases, &made).await.unwrap();
@@ -284,7 +284,7 @@ async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
     first.store.close().await;
     drop(first);
 
-    let second = keeper(&path, 1 << 20, LONG).await;
+    let second = open_storage(&path, 1 << 20, LONG).await;
     assert_eq!(second.store.versions(), versions);
     assert_eq!(second.get(&cm, "ns-1", "o-1").await.unwrap(), Some(held));
     for (resource, version) in [(&cm, versions.objects), (&leases, versions.local)] {
@@ -300,7 +300,7 @@ async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
 async fn a_lost_epoch_and_its_versions_never_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
-    let first = keeper(&path, 1 << 20, LONG).await;
+    let first = open_storage(&path, 1 << 20, LONG).await;
     let leases = resource("leases");
     first.store.apply((1..50).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
     first.create(&leases, lease("a", "1")).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_lost_epoch_and_its_versions_never_come_back() {
     // Header and schema are gone: what can be read goes into another file.
     use std::os::unix::fs::FileExt as _;
     std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[0; 100], 0).unwrap();
-    let second = keeper(&path, 1 << 20, LONG).await;
+    let second = open_storage(&path, 1 << 20, LONG).await;
     let after = second.store.versions();
     assert!(second.store.health().borrow().reset.is_some());
     assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");
@@ -323,36 +323,36 @@ async fn a_lost_epoch_and_its_versions_never_come_back() {
 #[tokio::test]
 async fn writes_compare_and_swap_and_synced_kinds_refuse_them() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     let leases = resource("leases");
     let code = |result: Result<Stored>| result.unwrap_err().code;
-    let made = keeper.create(&leases, lease("a", "1")).await.unwrap();
-    assert_eq!(code(keeper.create(&leases, lease("a", "2")).await), 409);
-    assert_eq!(code(keeper.update(&leases, lease("a", "2"), made.version + 1).await), 409);
-    assert_eq!(code(keeper.update(&leases, lease("b", "2"), made.version).await), 404);
-    let next = keeper.update(&leases, lease("a", "2"), made.version).await.unwrap();
-    assert_eq!(keeper.get(&leases, "lab", "a").await.unwrap(), Some(next.clone()));
-    assert_eq!(code(keeper.remove(&leases, &made).await), 409);
-    keeper.remove(&leases, &next).await.unwrap();
-    assert_eq!(code(keeper.remove(&leases, &next).await), 404);
-    assert_eq!(code(keeper.create(&leases, lease("big", &"x".repeat(70_000))).await), 413);
-    let refused = keeper.create(&resource("cm"), lease("a", "1")).await.unwrap_err();
+    let made = storage.create(&leases, lease("a", "1")).await.unwrap();
+    assert_eq!(code(storage.create(&leases, lease("a", "2")).await), 409);
+    assert_eq!(code(storage.update(&leases, lease("a", "2"), made.version + 1).await), 409);
+    assert_eq!(code(storage.update(&leases, lease("b", "2"), made.version).await), 404);
+    let next = storage.update(&leases, lease("a", "2"), made.version).await.unwrap();
+    assert_eq!(storage.get(&leases, "lab", "a").await.unwrap(), Some(next.clone()));
+    assert_eq!(code(storage.remove(&leases, &made).await), 409);
+    storage.remove(&leases, &next).await.unwrap();
+    assert_eq!(code(storage.remove(&leases, &next).await), 404);
+    assert_eq!(code(storage.create(&leases, lease("big", &"x".repeat(70_000))).await), 413);
+    let refused = storage.create(&resource("cm"), lease("a", "1")).await.unwrap_err();
     assert!(refused.code == 403 && refused.message.contains("on the cloud side"), "{refused}");
     for number in 0..MAX_LEASES {
-        keeper.create(&leases, lease(&format!("l-{number}"), "1")).await.unwrap();
+        storage.create(&leases, lease(&format!("l-{number}"), "1")).await.unwrap();
     }
-    let refused = keeper.create(&leases, lease("one-more", "1")).await.unwrap_err();
+    let refused = storage.create(&leases, lease("one-more", "1")).await.unwrap_err();
     assert!(refused.code == 403 && refused.message.contains("at most 256 Leases"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    keeper.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    storage.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
     for word in ["cm", "objectsyncs"] {
         let resource = resource(word);
-        let mut snapshot = keeper.snapshot(&resource).await.unwrap();
+        let mut snapshot = storage.snapshot(&resource).await.unwrap();
         let filter: crate::api::RowFilter =
             Arc::new(|item| item.json.contains("o-7\"") || item.name == "gw-1.u-7");
         let query = PageQuery { limit: 5, filter: Some(filter), ..PageQuery::default() };
@@ -376,12 +376,12 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
 #[tokio::test]
 async fn a_list_shows_one_commit_however_long_it_takes() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     let cm = resource("cm");
-    keeper.store.apply((0..10).map(|n| put(cm.clone(), n, n, 5)).collect()).await.unwrap();
-    let mut snapshot = keeper.snapshot(&cm).await.unwrap();
+    storage.store.apply((0..10).map(|n| put(cm.clone(), n, n, 5)).collect()).await.unwrap();
+    let mut snapshot = storage.snapshot(&cm).await.unwrap();
     let first = snapshot.page(PageQuery { limit: 4, ..PageQuery::default() }).await.unwrap();
-    keeper.store.apply((0..20).map(|n| put(cm.clone(), n, n, 6)).collect()).await.unwrap();
+    storage.store.apply((0..20).map(|n| put(cm.clone(), n, n, 6)).collect()).await.unwrap();
     let rest =
         snapshot.page(PageQuery { after: first.next, limit: 500, ..PageQuery::default() }).await.unwrap();
     assert_eq!(rest.items.len(), 6);
@@ -389,27 +389,27 @@ async fn a_list_shows_one_commit_however_long_it_takes() {
     // Few at a time.
     let mut open = Vec::new();
     let refused = loop {
-        match keeper.snapshot(&cm).await {
+        match storage.snapshot(&cm).await {
             Ok(another) => open.push(another),
             Err(refused) => break refused,
         }
     };
     assert_eq!((open.len() + 1, refused.code), (MAX_SNAPSHOTS, 429));
     drop(open);
-    assert_eq!(keeper.snapshot(&cm).await.unwrap().version(), keeper.version(&cm));
+    assert_eq!(storage.snapshot(&cm).await.unwrap().version(), storage.version(&cm));
 }
 
 #[tokio::test]
 async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    keeper.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("nodes"), 2, 2, 66)]).await.unwrap();
-    let record = keeper.get(&resource("objectsyncs"), "ns-1", "gw-1.u-1").await.unwrap().unwrap();
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    storage.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("nodes"), 2, 2, 66)]).await.unwrap();
+    let record = storage.get(&resource("objectsyncs"), "ns-1", "gw-1.u-1").await.unwrap().unwrap();
     let value: Value = serde_json::from_str(&record.json).unwrap();
     assert_eq!(value["status"]["objectResourceVersion"], "55");
     assert_eq!(value["metadata"]["resourceVersion"], record.version.to_string());
     assert_eq!(value["metadata"]["uid"].as_str().unwrap().len(), 36);
-    assert!(keeper.get(&resource("clusterobjectsyncs"), "", "gw-1.u-2").await.unwrap().is_some());
+    assert!(storage.get(&resource("clusterobjectsyncs"), "", "gw-1.u-2").await.unwrap().is_some());
     for (word, namespace, name) in [
         ("objectsyncs", "ns-2", "gw-1.u-1"),
         ("objectsyncs", "", "gw-1.u-2"),
@@ -417,17 +417,17 @@ async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
         ("objectsyncs", "ns-1", "gw-2.u-1"),
         ("objectsyncs", "ns-1", "nonsense"),
     ] {
-        assert_eq!(keeper.get(&resource(word), namespace, name).await.unwrap(), None, "{word} {name}");
+        assert_eq!(storage.get(&resource(word), namespace, name).await.unwrap(), None, "{word} {name}");
     }
 }
 
 #[tokio::test]
 async fn a_store_that_closes_lets_go_of_those_who_wait() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     let cm = resource("cm");
-    let version = keeper.version(&cm);
-    let (batch, ()) = tokio::join!(keeper.changes(&cm, version), keeper.store.close());
+    let version = storage.version(&cm);
+    let (batch, ()) = tokio::join!(storage.changes(&cm, version), storage.store.close());
     assert_eq!(batch.unwrap_err().code, 503);
 }
 
@@ -436,34 +436,34 @@ async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
     let dir = tempfile::tempdir().unwrap();
     let cm = resource("cm");
     for round in 0..10 {
-        let keeper = keeper(&dir.path().join(format!("{round}.db")), 1 << 20, LONG).await;
-        let (store, kind) = (keeper.store.clone(), cm.clone());
+        let storage = open_storage(&dir.path().join(format!("{round}.db")), 1 << 20, LONG).await;
+        let (store, kind) = (storage.store.clone(), cm.clone());
         let writing = tokio::spawn(async move {
             for version in 1..60 {
                 store.apply(vec![put(kind.clone(), 1, 1, version)]).await.unwrap();
             }
         });
         let mut follower = Client { resource: cm.clone(), held: Held::new(), version: 0, relists: 0 };
-        (follower.held, follower.version) = list(&keeper, &cm, 500).await;
+        (follower.held, follower.version) = list(&storage, &cm, 500).await;
         writing.await.unwrap();
-        follower.catch_up(&keeper, 500).await;
+        follower.catch_up(&storage, 500).await;
         assert_eq!(follower.relists, 0, "round {round}");
-        keeper.store.close().await;
+        storage.store.close().await;
     }
 }
 
 #[tokio::test]
 async fn nothing_is_kept_while_nobody_asks() {
     let dir = tempfile::tempdir().unwrap();
-    let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     use crate::store::edge::Observer as _;
     let cm = resource("cm");
-    let before = keeper.version(&cm);
-    keeper.store.apply(vec![put(cm.clone(), 1, 1, 5)]).await.unwrap();
-    assert_eq!(keeper.watches.appetite(), 0);
-    assert_eq!(keeper.changes(&cm, before).await.unwrap_err().code, 410);
-    assert!(keeper.watches.appetite() > 0);
-    let before = keeper.version(&cm);
-    keeper.store.apply(vec![put(cm.clone(), 1, 1, 6)]).await.unwrap();
-    assert_eq!(keeper.changes(&cm, before).await.unwrap().changes.len(), 1);
+    let before = storage.version(&cm);
+    storage.store.apply(vec![put(cm.clone(), 1, 1, 5)]).await.unwrap();
+    assert_eq!(storage.watches.appetite(), 0);
+    assert_eq!(storage.changes(&cm, before).await.unwrap_err().code, 410);
+    assert!(storage.watches.appetite() > 0);
+    let before = storage.version(&cm);
+    storage.store.apply(vec![put(cm.clone(), 1, 1, 6)]).await.unwrap();
+    assert_eq!(storage.changes(&cm, before).await.unwrap().changes.len(), 1);
 }

@@ -33,7 +33,7 @@ struct Followed {
 
 /// See the module.
 pub(in crate::cloud) struct Collector<K> {
-    keeper: Arc<K>,
+    storage: Arc<K>,
     namespaces: Arc<Namespaces>,
     namespace: Arc<Resource>,
     graph: Graph,
@@ -47,10 +47,10 @@ pub(in crate::cloud) struct Collector<K> {
 }
 
 impl<K: Storage> Collector<K> {
-    pub(in crate::cloud) fn new(keeper: Arc<K>, namespaces: Arc<Namespaces>) -> Self {
+    pub(in crate::cloud) fn new(storage: Arc<K>, namespaces: Arc<Namespaces>) -> Self {
         let namespace = Arc::clone(namespaces.resource());
         Self {
-            keeper,
+            storage,
             namespaces,
             namespace,
             graph: Graph::default(),
@@ -91,7 +91,7 @@ impl<K: Storage> Collector<K> {
         let Some(first) = self.followed.iter().min_by_key(|followed| followed.version) else { return };
         tokio::select! {
             // What it returns is asked for again in the next round.
-            _ = self.keeper.changes(&first.resource, first.version) => {}
+            _ = self.storage.changes(&first.resource, first.version) => {}
             () = sleep_until(wake) => {}
         }
     }
@@ -110,18 +110,18 @@ impl<K: Storage> Collector<K> {
         }
         self.examine().await;
         let kinds: Vec<_> = self.followed.iter().map(|followed| Arc::clone(&followed.resource)).collect();
-        self.terminating.work(&self.keeper, &self.namespace, &kinds).await;
+        self.terminating.work(&self.storage, &self.namespace, &kinds).await;
         Ok(())
     }
 
     /// Begins to follow kinds that are new and gives up those that are gone.
     async fn follow_kinds(&mut self) -> Result<()> {
-        let version = self.keeper.kinds_version();
+        let version = self.storage.kinds_version();
         if self.kinds_version == Some(version) {
             return Ok(());
         }
         let mut wanted: Vec<Arc<Resource>> =
-            self.keeper.kinds().iter().map(|k| Arc::clone(&k.stored_as)).collect();
+            self.storage.kinds().iter().map(|k| Arc::clone(&k.stored_as)).collect();
         wanted.retain(|resource| !is_sync_record(resource));
         wanted.sort();
         wanted.dedup_by(|a, b| is_same(a, b));
@@ -140,7 +140,7 @@ impl<K: Storage> Collector<K> {
 
     /// Reads all objects of a kind that matter here. Returns the version that they are of.
     async fn load(&mut self, resource: &Arc<Resource>) -> Result<u64> {
-        let mut snapshot = self.keeper.snapshot(resource).await?;
+        let mut snapshot = self.storage.snapshot(resource).await?;
         let namespace = is_same(resource, &self.namespace);
         let matters = |stored: &Stored| {
             stored.json.contains("\"ownerReferences\"") || stored.json.contains("\"deletionTimestamp\"")
@@ -166,10 +166,10 @@ impl<K: Storage> Collector<K> {
     async fn follow(&mut self, place: usize) -> Result<()> {
         let Some(Followed { resource, version }) = self.followed.get(place) else { return Ok(()) };
         let resource = Arc::clone(resource);
-        if self.keeper.version(&resource) <= *version {
+        if self.storage.version(&resource) <= *version {
             return Ok(());
         }
-        let version = match self.keeper.changes(&resource, *version).await {
+        let version = match self.storage.changes(&resource, *version).await {
             Ok(batch) => self.take_in(&resource, &batch),
             Err(status) if status.is(&Reason::Expired) => self.load(&resource).await?,
             Err(status) => return Err(status),
@@ -246,9 +246,9 @@ impl<K: Storage> Collector<K> {
                         let done = tasks.join_next().await;
                         self.acted(done);
                     }
-                    let keeper = Arc::clone(&self.keeper);
+                    let storage = Arc::clone(&self.storage);
                     tasks.spawn(async move {
-                        let outcome = act(&*keeper, &uid, &place, action).await;
+                        let outcome = act(&*storage, &uid, &place, action).await;
                         (uid, outcome)
                     });
                 }
@@ -298,7 +298,7 @@ impl<K: Storage> Collector<K> {
 
     /// Whether an owner is where a reference says. One in another namespace is not.
     async fn look_up(&self, owner: &Owner, dependent: &Place) -> Result<Presence> {
-        let kinds = self.keeper.kinds();
+        let kinds = self.storage.kinds();
         let named = |kind: &Resource| kind.group == owner.group() && *kind.kind == *owner.kind;
         let Some(kind) = kinds.iter().find(|kind| named(&kind.resource)) else {
             tracing::debug!(kind = %owner.kind, "an owner is of a kind that is not served");
@@ -316,7 +316,7 @@ impl<K: Storage> Collector<K> {
             }
             (Scope::Namespaced, namespace) => namespace,
         };
-        let found = self.keeper.get(&kind.stored_as, namespace, &owner.name).await?;
+        let found = self.storage.get(&kind.stored_as, namespace, &owner.name).await?;
         let same = |stored: &Stored| {
             serde_json::from_str::<Seen<'_>>(&stored.json).is_ok_and(|seen| seen.metadata.uid == *owner.uid)
         };
@@ -340,17 +340,17 @@ fn is_same(a: &Resource, b: &Resource) -> bool {
 }
 
 /// Does what is planned, unless the object is no longer as it was seen: then the change is on its way here.
-async fn act<K: Storage>(keeper: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
+async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
     let Place { resource, namespace, name, version } = place;
-    let Some(stored) = keeper.get(resource, namespace, name).await? else { return Ok(()) };
+    let Some(stored) = storage.get(resource, namespace, name).await? else { return Ok(()) };
     let object = remove::parse(&stored)?;
     if stored.version != *version || object.uid() != &**uid {
         return Ok(());
     }
     tracing::debug!(kind = resource.kind, %namespace, %name, ?action, "collecting");
     let done = match action {
-        Action::Delete { foreground } => remove::delete(keeper, resource, &stored, foreground).await,
-        Action::Release(finalizer) => remove::release(keeper, resource, (namespace, name), finalizer).await,
+        Action::Delete { foreground } => remove::delete(storage, resource, &stored, foreground).await,
+        Action::Release(finalizer) => remove::release(storage, resource, (namespace, name), finalizer).await,
         Action::Strip(owners) => {
             let mut object = object;
             let list = object.metadata().and_then(|metadata| metadata.get("ownerReferences"));
@@ -365,7 +365,7 @@ async fn act<K: Storage>(keeper: &K, uid: &Uid, place: &Place, action: Action) -
             } else {
                 object.set_metadata("ownerReferences", kept);
             }
-            remove::put(keeper, resource, &stored, object).await
+            remove::put(storage, resource, &stored, object).await
         }
     };
     match done {

@@ -45,14 +45,14 @@ impl Terminating {
     /// Empties every namespace that is due, and lets those go in which nothing was found.
     pub(super) async fn work<K: Storage>(
         &mut self,
-        keeper: &Arc<K>,
+        storage: &Arc<K>,
         namespace: &Arc<Resource>,
         kinds: &[Arc<Resource>],
     ) {
         let now = Instant::now();
         let due = self.0.iter().filter(|(_, turn)| turn.due <= now);
         for name in due.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-            match empty(keeper, namespace, kinds, &name).await {
+            match empty(storage, namespace, kinds, &name).await {
                 Ok(true) => {
                     self.0.remove(&name);
                     continue;
@@ -70,27 +70,27 @@ impl Terminating {
 
 /// Deletes what is in a namespace. If nothing was, the namespace goes: tells whether it has.
 async fn empty<K: Storage>(
-    keeper: &Arc<K>,
+    storage: &Arc<K>,
     namespace: &Arc<Resource>,
     kinds: &[Arc<Resource>],
     name: &str,
 ) -> Result<bool> {
     let mut found = 0;
     for kind in kinds.iter().filter(|kind| kind.scope == Scope::Namespaced) {
-        found += remove::sweep(keeper, kind, Some(name)).await?;
+        found += remove::sweep(storage, kind, Some(name)).await?;
     }
     if found > 0 {
         return Ok(false);
     }
-    match release(&**keeper, namespace, name).await {
+    match release(&**storage, namespace, name).await {
         Err(status) if status.is(&Reason::Conflict) => Ok(false),
         released => released.map(|()| true),
     }
 }
 
 /// Takes the finalizer from the spec of a namespace. Without any other, the namespace goes.
-async fn release<K: Storage>(keeper: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
-    let Some(stored) = keeper.get(resource, "", name).await? else { return Ok(()) };
+async fn release<K: Storage>(storage: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
+    let Some(stored) = storage.get(resource, "", name).await? else { return Ok(()) };
     let mut object = remove::parse(&stored)?;
     if object.deletion_timestamp().is_none() {
         return Ok(());
@@ -100,5 +100,5 @@ async fn release<K: Storage>(keeper: &K, resource: &Arc<Resource>, name: &str) -
     {
         finalizers.retain(|finalizer| finalizer != FINALIZER);
     }
-    remove::put(keeper, resource, &stored, object).await
+    remove::put(storage, resource, &stored, object).await
 }

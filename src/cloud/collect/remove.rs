@@ -37,9 +37,9 @@ pub(super) fn has_finalizer(object: &Object, finalizer: &str) -> bool {
 /// Deletes an object, if it still is as given. With `foreground`, its own dependents go before it.
 ///
 /// # Errors
-/// 409 if it has changed, and the keeper's.
+/// 409 if it has changed, and the storage's.
 pub(super) async fn delete<K: Storage>(
-    keeper: &K,
+    storage: &K,
     resource: &Arc<Resource>,
     stored: &Stored,
     foreground: bool,
@@ -54,7 +54,7 @@ pub(super) async fn delete<K: Storage>(
         object.set_metadata("finalizers", list);
     }
     if !object.is_held() {
-        return remove(keeper, resource, stored).await;
+        return remove(storage, resource, stored).await;
     }
     if !marked {
         object.set_metadata("deletionTimestamp", now());
@@ -67,13 +67,13 @@ pub(super) async fn delete<K: Storage>(
         {
             status.insert("phase".to_owned(), "Terminating".into());
         }
-        keeper.update(resource, object, stored.version).await?;
+        storage.update(resource, object, stored.version).await?;
     }
     Ok(())
 }
 
-async fn remove<K: Storage>(keeper: &K, resource: &Arc<Resource>, stored: &Stored) -> Result<()> {
-    match keeper.remove(resource, stored).await {
+async fn remove<K: Storage>(storage: &K, resource: &Arc<Resource>, stored: &Stored) -> Result<()> {
+    match storage.remove(resource, stored).await {
         Err(status) if !status.is(&Reason::NotFound) => Err(status),
         _ => Ok(()),
     }
@@ -82,30 +82,30 @@ async fn remove<K: Storage>(keeper: &K, resource: &Arc<Resource>, stored: &Store
 /// Replaces an object after a change, or removes it if it was only waiting for what has been taken away.
 ///
 /// # Errors
-/// 409 if it is no longer at the version of `stored`, and the keeper's.
+/// 409 if it is no longer at the version of `stored`, and the storage's.
 pub(super) async fn put<K: Storage>(
-    keeper: &K,
+    storage: &K,
     resource: &Arc<Resource>,
     stored: &Stored,
     object: Object,
 ) -> Result<()> {
     if object.deletion_timestamp().is_some() && !object.is_held() {
-        return remove(keeper, resource, stored).await;
+        return remove(storage, resource, stored).await;
     }
-    keeper.update(resource, object, stored.version).await.map(drop)
+    storage.update(resource, object, stored.version).await.map(drop)
 }
 
 /// Takes a finalizer from an object that is being deleted. Without any other, the object goes.
 ///
 /// # Errors
-/// 409 if the object has just changed, and the keeper's.
+/// 409 if the object has just changed, and the storage's.
 pub(in crate::cloud) async fn release<K: Storage>(
-    keeper: &K,
+    storage: &K,
     resource: &Arc<Resource>,
     (namespace, name): (&str, &str),
     finalizer: &str,
 ) -> Result<()> {
-    let Some(stored) = keeper.get(resource, namespace, name).await? else { return Ok(()) };
+    let Some(stored) = storage.get(resource, namespace, name).await? else { return Ok(()) };
     let mut object = parse(&stored)?;
     if object.deletion_timestamp().is_none() || !has_finalizer(&object, finalizer) {
         return Ok(());
@@ -117,20 +117,20 @@ pub(in crate::cloud) async fn release<K: Storage>(
     } else {
         object.set_metadata("finalizers", kept);
     }
-    put(keeper, resource, &stored, object).await
+    put(storage, resource, &stored, object).await
 }
 
 /// Deletes all objects of a kind, in one namespace or everywhere. Tells how many there were before: some of them may
 /// wait for their finalizers, so nothing is left only after a sweep that found nothing. Holds one page at a time.
 ///
 /// # Errors
-/// The keeper's; what has been deleted stays so.
+/// The storage's; what has been deleted stays so.
 pub(in crate::cloud) async fn sweep<K: Storage>(
-    keeper: &Arc<K>,
+    storage: &Arc<K>,
     resource: &Arc<Resource>,
     namespace: Option<&str>,
 ) -> Result<usize> {
-    let mut snapshot = keeper.snapshot(resource).await?;
+    let mut snapshot = storage.snapshot(resource).await?;
     let namespace = namespace.map(str::to_owned);
     let mut query = PageQuery { namespace, limit: PAGE_ROWS, ..PageQuery::default() };
     let mut found = 0;
@@ -143,7 +143,7 @@ pub(in crate::cloud) async fn sweep<K: Storage>(
             if chunk.is_empty() {
                 break;
             }
-            delete_chunk(keeper, resource, chunk).await?;
+            delete_chunk(storage, resource, chunk).await?;
         }
         query.after = page.next;
         if query.after.is_none() {
@@ -153,14 +153,14 @@ pub(in crate::cloud) async fn sweep<K: Storage>(
 }
 
 async fn delete_chunk<K: Storage>(
-    keeper: &Arc<K>,
+    storage: &Arc<K>,
     resource: &Arc<Resource>,
     chunk: Vec<Stored>,
 ) -> Result<()> {
     let mut tasks = JoinSet::new();
     for stored in chunk {
-        let (keeper, resource) = (Arc::clone(keeper), Arc::clone(resource));
-        tasks.spawn(async move { delete(&*keeper, &resource, &stored, false).await });
+        let (storage, resource) = (Arc::clone(storage), Arc::clone(resource));
+        tasks.spawn(async move { delete(&*storage, &resource, &stored, false).await });
     }
     let mut outcome = Ok(());
     while let Some(done) = tasks.join_next().await {

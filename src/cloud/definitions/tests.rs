@@ -132,16 +132,16 @@ impl Drop for Running {
     }
 }
 
-async fn run(keeper: &Arc<Memory>) -> Running {
-    let served = Arc::clone(keeper);
+async fn run(storage: &Arc<Memory>) -> Running {
+    let served = Arc::clone(storage);
     let serve: Serve = Box::new(move |kinds| served.set_custom(kinds));
-    let definitions = Definitions::start(Arc::clone(keeper), serve).await.unwrap();
+    let definitions = Definitions::start(Arc::clone(storage), serve).await.unwrap();
     Running(tokio::spawn(definitions.run()))
 }
 
-async fn create(keeper: &Memory, value: Value) {
+async fn create(storage: &Memory, value: Value) {
     let resource = kind("crd");
-    keeper.create(&resource, admitted(value)).await.unwrap();
+    storage.create(&resource, admitted(value)).await.unwrap();
 }
 
 fn condition(object: &Object, kind: &str) -> (String, String) {
@@ -150,27 +150,27 @@ fn condition(object: &Object, kind: &str) -> (String, String) {
 }
 
 /// Waits until a definition has a condition.
-async fn wait_for(keeper: &Memory, name: &str, kind: &str) -> Object {
+async fn wait_for(storage: &Memory, name: &str, kind: &str) -> Object {
     let mut version = 0;
     loop {
-        if let Some(found) = keeper.find("crd", "", name).await
+        if let Some(found) = storage.find("crd", "", name).await
             && !condition(&found, kind).0.is_empty()
         {
             return found;
         }
         let resource = super::super::memory::kind("crd");
-        let next = tokio::time::timeout(Duration::from_secs(600), keeper.changes(&resource, version));
+        let next = tokio::time::timeout(Duration::from_secs(600), storage.changes(&resource, version));
         version = next.await.unwrap_or_else(|_| panic!("{name} is not {kind}")).unwrap().version;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_until_a_definition_is_established_finds_the_kind_served() {
-    let keeper = Memory::new();
-    let _running = run(&keeper).await;
-    create(&keeper, definition("widgets", "Widget")).await;
-    let established = wait_for(&keeper, "widgets.lab.io", "Established").await;
-    assert!(keeper.kind("lab.io", "v1beta1", "widgets").is_some());
+    let storage = Memory::new();
+    let _running = run(&storage).await;
+    create(&storage, definition("widgets", "Widget")).await;
+    let established = wait_for(&storage, "widgets.lab.io", "Established").await;
+    assert!(storage.kind("lab.io", "v1beta1", "widgets").is_some());
     assert_eq!(condition(&established, "Established"), ("True".into(), "InitialNamesAccepted".into()));
     let status = &established.fields()["status"];
     assert_eq!(status["storedVersions"], json!(["v1"]));
@@ -179,73 +179,73 @@ async fn who_waits_until_a_definition_is_established_finds_the_kind_served() {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_belongs_to_who_had_it_first() {
-    let keeper = Memory::new();
-    keeper.describe("objectsyncs");
-    let _running = run(&keeper).await;
-    create(&keeper, definition("widgets", "Widget")).await;
-    wait_for(&keeper, "widgets.lab.io", "Established").await;
+    let storage = Memory::new();
+    storage.describe("objectsyncs");
+    let _running = run(&storage).await;
+    create(&storage, definition("widgets", "Widget")).await;
+    wait_for(&storage, "widgets.lab.io", "Established").await;
     let mut second = definition("gadgets", "Gadget");
     second["spec"]["names"]["shortNames"] = json!(["widget"]);
-    create(&keeper, second).await;
-    let refused = wait_for(&keeper, "gadgets.lab.io", "Established").await;
+    create(&storage, second).await;
+    let refused = wait_for(&storage, "gadgets.lab.io", "Established").await;
     assert_eq!(condition(&refused, "NamesAccepted"), ("False".into(), "ShortNamesConflict".into()));
     assert_eq!(condition(&refused, "Established"), ("False".into(), "NotAccepted".into()));
-    assert!(keeper.kind("lab.io", "v1", "gadgets").is_none());
+    assert!(storage.kind("lab.io", "v1", "gadgets").is_none());
     let mut built_in = definition("objectsyncs", "ObjectSync");
     built_in["spec"]["group"] = json!("reliablesyncs.kubeedge.io");
     built_in["metadata"]["name"] = json!("objectsyncs.reliablesyncs.kubeedge.io");
-    create(&keeper, built_in).await;
-    let refused = wait_for(&keeper, "objectsyncs.reliablesyncs.kubeedge.io", "NamesAccepted").await;
+    create(&storage, built_in).await;
+    let refused = wait_for(&storage, "objectsyncs.reliablesyncs.kubeedge.io", "NamesAccepted").await;
     assert_eq!(condition(&refused, "NamesAccepted").1, "PluralConflict");
     // When the first one goes, the second one gets the name.
-    keeper
+    storage
         .edit("crd", "", "widgets.lab.io", |first| {
             first.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z");
         })
         .await;
-    let served = || keeper.kind("lab.io", "v1", "gadgets").is_some();
-    keeper.until("the second definition", |names| !names.iter().any(|name| name.contains("widgets"))).await;
-    keeper.until("its status", |_| served()).await;
+    let served = || storage.kind("lab.io", "v1", "gadgets").is_some();
+    storage.until("the second definition", |names| !names.iter().any(|name| name.contains("widgets"))).await;
+    storage.until("its status", |_| served()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_definition_goes_after_the_objects_of_its_kind() {
-    let keeper = Memory::new();
-    let _running = run(&keeper).await;
-    create(&keeper, definition("widgets", "Widget")).await;
-    wait_for(&keeper, "widgets.lab.io", "Established").await;
-    let resource = Arc::clone(&keeper.kind("lab.io", "v1", "widgets").unwrap().stored_as);
+    let storage = Memory::new();
+    let _running = run(&storage).await;
+    create(&storage, definition("widgets", "Widget")).await;
+    wait_for(&storage, "widgets.lab.io", "Established").await;
+    let resource = Arc::clone(&storage.kind("lab.io", "v1", "widgets").unwrap().stored_as);
     for (name, finalizers) in [("free", json!([])), ("held", json!(["lab.io/hold"]))] {
         let widget = json!({"metadata": {"name": name, "namespace": "n", "finalizers": finalizers}});
-        keeper.create(&resource, object(widget)).await.unwrap();
+        storage.create(&resource, object(widget)).await.unwrap();
     }
-    keeper
+    storage
         .edit("crd", "", "widgets.lab.io", |crd| {
             crd.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z");
         })
         .await;
-    keeper.until("the end of the free one", |names| !names.contains(&"Widget free".to_owned())).await;
-    let waiting = wait_for(&keeper, "widgets.lab.io", "Terminating").await;
+    storage.until("the end of the free one", |names| !names.contains(&"Widget free".to_owned())).await;
+    let waiting = wait_for(&storage, "widgets.lab.io", "Terminating").await;
     assert_eq!(condition(&waiting, "Terminating").1, "InstanceDeletionInProgress");
-    let held = keeper.get(&resource, "n", "held").await.unwrap().unwrap();
-    keeper.remove(&resource, &held).await.unwrap();
-    keeper.until("the end of the definition", <[String]>::is_empty).await;
+    let held = storage.get(&resource, "n", "held").await.unwrap().unwrap();
+    storage.remove(&resource, &held).await.unwrap();
+    storage.until("the end of the definition", <[String]>::is_empty).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_serves_what_is_stored_before_anything_else() {
-    let keeper = Memory::new();
+    let storage = Memory::new();
     let resource = kind("crd");
     let mut stored = admitted(definition("widgets", "Widget"));
     stored
         .fields_mut()
         .insert("status".to_owned(), json!({"conditions": [{"type": "Established", "status": "True"}]}));
-    keeper.create(&resource, stored).await.unwrap();
+    storage.create(&resource, stored).await.unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let serve: Serve = Box::new(move |kinds| {
         counted.fetch_add(kinds.len(), Ordering::SeqCst);
     });
-    Definitions::start(Arc::clone(&keeper), serve).await.unwrap();
+    Definitions::start(Arc::clone(&storage), serve).await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }

@@ -1,4 +1,4 @@
-//! The cloud's store as the keeper behind the API.
+//! The cloud's store as the storage behind the API.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Opening the cloud's database: lock, checks, the jump of the version counter, threads.
 
 use std::collections::HashSet;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -72,7 +72,7 @@ pub(super) fn random_id() -> String {
 
 pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, OpenError> {
     let failed = |source| OpenError::Store { path: path.to_owned(), source };
-    let lock = lock(path).map_err(failed)?;
+    let lock = engine::lock(path).map_err(failed)?;
     let (conn, opened) = match prepare(path, options) {
         Err(StoreError::Corrupt(_)) if options.set_aside_corrupt => {
             set_aside(path, (options.clock)()).map_err(failed)?;
@@ -84,16 +84,6 @@ pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, Op
         other => other.map_err(failed)?,
     };
     start(path, options, conn, opened, lock).map_err(failed)
-}
-
-/// Takes the exclusive lock, which the operating system lets go of when the process ends.
-fn lock(path: &Path) -> Result<File, StoreError> {
-    let file = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(error.into()),
-    }
 }
 
 fn prepare(path: &Path, options: &CloudOptions) -> Result<(Connection, versions::Opened), StoreError> {

@@ -1,7 +1,7 @@
 //! The files around the database: the lock, copies set aside, and whether the open file is still the one
 //! its path names.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,6 @@ use crate::store::engine::wal_path;
 
 /// How many damaged files are kept for inspection.
 const KEPT_ASIDE: usize = 2;
-
-/// Takes the lock that keeps other processes out for as long as the file lives. The database's own
-/// locks would not: they are held only during a transaction.
-pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
-    let file = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(error.into()),
-    }
-}
 
 /// Which files the paths of a database name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,16 +146,6 @@ pub(super) fn let_go(conn: Connection) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_second_lock_says_that_the_database_is_in_use() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.db");
-        let first = lock(&path).unwrap();
-        assert!(matches!(lock(&path), Err(StoreError::InUse { .. })));
-        drop(first);
-        lock(&path).unwrap();
-    }
 
     #[test]
     fn two_damaged_files_are_kept_with_their_logs_and_older_ones_removed() {

@@ -107,7 +107,7 @@ impl State {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        let lock = files::lock(path)?;
+        let lock = engine::lock(path)?;
         for left_over in [files::fresh_path(path), files::mended_path(path)] {
             files::remove(&left_over)?;
         }

@@ -51,17 +51,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Serves a keeper on both kinds of address.
-    pub(crate) async fn start<K: Storage>(keeper: Arc<K>, limits: Limits) -> Self {
-        Self::start_at(keeper, limits, &"127.0.0.1:0".parse().unwrap()).await
+    /// Serves a storage on both kinds of address.
+    pub(crate) async fn start<K: Storage>(storage: Arc<K>, limits: Limits) -> Self {
+        Self::start_at(storage, limits, &"127.0.0.1:0".parse().unwrap()).await
     }
 
-    /// Serves a keeper on a Unix socket and at a TCP address.
-    pub(crate) async fn start_at<K: Storage>(keeper: Arc<K>, limits: Limits, tcp: &Address) -> Self {
+    /// Serves a storage on a Unix socket and at a TCP address.
+    pub(crate) async fn start_at<K: Storage>(storage: Arc<K>, limits: Limits, tcp: &Address) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
         let tcp = Listener::bind(tcp).await.unwrap();
-        let server = Server::new(keeper, Echo, Access::open(), limits);
+        let server = Server::new(storage, Echo, Access::open(), limits);
         let (stop, stopped) = watch::channel(());
         let addresses = (tcp.address().clone(), unix.address().clone());
         let tasks = [tcp, unix].map(|listener| {

@@ -16,7 +16,7 @@ fn event(metadata: Value) -> Value {
 
 /// The Event that waits under a name.
 async fn waiting(node: &Node, name: &str) -> Option<Value> {
-    let item = node.keeper.store.outbox_item(Lane::Bulk, format!("event/lab/{name}")).await.unwrap();
+    let item = node.storage.store.outbox_item(Lane::Bulk, format!("event/lab/{name}")).await.unwrap();
     item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["event"].take())
 }
 
@@ -44,7 +44,7 @@ async fn events_of_both_forms_are_made_changed_and_sent_and_a_name_can_be_left_t
     assert!(name.starts_with("belt.") && name.len() == "belt.".len() + 5, "{name}");
     let sent = waiting(&node, name).await.unwrap();
     assert_eq!((&sent["apiVersion"], &sent["note"]), (&json!("events.k8s.io/v1"), &json!("the belt moves")));
-    assert_eq!(node.keeper.store.outbox().borrow().marks.rows.bulk, 2);
+    assert_eq!(node.storage.store.outbox().borrow().marks.rows.bulk, 2);
 }
 
 #[tokio::test]

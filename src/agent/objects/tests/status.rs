@@ -14,7 +14,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 
 /// A node that holds some objects, and its API.
 pub(super) struct Node {
-    pub(super) keeper: Arc<EdgeObjects>,
+    pub(super) storage: Arc<EdgeObjects>,
     socket: std::path::PathBuf,
     _dir: tempfile::TempDir,
     server: tokio::task::JoinHandle<()>,
@@ -29,19 +29,19 @@ impl Drop for Node {
 impl Node {
     pub(super) async fn holding(changes: Vec<Change>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let keeper = keeper(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+        let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
         for change in &changes {
             if let Change::Put(put) = change {
-                keeper.kinds.learn(&put.resource);
+                storage.kinds.learn(&put.resource);
             }
         }
-        keeper.store.apply(changes).await.unwrap();
-        let keeper = Arc::new(keeper);
+        storage.store.apply(changes).await.unwrap();
+        let storage = Arc::new(storage);
         let socket = dir.path().join("api.sock");
         let listener = Listener::bind(&Address::Unix(socket.clone())).await.unwrap();
-        let server = Server::new(keeper.clone(), (), Access::open(), Limits::edge());
+        let server = Server::new(storage.clone(), (), Access::open(), Limits::edge());
         let server = tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
-        Self { keeper, socket, _dir: dir, server }
+        Self { storage, socket, _dir: dir, server }
     }
 
     /// Sends a request; the code of the answer and its body.
@@ -78,21 +78,21 @@ impl Node {
 
     /// The status that waits for an object.
     async fn waiting(&self, uid: &str) -> Option<Value> {
-        let item = self.keeper.store.outbox_item(Lane::Status, format!("status/{uid}")).await.unwrap();
+        let item = self.storage.store.outbox_item(Lane::Status, format!("status/{uid}")).await.unwrap();
         item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["status"].take())
     }
 
     fn rows(&self) -> u64 {
-        self.keeper.store.outbox().borrow().marks.rows.status
+        self.storage.store.outbox().borrow().marks.rows.status
     }
 
     /// The last number of the lane.
     fn last(&self) -> u64 {
-        self.keeper.store.outbox().borrow().marks.last.status
+        self.storage.store.outbox().borrow().marks.last.status
     }
 
     async fn put(&self, changes: Vec<Change>) {
-        self.keeper.store.apply(changes).await.unwrap();
+        self.storage.store.apply(changes).await.unwrap();
     }
 }
 
@@ -134,8 +134,8 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
     let node = node().await;
     let pods = resource("pods");
     let stored =
-        node.keeper.store.get(pods.clone(), "ns".into(), "web".into()).await.unwrap().expect("it is held");
-    let (before, versions) = (node.get(POD).await, node.keeper.store.versions());
+        node.storage.store.get(pods.clone(), "ns".into(), "web".into()).await.unwrap().expect("it is held");
+    let (before, versions) = (node.get(POD).await, node.storage.store.versions());
     let answer = node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     let mut expected = before.clone();
     expected["status"] = json!({"phase": "Running", "qosClass": "BestEffort"});
@@ -149,8 +149,8 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
     }
     let list = node.get("/api/v1/pods").await;
     assert_eq!(list["items"][0]["status"], expected["status"]);
-    let again = node.keeper.store.get(pods, "ns".into(), "web".into()).await.unwrap();
-    assert_eq!((again, node.keeper.store.versions()), (Some(stored), versions));
+    let again = node.storage.store.get(pods, "ns".into(), "web".into()).await.unwrap();
+    assert_eq!((again, node.storage.store.versions()), (Some(stored), versions));
 
     // The next one goes on from what waits, and takes its place.
     let answer = node.patch(POD_STATUS, json!({"message": "well", "qosClass": null})).await;
@@ -208,7 +208,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
     assert_eq!(code, 200);
     // The cloud's version comes without the record, and the owner still takes back what it has set.
     let settled = node.last();
-    node.keeper.store.settle_outbox(Lane::Status, settled);
+    node.storage.store.settle_outbox(Lane::Status, settled);
     let status =
         json!({"phase": "Running", "message": "mine", "reason": "Evicted", "qosClass": "BestEffort"});
     node.put(vec![pod(6, status)]).await;
@@ -311,7 +311,7 @@ async fn writers_at_the_same_time_do_not_undo_one_another() {
 async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_shown() {
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
-    node.keeper.store.settle_outbox(Lane::Status, node.last());
+    node.storage.store.settle_outbox(Lane::Status, node.last());
     // Confirmed items go with the next commit.
     node.put(vec![object("pods", "other", "u-9", 7, json!({}))]).await;
     assert_eq!(node.waiting("u-1").await, None);
@@ -322,7 +322,7 @@ async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_
     let answer = node.patch(POD_STATUS, json!({"message": "well"})).await;
     assert_eq!(answer["status"], json!({"phase": "Running", "qosClass": "BestEffort", "message": "well"}));
 
-    node.keeper.store.settle_outbox(Lane::Status, node.last());
+    node.storage.store.settle_outbox(Lane::Status, node.last());
     node.put(vec![pod(8, json!({"phase": "Running", "message": "from the cloud"}))]).await;
     for path in [POD, POD_STATUS] {
         let status = node.get(path).await["status"].take();
@@ -347,10 +347,10 @@ async fn a_status_is_of_one_object_and_not_of_the_next_one_of_that_name() {
 async fn a_status_that_waits_is_no_event_and_does_not_count_for_selectors() {
     let node = node().await;
     let pods = resource("pods");
-    let version = node.keeper.version(&pods);
+    let version = node.storage.version(&pods);
     let follower = {
-        let (keeper, pods) = (node.keeper.clone(), pods.clone());
-        tokio::spawn(async move { keeper.changes(&pods, version).await })
+        let (storage, pods) = (node.storage.clone(), pods.clone());
+        tokio::spawn(async move { storage.changes(&pods, version).await })
     };
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     let selected = async |phase: &str| {

@@ -1,4 +1,4 @@
-//! What a keeper promises, one call at a time.
+//! What a storage promises, one call at a time.
 
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
