@@ -77,9 +77,7 @@ impl Tokens {
     /// Names the file that cannot be written.
     pub(super) fn write_kubeconfigs(&self, address: SocketAddr) -> anyhow::Result<()> {
         for (token, (_, suffix, mode)) in self.tokens.iter().zip(ROLES) {
-            let mut path = self.kubeconfig.clone().into_os_string();
-            path.push(suffix);
-            let (path, text) = (PathBuf::from(path), kubeconfig(address, token));
+            let (path, text) = (durable::with_suffix(&self.kubeconfig, suffix), kubeconfig(address, token));
             if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
                 continue;
             }

@@ -18,6 +18,7 @@ use crate::object::Status;
 use crate::object::status::{Reason, Result};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
+use crate::store::engine::wal_path;
 use crate::tls::Certificate;
 
 /// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
@@ -237,9 +238,7 @@ impl Extension for Admin {
         let Parts { store, database, downlink, .. } = &self.parts;
         numbers.store = store.stats();
         numbers.database_bytes = size(database);
-        let mut log = database.clone().into_os_string();
-        log.push("-wal");
-        numbers.log_bytes = size(Path::new(&log));
+        numbers.log_bytes = size(&wal_path(database));
         match downlink {
             Downlink::Embedded(broker) => numbers.endpoint = Some(broker.traffic()),
             Downlink::External(external) => {

@@ -102,7 +102,15 @@ const RULES: &[Rule] = &[
         because: "only the store knows SQLite",
     },
     Rule {
-        within: &["cloud/fleet.rs", "cloud/fleet", "cloud/lifecycle.rs", "cloud/node.rs", "cloud/uploads.rs"],
+        within: &[
+            "cloud/fleet.rs",
+            "cloud/fleet",
+            "cloud/lifecycle.rs",
+            "cloud/lifecycle",
+            "cloud/node.rs",
+            "cloud/uploads.rs",
+            "cloud/uploads",
+        ],
         except: &[],
         forbidden: &["store::cloud", "CloudStore", "CloudObjects"],
         because: "the fleet knows whoever keeps the objects by the trait of cloud/source alone",

@@ -3,8 +3,7 @@
 use super::Fleet;
 use crate::cloud::node::{Node, desired};
 use crate::cloud::source::{Change, Source};
-use crate::placement::Summary;
-use crate::placement::{Delta, Want};
+use crate::placement::{Delta, Summary, Want};
 
 impl<S: Source> Fleet<S> {
     pub(super) async fn changed(&mut self, change: Change) {
