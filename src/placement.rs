@@ -12,6 +12,7 @@
 //! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
 //! places is kept once per rule.
 
+mod placed;
 pub mod rules;
 mod summary;
 
@@ -20,7 +21,10 @@ use std::sync::Arc;
 
 use crate::object::objectsync::is_placeable;
 use crate::object::{Labels, Reference, Target};
+use placed::Words;
 use rules::PlacementRule;
+
+pub use placed::{OnNode, Placed};
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};
@@ -29,23 +33,14 @@ type Uid = Arc<str>;
 type NodeName = Arc<str>;
 
 /// A difference in what a node is to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Delta {
     /// The node.
     pub node: NodeName,
-    /// The object, in the version that is wanted; for [`Want::Drop`] in the last one known.
-    pub object: Arc<Summary>,
-    /// What is wanted of the node.
-    pub want: Want,
-}
-
-/// What is wanted of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Want {
-    /// To hold the object in this version.
-    Hold,
-    /// To hold the object no more.
-    Drop,
+    /// What it was to hold of the object; none if the object is new on it.
+    pub before: Option<Arc<Placed>>,
+    /// What it is to hold now; none if it is to hold the object no more. One of the two is there.
+    pub after: Option<Arc<Placed>>,
 }
 
 /// The index. One owner; changes go in, differences come out.
@@ -54,6 +49,9 @@ pub struct Placement {
     rules: Vec<Rule>,
     nodes: HashMap<NodeName, Node>,
     objects: HashMap<Uid, Entry>,
+    words: Words,
+    /// How many objects a set of rules selects, once somebody has asked since an object has changed.
+    counted: HashMap<Vec<usize>, usize>,
     /// Objects that a node is to hold for reasons 1 and 2, with the number of reasons.
     direct: HashMap<NodeName, HashMap<Uid, u32>>,
     /// For each ConfigMap and Secret that is referred to: the nodes, with the number of Pods.
@@ -79,9 +77,9 @@ struct Node {
 
 #[derive(Debug)]
 struct Entry {
-    object: Arc<Summary>,
+    object: Arc<Placed>,
     /// The rules that select the object, ascending.
-    rules: Vec<usize>,
+    rules: Box<[usize]>,
 }
 
 /// A ConfigMap or Secret by name.
@@ -94,13 +92,29 @@ struct Named {
 
 impl Named {
     /// What the object can be referred to as, if Pods refer to its kind.
-    fn of(object: &Summary) -> Option<Self> {
+    fn of(object: &Placed) -> Option<Self> {
         let target = Target::of(&object.resource)?;
-        Some(Self { target, namespace: object.namespace.clone(), name: object.name.clone() })
+        let (namespace, name) = (object.object.namespace.clone(), object.object.name.clone());
+        Some(Self { target, namespace, name })
     }
 
-    fn referred(pod: &Summary, reference: &Reference) -> Self {
-        Self { target: reference.target, namespace: pod.namespace.clone(), name: reference.name.clone() }
+    fn referred(pod: &Placed, reference: &Reference) -> Self {
+        let (target, name) = (reference.target, reference.name.clone());
+        Self { target, namespace: pod.object.namespace.clone(), name }
+    }
+}
+
+impl Delta {
+    /// The object comes, or goes, as it is.
+    fn one(node: NodeName, object: Arc<Placed>, comes: bool) -> Self {
+        let (before, after) = if comes { (None, Some(object)) } else { (Some(object), None) };
+        Self { node, before, after }
+    }
+
+    /// The UID of the object.
+    #[must_use]
+    pub fn uid(&self) -> Option<&Uid> {
+        self.after.as_ref().or(self.before.as_ref()).map(|object| &object.uid)
     }
 }
 
@@ -117,6 +131,16 @@ impl Placement {
         if self.nodes.get(name).is_some_and(|node| node.labels == labels) {
             return Vec::new();
         }
+        let (before, after) = self.enter_node(name, labels);
+        self.differences_of_node(&name.into(), &before, &after)
+    }
+
+    /// The same for a node nobody has asked about yet: nobody needs to know the differences.
+    pub fn meet_node(&mut self, name: &str, labels: Labels) {
+        self.enter_node(name, labels);
+    }
+
+    fn enter_node(&mut self, name: &str, labels: Labels) -> (Vec<usize>, Vec<usize>) {
         let selected = self.rules.iter().enumerate().filter(|(_, r)| r.rule.nodes.matches(name, &labels));
         let rules: Vec<usize> = selected.map(|(number, _)| number).collect();
         self.change_node(name, Some(Node { labels, rules }))
@@ -124,10 +148,12 @@ impl Placement {
 
     /// Forgets a node: rules place nothing on it any more. Objects that name it still do.
     pub fn remove_node(&mut self, name: &str) -> Vec<Delta> {
-        self.change_node(name, None)
+        let (before, after) = self.change_node(name, None);
+        self.differences_of_node(&name.into(), &before, &after)
     }
 
-    fn change_node(&mut self, name: &str, node: Option<Node>) -> Vec<Delta> {
+    /// Enters or removes a node. Tells which rules selected it before and which do now.
+    fn change_node(&mut self, name: &str, node: Option<Node>) -> (Vec<usize>, Vec<usize>) {
         let rules_of = |node: Option<&Node>| node.map(|node| node.rules.clone()).unwrap_or_default();
         let (before, after) = (rules_of(self.nodes.get(name)), rules_of(node.as_ref()));
         let name: NodeName = name.into();
@@ -145,7 +171,7 @@ impl Placement {
             Some(node) => self.nodes.insert(name.clone(), node),
             None => self.nodes.remove(&name),
         };
-        self.differences_of_node(&name, &before, &after)
+        (before, after)
     }
 
     /// What differs for a node whose rules have changed: only objects of a rule that came or went can.
@@ -154,7 +180,7 @@ impl Placement {
             |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
         let (gone, come) = (changed(before, after), changed(after, before));
         let mut deltas = Vec::new();
-        for (numbers, other, want) in [(&gone, after, Want::Drop), (&come, before, Want::Hold)] {
+        for (numbers, other, comes) in [(&gone, after, false), (&come, before, true)] {
             for (place, number) in numbers.iter().enumerate() {
                 let earlier = numbers.get(..place).unwrap_or_default();
                 for uid in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
@@ -163,7 +189,7 @@ impl Placement {
                     let otherwise = self.is_direct(name, uid)
                         || entry.rules.iter().any(|n| other.contains(n) || earlier.contains(n));
                     if !otherwise {
-                        deltas.push(Delta { node: name.clone(), object: entry.object.clone(), want });
+                        deltas.push(Delta::one(name.clone(), entry.object.clone(), comes));
                     }
                 }
             }
@@ -176,9 +202,12 @@ impl Placement {
         if !is_placeable(&object.resource) {
             return Vec::new();
         }
-        if self.objects.get(&object.uid).is_some_and(|entry| *entry.object == object) {
+        if self.objects.get(&object.uid).is_some_and(|entry| entry.object.version == object.version) {
             return Vec::new();
         }
+        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.rule.objects.matches(&object));
+        let rules: Box<[usize]> = rules.map(|(number, _)| number).collect();
+        let object = Arc::new(self.words.placed(object));
         let mut deltas = Vec::new();
         let name = Named::of(&object);
         // One name, one object: a recreated one replaces the old one, whose deletion may come later.
@@ -186,18 +215,17 @@ impl Placement {
         if let Some(old) = namesake.cloned() {
             deltas = self.remove(&old);
         }
-        let uid = object.uid.clone();
-        let object = Arc::new(object);
-        let before = self.nodes_of(&uid);
-        let old = self.take_out(&uid);
-        self.put_in(&object);
-        let after = self.nodes_of(&uid);
+        let before = self.nodes_of(&object.uid);
+        let old = self.take_out(&object.uid);
+        self.put_in(&object, rules);
+        let after = self.nodes_of(&object.uid);
         for node in before.difference(&after) {
-            let last = old.as_ref().unwrap_or(&object).clone();
-            deltas.push(Delta { node: node.clone(), object: last, want: Want::Drop });
+            deltas.push(Delta { node: node.clone(), before: old.clone(), after: None });
         }
-        let hold = |node| Delta { node, object: object.clone(), want: Want::Hold };
-        deltas.extend(after.into_iter().map(hold));
+        for node in after {
+            let before = old.clone().filter(|_| before.contains(&node));
+            deltas.push(Delta { node, before, after: Some(object.clone()) });
+        }
         deltas.extend(self.follow_references(old.as_deref(), Some(&object)));
         deltas
     }
@@ -206,52 +234,46 @@ impl Placement {
     pub fn remove(&mut self, uid: &str) -> Vec<Delta> {
         let nodes = self.nodes_of(uid);
         let Some(object) = self.take_out(uid) else { return Vec::new() };
-        let gone = |node| Delta { node, object: object.clone(), want: Want::Drop };
-        let mut deltas: Vec<Delta> = nodes.into_iter().map(gone).collect();
+        let mut deltas: Vec<Delta> =
+            nodes.into_iter().map(|node| Delta::one(node, object.clone(), false)).collect();
         deltas.extend(self.follow_references(Some(&object), None));
         deltas
     }
 
-    /// Makes the objects be exactly these: for a start, and after changes were missed.
-    pub fn resync(&mut self, objects: impl IntoIterator<Item = Summary>) -> Vec<Delta> {
-        let mut left: HashSet<Uid> = self.objects.keys().cloned().collect();
-        let mut deltas = Vec::new();
-        for object in objects {
-            left.remove(&object.uid);
-            deltas.extend(self.upsert(object));
-        }
-        for uid in left {
-            deltas.extend(self.remove(&uid));
-        }
-        deltas
+    /// Takes out all objects but those with these UIDs: after changes were missed and all that there is was taken in.
+    pub fn retain(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
+        let gone: Vec<Uid> = self.objects.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
+        gone.iter().flat_map(|uid| self.remove(uid)).collect()
     }
 
-    /// Everything that a node is to hold, each object once, in no particular order.
-    pub fn desired<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<Summary>> + use<'a> {
-        let direct = self.direct.get(node);
-        let rules: &[usize] = self.nodes.get(node).map_or(&[], |node| &node.rules);
-        let named = direct.into_iter().flat_map(|uids| uids.keys()).filter_map(|uid| self.objects.get(uid));
-        let ruled = rules.iter().enumerate().flat_map(move |(place, number)| {
-            let earlier = rules.get(..place).unwrap_or_default();
-            let uids = self.rules.get(*number).into_iter().flat_map(|rule| &rule.objects);
-            uids.filter(move |uid| direct.is_none_or(|direct| !direct.contains_key(*uid)))
-                .filter_map(|uid| self.objects.get(uid))
-                .filter(move |entry| !entry.rules.iter().any(|n| earlier.contains(n)))
-        });
-        named.chain(ruled).map(|entry| &entry.object)
-    }
-
-    /// The object, if the node is to hold it.
+    /// What a node is to hold.
     #[must_use]
-    pub fn wanted(&self, node: &str, uid: &str) -> Option<&Arc<Summary>> {
-        let entry = self.objects.get(uid)?;
-        let wanted = self.is_direct(node, uid) || self.is_ruled(node, entry);
-        wanted.then_some(&entry.object)
+    pub fn on<'a>(&'a self, node: &str) -> OnNode<'a> {
+        let rules: &[usize] = self.nodes.get(node).map_or(&[], |node| &node.rules);
+        OnNode { placement: self, direct: self.direct.get(node), rules }
+    }
+
+    /// How many objects a node is to hold.
+    pub fn count(&mut self, node: &str) -> usize {
+        let Self { nodes, direct, objects, counted, .. } = self;
+        let rules: &[usize] = nodes.get(node).map_or(&[], |node| &node.rules);
+        let is_ruled = |entry: &Entry| rules.iter().any(|number| entry.rules.contains(number));
+        let named = direct.get(node).into_iter().flat_map(HashMap::keys);
+        let named = named.filter(|uid| objects.get(*uid).is_some_and(|entry| !is_ruled(entry))).count();
+        let ruled = match counted.get(rules) {
+            Some(count) => *count,
+            None => {
+                let count = objects.values().filter(|entry| is_ruled(entry)).count();
+                counted.insert(rules.to_vec(), count);
+                count
+            }
+        };
+        named + ruled
     }
 
     /// The object with this UID, wherever it is placed.
     #[must_use]
-    pub fn object(&self, uid: &str) -> Option<&Arc<Summary>> {
+    pub fn object(&self, uid: &str) -> Option<&Arc<Placed>> {
         self.objects.get(uid).map(|entry| &entry.object)
     }
 
@@ -279,28 +301,27 @@ impl Placement {
     fn nodes_of(&self, uid: &str) -> BTreeSet<NodeName> {
         let Some(entry) = self.objects.get(uid) else { return BTreeSet::new() };
         let mut nodes = self.direct_nodes(&entry.object);
-        for number in &entry.rules {
+        for number in &*entry.rules {
             nodes.extend(self.rules.get(*number).into_iter().flat_map(|rule| rule.nodes.iter().cloned()));
         }
         nodes
     }
 
     /// The nodes of reasons 1 and 2.
-    fn direct_nodes(&self, object: &Summary) -> BTreeSet<NodeName> {
-        let mut nodes = object.nodes.clone();
+    fn direct_nodes(&self, object: &Placed) -> BTreeSet<NodeName> {
+        let mut nodes: BTreeSet<NodeName> = object.nodes.iter().cloned().collect();
         if let Some(referring) = Named::of(object).and_then(|name| self.referred.get(&name)) {
             nodes.extend(referring.keys().cloned());
         }
         nodes
     }
 
-    /// Enters an object that is not in the index.
-    fn put_in(&mut self, object: &Arc<Summary>) {
-        let mut rules = Vec::new();
-        for (number, rule) in self.rules.iter_mut().enumerate() {
-            if rule.rule.objects.matches(object) {
+    /// Enters an object that is not in the index, and that these rules select.
+    fn put_in(&mut self, object: &Arc<Placed>, rules: Box<[usize]>) {
+        self.counted.clear();
+        for number in &rules {
+            if let Some(rule) = self.rules.get_mut(*number) {
                 rule.objects.insert(object.uid.clone());
-                rules.push(number);
             }
         }
         if let Some(name) = Named::of(object) {
@@ -309,15 +330,16 @@ impl Placement {
             }
             self.named.insert(name, object.uid.clone());
         }
-        for node in &object.nodes {
+        for node in &*object.nodes {
             count_up(&mut self.direct, node, &object.uid);
         }
         self.objects.insert(object.uid.clone(), Entry { object: object.clone(), rules });
     }
 
     /// Takes an object out of every table but that of the references.
-    fn take_out(&mut self, uid: &str) -> Option<Arc<Summary>> {
+    fn take_out(&mut self, uid: &str) -> Option<Arc<Placed>> {
         let Entry { object, rules } = self.objects.remove(uid)?;
+        self.counted.clear();
         for number in rules {
             if let Some(rule) = self.rules.get_mut(number) {
                 rule.objects.remove(uid);
@@ -329,7 +351,7 @@ impl Placement {
             }
             self.named.remove(&name);
         }
-        for node in &object.nodes {
+        for node in &*object.nodes {
             count_down(&mut self.direct, node, uid);
         }
         Some(object)
@@ -337,14 +359,14 @@ impl Placement {
 
     /// Counts the references of a Pod that has changed. What is referred to at a node for the first time
     /// comes, what is for the last time goes.
-    fn follow_references(&mut self, old: Option<&Summary>, new: Option<&Summary>) -> Vec<Delta> {
+    fn follow_references(&mut self, old: Option<&Placed>, new: Option<&Placed>) -> Vec<Delta> {
         let (before, after) = (references(old), references(new));
         let mut deltas = Vec::new();
         for (name, node) in after.difference(&before) {
             let pods = self.referred.entry(name.clone()).or_default().entry(node.clone()).or_default();
             *pods += 1;
             if *pods == 1 {
-                deltas.extend(self.reference_changed(name, node, Want::Hold));
+                deltas.extend(self.reference_changed(name, node, true));
             }
         }
         for (name, node) in before.difference(&after) {
@@ -358,27 +380,27 @@ impl Placement {
             if nodes.is_empty() {
                 self.referred.remove(name);
             }
-            deltas.extend(self.reference_changed(name, node, Want::Drop));
+            deltas.extend(self.reference_changed(name, node, false));
         }
         deltas
     }
 
     /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and nothing
     /// else places it there.
-    fn reference_changed(&mut self, name: &Named, node: &NodeName, want: Want) -> Option<Delta> {
+    fn reference_changed(&mut self, name: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
         let uid = self.named.get(name)?.clone();
-        let changed = match want {
-            Want::Hold => count_up(&mut self.direct, node, &uid),
-            Want::Drop => count_down(&mut self.direct, node, &uid),
+        let changed = match refers {
+            true => count_up(&mut self.direct, node, &uid),
+            false => count_down(&mut self.direct, node, &uid),
         };
         let entry = self.objects.get(&uid)?;
         let differs = changed && !self.is_ruled(node, entry);
-        differs.then(|| Delta { node: node.clone(), object: entry.object.clone(), want })
+        differs.then(|| Delta::one(node.clone(), entry.object.clone(), refers))
     }
 }
 
 /// What a Pod refers to, for each of the nodes it names.
-fn references(pod: Option<&Summary>) -> BTreeSet<(Named, NodeName)> {
+fn references(pod: Option<&Placed>) -> BTreeSet<(Named, NodeName)> {
     let Some(pod) = pod else { return BTreeSet::new() };
     let pairs = pod.references.iter().flat_map(|reference| {
         pod.nodes.iter().map(move |node| (Named::referred(pod, reference), node.clone()))

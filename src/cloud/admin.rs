@@ -32,7 +32,7 @@ pub(super) enum AdminRequest {
     /// One node, with what it refuses and what is held back.
     Node(String, oneshot::Sender<Option<Value>>),
     /// Removals that are held back may go out; answers with their number.
-    ConfirmDeletions(String, oneshot::Sender<Option<usize>>),
+    ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
     /// A node is removed from the fleet; answers with whether it was not before.
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.

@@ -3,11 +3,12 @@
 
 mod effects;
 mod numbers;
+mod opening;
 mod placing;
 mod removal;
 mod upstream;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,16 +25,17 @@ use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
-use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded};
+use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record};
 use crate::sync::frame::Up;
 use crate::sync::timing::{Now, earlier};
 
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
-use super::node::{Node, NodeMachine, desired};
+use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
-use super::source::{Changes, MAX_BODIES, NodeRecords, Result, Source};
+use super::source::{Changes, MAX_BODIES, NodeFacts, Result, Source};
 use numbers::Counts;
+use opening::Openings;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
 
@@ -41,6 +43,8 @@ use upstream::{Events, Intake, Stored};
 const INBOX: usize = 4096;
 /// Events that are handled before the machines get their turn.
 const BURST: usize = 64;
+/// Machines that get their turn before the loop looks for events again.
+const TURNS: usize = 256;
 /// The longest id of a session that is remembered, in letters.
 const MAX_SESSION: usize = 256;
 /// Nodes that are known by name; more are refused.
@@ -48,7 +52,8 @@ const MAX_NODES: usize = 100_000;
 
 /// What tasks report to the loop.
 enum Inbox {
-    NodeLoaded(String, Result<Option<NodeRecords>>),
+    /// The records of a node, of which so many differences were expected.
+    Opened(String, usize, Result<Vec<(Uid, Record)>>),
     Bodies(String, Result<Vec<Loaded>>),
     Recorded(String, u64, Result<Vec<(Uid, String)>>),
     Room(String),
@@ -70,8 +75,8 @@ pub(super) struct Fleet<S: Source> {
     nodes: HashMap<String, Node>,
     labels: HashMap<String, crate::object::Labels>,
     deadlines: BTreeSet<(Duration, String)>,
-    /// Nodes whose machine may have something to do.
-    touched: BTreeSet<String>,
+    /// Nodes whose machine may have something to do, in their order.
+    touched: VecDeque<String>,
     config: Arc<CloudConfig>,
     managed_fields: bool,
     compress_above: usize,
@@ -91,6 +96,7 @@ pub(super) struct Fleet<S: Source> {
     registered: HashSet<String>,
     intake: Intake,
     removals: Removals,
+    openings: Openings,
     events: Events,
     pairing: Pairing,
 }
@@ -141,7 +147,7 @@ impl<S: Source> Fleet<S> {
             nodes: HashMap::new(),
             labels: HashMap::new(),
             deadlines: BTreeSet::new(),
-            touched: BTreeSet::new(),
+            touched: VecDeque::new(),
             config: Arc::new(cloud_config(config)),
             managed_fields: !config.sync.strip_managed_fields,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
@@ -158,18 +164,19 @@ impl<S: Source> Fleet<S> {
             registered: known.nodes.into_iter().collect(),
             intake: Intake::default(),
             removals: Removals::new(known.removed),
+            openings: Openings::default(),
             events: Events::new(config.nodes.event_ttl),
             pairing,
         };
         for summary in summaries {
             fleet.upsert(summary);
         }
-        for name in fleet.source.nodes().await? {
+        for (name, facts) in fleet.source.nodes().await? {
             if orphans.contains(&name) {
                 tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
                 fleet.dismiss(&name, None);
             } else {
-                fleet.meet(&name);
+                fleet.meet_known(&name, Some(facts));
             }
         }
         fleet.announce();
@@ -200,10 +207,12 @@ impl<S: Source> Fleet<S> {
         let watchdog = Watchdog::start();
         loop {
             watchdog.turned();
-            self.drain();
+            let more = self.drain();
+            self.read_next();
             self.write_due();
-            let idle = Instant::now() + Duration::from_secs(1);
+            let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
             let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
+            let next = earlier(next, self.reading_deadline());
             let wake = next.map_or(idle, |at| (self.origin + at).min(idle));
             tokio::select! {
                 request = signals.next() => match request {
@@ -245,9 +254,7 @@ impl<S: Source> Fleet<S> {
         self.events.ttl = config.nodes.event_ttl;
         self.pairing.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
         for node in self.nodes.values_mut() {
-            if let Some(machine) = node.machine() {
-                machine.set_config(self.config.clone());
-            }
+            node.machine.set_config(self.config.clone());
         }
         systemd::ready("reloaded");
     }
@@ -261,61 +268,55 @@ impl<S: Source> Fleet<S> {
             self.deadlines.pop_first();
             if let Some(node) = self.nodes.get_mut(&name) {
                 node.deadline = None;
-                if let Some(machine) = node.machine() {
-                    machine.tick(now);
-                }
-                self.touched.insert(name);
             }
+            self.with_machine(&name, |machine, desired| machine.tick(now, desired));
         }
     }
 
     // --- nodes
 
-    /// Makes a node known and begins to read its records.
+    /// Does something with the machine of a node, which then gets its turn.
+    fn with_machine<T>(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
+    ) -> Option<T> {
+        let node = self.nodes.get_mut(name)?;
+        let result = act(&mut node.machine, &DesiredOn(self.placement.on(name)));
+        self.touch(name);
+        Some(result)
+    }
+
+    fn touch(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name)
+            && !std::mem::replace(&mut node.touched, true)
+        {
+            self.touched.push_back(name.to_owned());
+        }
+    }
+
+    /// Makes a node known that may never have reported.
     fn meet(&mut self, name: &str) {
+        self.meet_known(name, None);
+    }
+
+    fn meet_known(&mut self, name: &str, facts: Option<NodeFacts>) {
         if self.nodes.contains_key(name) || self.nodes.len() >= MAX_NODES || self.removals.has(name) {
             return;
         }
-        self.nodes.insert(name.to_owned(), Node::loading());
         let labels = self.labels.get(name).cloned().unwrap_or_default();
-        let deltas = self.placement.set_node(name, labels);
-        self.place(deltas);
-        self.load(name);
-    }
-
-    fn load(&mut self, name: &str) {
-        self.begun(name);
-        let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
-        tokio::spawn(async move {
-            let loaded = source.load_node(&name).await;
-            let _ = inbox.send(Inbox::NodeLoaded(name, loaded)).await;
-        });
-    }
-
-    fn loaded(&mut self, name: &str, records: Option<NodeRecords>) {
-        let now = self.now();
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let NodeMachine::Loading { backlog, .. } = &mut node.state else { return };
-        let backlog = std::mem::take(backlog);
-        if let Some(records) = &records {
-            node.agent = node.agent.take().or_else(|| records.agent_version.clone());
-            node.last_report = node.last_report.or(Some(records.last_seen));
-        }
-        let mut machine = CloudMachine::new(
-            self.config.clone(),
-            self.incarnation.to_string(),
-            self.issued.clone(),
-            records.map(|records| records.ledger).unwrap_or_default(),
-        );
-        for summary in self.placement.desired(name) {
-            machine.desire(now, &summary.uid, Some(desired(summary)));
-        }
+        self.placement.meet_node(name, labels);
+        let ledger = facts.as_ref().map(|facts| facts.ledger.clone()).unwrap_or_default();
+        let (config, issued) = (self.config.clone(), self.issued.clone());
+        let mut machine = CloudMachine::new(config, self.incarnation.clone(), issued, ledger);
         machine.set_registered(self.registered.contains(name) && !self.lifecycle.wants_report(name));
-        for frame in backlog {
-            machine.received(now, frame);
+        let mut node = Node::new(machine);
+        node.desired = self.placement.count(name) as u64;
+        if let Some(facts) = facts {
+            node.agent = facts.agent_version;
+            node.last_report = Some(facts.last_seen);
         }
-        node.state = NodeMachine::Ready(Box::new(machine));
-        self.touched.insert(name.to_owned());
+        self.nodes.insert(name.to_owned(), node);
     }
 
     fn event(&mut self, event: FleetEvent) {
@@ -367,10 +368,8 @@ impl<S: Source> Fleet<S> {
         if let Some(node) = self.nodes.get_mut(name) {
             node.connection = None;
             node.waiting = None;
-            if let Some(machine) = node.machine() {
-                machine.disconnected();
-            }
-            self.touched.insert(name.to_owned());
+            node.machine.disconnected();
+            self.touch(name);
         }
     }
 
@@ -431,18 +430,12 @@ impl<S: Source> Fleet<S> {
             Up::Hello(hello) => {
                 node.agent = Some(hello.agent.chars().take(64).collect());
                 node.session = Some(hello.session.chars().take(MAX_SESSION).collect());
-                if let Some(machine) = node.machine() {
-                    machine.set_registered(registered);
-                }
+                node.machine.set_registered(registered);
             }
             Up::Report(_) => node.last_report = Some(Timestamp::now()),
             Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
-        match node.machine() {
-            Some(machine) => machine.received(now, frame),
-            None => node.keep(frame),
-        }
-        self.touched.insert(name.to_owned());
+        self.with_machine(name, |machine, desired| machine.received(now, frame, desired));
     }
 
     // --- operators
@@ -467,7 +460,8 @@ impl<S: Source> Fleet<S> {
                 }));
             }
             AdminRequest::Node(name, answer) => {
-                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle));
+                let desired = DesiredOn(self.placement.on(&name));
+                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle, &desired));
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
@@ -480,13 +474,9 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::ConfirmDeletions(name, answer) => {
                 let now = self.now();
-                let confirmed = self.nodes.get_mut(&name).and_then(Node::machine).map(|machine| {
-                    let count = machine.held().count();
-                    machine.confirm_deletions(now);
-                    count
-                });
+                let confirmed =
+                    self.with_machine(&name, |machine, desired| machine.confirm_deletions(now, desired));
                 tracing::info!(node = name, ?confirmed, "removals that were held back are confirmed");
-                self.touched.insert(name);
                 let _ = answer.send(confirmed);
             }
             AdminRequest::Numbers(answer) => {

@@ -55,6 +55,8 @@ pub struct Totals {
     pub ready: u64,
     /// Nodes whose Lease has run out.
     pub not_ready: u64,
+    /// Nodes whose records wait to be read.
+    pub waiting: u64,
     /// ObjectSync records: what the nodes hold.
     pub records: u64,
     /// What the nodes are to hold.
@@ -105,8 +107,7 @@ pub struct NodeNumbers {
 }
 
 /// The states in which nodes can be, so that each has a value even when no node is in it.
-const STATES: [&str; 8] =
-    ["loading", "offline", "connecting", "repairing", "syncing", "held back", "live", "in sync"];
+const STATES: [&str; 7] = ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync"];
 
 impl Totals {
     /// Adds a node.
@@ -197,6 +198,8 @@ fn write_fleet(nodes: &Totals, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_connected_nodes = nodes.connected, "Nodes that are connected.";
         Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes whose Lease is good.";
         Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes whose Lease has run out.";
+        Gauge edgesync_cloud_waiting_nodes = nodes.waiting,
+            "Nodes that wait until there is room for what differs of them.";
     }
 }
 
@@ -355,7 +358,7 @@ mod tests {
         let numbers = CloudNumbers {
             each: vec![
                 NodeNumbers { ready: Some(false), lag: Duration::from_secs(90), ..node("a", "offline") },
-                node("b", "loading"),
+                node("b", "offline"),
             ],
             ..CloudNumbers::default()
         };

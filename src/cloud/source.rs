@@ -12,11 +12,11 @@ use crate::object::Resource;
 use crate::object::schema::Schema;
 use crate::placement::Summary;
 use crate::sync::change::Uid;
-use crate::sync::cloud::{Issued, Loaded, RecordBatch};
+use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 use crate::sync::upload::{Refused, Taken};
 
 pub(super) use crate::store::cloud::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeRecords, Registered, UploadBatch, UploadEffect,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, UploadBatch, UploadEffect,
 };
 pub(super) use embedded::Embedded;
 
@@ -87,11 +87,11 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     // --- what nodes hold
 
-    /// The names of all nodes that have ever reported.
-    fn nodes(&self) -> impl Future<Output = Result<Vec<String>>> + Send;
+    /// All nodes that have ever reported.
+    fn nodes(&self) -> impl Future<Output = Result<Vec<(String, NodeFacts)>>> + Send;
 
-    /// What is known of a node; nothing if it has never reported.
-    fn load_node(&self, node: &str) -> impl Future<Output = Result<Option<NodeRecords>>> + Send;
+    /// What a node is recorded to hold; nothing if it has never reported.
+    fn records(&self, node: &str) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
 
     /// Records what a node has reported; of its agent the version that is known stays if none is given. Tells which
     /// reports cannot be recorded, and why: all others are.

@@ -11,7 +11,7 @@ use crate::object::objectsync::is_placeable;
 use crate::object::schema::{self, Schema};
 use crate::object::status::Cause;
 use crate::object::{MAX_DEPTH, Object, ObjectRef, Resource, kinds, too_deep};
-use crate::placement::Summary;
+use crate::placement::Placed;
 use crate::sync::change::Uid;
 use crate::sync::node::NodeReport;
 use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
@@ -29,7 +29,7 @@ const MAX_CAUSES: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     /// On this node.
-    Here(Arc<Summary>),
+    Here(Arc<Placed>),
     /// On other nodes, or on none.
     Elsewhere,
     /// There is no such object, as far as is known.
@@ -124,7 +124,7 @@ fn object_status(
 ) -> Result<Effect, Refusal> {
     let StatusContent { uid, object, status } = content;
     let resource = match places.get(uid) {
-        Some(Place::Here(summary)) => same_object(summary, object)?,
+        Some(Place::Here(placed)) => same_object(placed, object)?,
         // Whether it is gone or another one has its name, the store tells.
         Some(Place::Nowhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
@@ -155,10 +155,10 @@ fn not_placed(object: &ObjectRef) -> Refusal {
 }
 
 /// The kind of the object, if that is the one that the node speaks of.
-fn same_object(summary: &Summary, object: &ObjectRef) -> Result<Resource, Refusal> {
-    let key = summary.resource.key(&summary.namespace, &summary.name);
+fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal> {
+    let key = placed.object.key();
     if key == object.key() {
-        return Ok(Resource::clone(&summary.resource));
+        return Ok(Resource::clone(&placed.resource));
     }
     Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
 }

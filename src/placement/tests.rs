@@ -39,9 +39,10 @@ fn rules(toml: &str) -> Vec<PlacementRule> {
 fn shown(deltas: &[Delta]) -> Vec<String> {
     let mut lines: Vec<String> = deltas
         .iter()
-        .map(|delta| match delta.want {
-            Want::Hold => format!("+{} {}@{}", delta.node, delta.object.uid, delta.object.version),
-            Want::Drop => format!("-{} {}", delta.node, delta.object.uid),
+        .map(|Delta { node, before, after }| match (before, after) {
+            (_, Some(object)) => format!("+{node} {}@{}", object.uid, object.version),
+            (Some(object), None) => format!("-{node} {}", object.uid),
+            (None, None) => format!("?{node}"),
         })
         .collect();
     lines.sort();
@@ -50,7 +51,7 @@ fn shown(deltas: &[Delta]) -> Vec<String> {
 
 fn desired(placement: &Placement, node: &str) -> Vec<String> {
     let mut lines: Vec<String> =
-        placement.desired(node).map(|object| format!("{}@{}", object.uid, object.version)).collect();
+        placement.on(node).iter().map(|object| format!("{}@{}", object.uid, object.version)).collect();
     lines.sort();
     lines
 }
@@ -142,12 +143,19 @@ fn records_events_leases_and_nodes_are_never_placed() {
     assert!(placement.is_empty());
 }
 
+fn resync<const N: usize>(placement: &mut Placement, objects: [Summary; N]) -> Vec<Delta> {
+    let uids = objects.iter().map(|object| object.uid.clone()).collect();
+    let mut deltas: Vec<Delta> = objects.into_iter().flat_map(|object| placement.upsert(object)).collect();
+    deltas.extend(placement.retain(&uids));
+    deltas
+}
+
 #[test]
 fn a_snapshot_after_missed_changes_gives_only_what_differs() {
     let mut placement = Placement::default();
     let on_a = |uid: &str, version| labelled(uid, version, &json!({NODE_LABEL: "a"}));
-    placement.resync([on_a("gone", 1), on_a("same", 2), on_a("changed", 3)]);
-    let deltas = placement.resync([on_a("same", 2), on_a("changed", 5), on_a("new", 6)]);
+    resync(&mut placement, [on_a("gone", 1), on_a("same", 2), on_a("changed", 3)]);
+    let deltas = resync(&mut placement, [on_a("same", 2), on_a("changed", 5), on_a("new", 6)]);
     assert_eq!(shown(&deltas), ["+a changed@5", "+a new@6", "-a gone"]);
 }
 
@@ -155,20 +163,17 @@ fn a_snapshot_after_missed_changes_gives_only_what_differs() {
 enum Step {
     ConfigMap {
         name: u8,
-        version: u64,
         labels: u8,
     },
     /// A ConfigMap of another UID under the same name.
     Recreate {
         name: u8,
-        version: u64,
         labels: u8,
     },
     Pod {
         number: u8,
         node: u8,
         references: Vec<u8>,
-        version: u64,
     },
     Remove {
         uid: String,
@@ -203,20 +208,11 @@ fn named(name: u8, generation: u8, version: u64, bits: u8) -> Summary {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let version = 1..1000u64;
     prop_oneof![
-        (0..3u8, version.clone(), any::<u8>()).prop_map(|(name, version, labels)| Step::ConfigMap {
-            name,
-            version,
-            labels
-        }),
-        (0..3u8, version.clone(), any::<u8>()).prop_map(|(name, version, labels)| Step::Recreate {
-            name,
-            version,
-            labels
-        }),
-        (0..3u8, 0..3u8, prop::collection::vec(0..3u8, 0..3), version)
-            .prop_map(|(number, node, references, version)| Step::Pod { number, node, references, version }),
+        (0..3u8, any::<u8>()).prop_map(|(name, labels)| Step::ConfigMap { name, labels }),
+        (0..3u8, any::<u8>()).prop_map(|(name, labels)| Step::Recreate { name, labels }),
+        (0..3u8, 0..3u8, prop::collection::vec(0..3u8, 0..3))
+            .prop_map(|(number, node, references)| Step::Pod { number, node, references }),
         "(c[0-2]-[01]|p[0-2])".prop_map(|uid| Step::Remove { uid }),
         (0..3u8, 0..2u8).prop_map(|(node, labels)| Step::SetNode { node, labels }),
         (0..3u8).prop_map(|node| Step::RemoveNode { node }),
@@ -238,6 +234,8 @@ objects.kinds = ['pods']
 /// What is there, kept in the simplest way, and what follows from it, computed from scratch.
 #[derive(Default)]
 struct Model {
+    /// A version has one content, as everywhere.
+    version: u64,
     objects: BTreeMap<String, Summary>,
     nodes: BTreeMap<String, Labels>,
 }
@@ -272,14 +270,16 @@ impl Model {
 }
 
 fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
+    model.version += 1;
+    let version = model.version;
     let mut upsert = |object: Summary| {
         model.put(object.clone());
         placement.upsert(object)
     };
     match step {
-        Step::ConfigMap { name, version, labels } => upsert(named(name, 0, version, labels)),
-        Step::Recreate { name, version, labels } => upsert(named(name, 1, version, labels)),
-        Step::Pod { number, node, references, version } => {
+        Step::ConfigMap { name, labels } => upsert(named(name, 0, version, labels)),
+        Step::Recreate { name, labels } => upsert(named(name, 1, version, labels)),
+        Step::Pod { number, node, references } => {
             let names: Vec<String> = references.iter().map(|name| format!("c{name}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             upsert(pod(&format!("p{number}"), version, &format!("n{node}"), &names))
@@ -309,22 +309,26 @@ proptest! {
         let mut followed = BTreeMap::new();
         for step in steps {
             for delta in run(&mut placement, &mut model, step) {
-                let key = (delta.node.to_string(), delta.object.uid.to_string());
-                match delta.want {
-                    Want::Hold => drop(followed.insert(key, delta.object.version.to_string())),
-                    Want::Drop => prop_assert!(followed.remove(&key).is_some(), "{:?} dropped twice", key),
+                let key = (delta.node.to_string(), delta.uid().unwrap().to_string());
+                let version = |object: Option<Arc<Placed>>| object.map(|object| object.version.to_string());
+                prop_assert_eq!(followed.remove(&key), version(delta.before), "before, of {:?}", key);
+                if let Some(version) = version(delta.after) {
+                    followed.insert(key, version);
                 }
             }
             let expected = model.all(&rules);
             let listed: Vec<_> = ["n0", "n1", "n2"]
                 .iter()
-                .flat_map(|node| placement.desired(node).map(move |o| (node.to_string(), o.uid.to_string(), o.version.to_string())))
+                .flat_map(|node| placement.on(node).iter().map(move |o| (node.to_string(), o.uid.to_string(), o.version.to_string())))
                 .collect();
             let unique: BTreeSet<_> = listed.iter().cloned().collect();
             prop_assert_eq!(listed.len(), unique.len());
             prop_assert_eq!(&unique, &expected);
             let followed: BTreeSet<_> = followed.iter().map(|((n, u), v)| (n.clone(), u.clone(), v.clone())).collect();
             prop_assert_eq!(&followed, &expected);
+            for node in ["n0", "n1", "n2"] {
+                prop_assert_eq!(placement.count(node), placement.on(node).iter().count());
+            }
         }
     }
 
@@ -335,7 +339,7 @@ proptest! {
         for step in steps {
             run(&mut placement, &mut model, step);
         }
-        placement.resync([]);
+        placement.retain(&HashSet::new());
         prop_assert!(placement.direct.is_empty() && placement.referred.is_empty() && placement.named.is_empty());
         prop_assert!(placement.rules.iter().all(|rule| rule.objects.is_empty()));
     }

@@ -46,7 +46,7 @@ use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
 use crate::store::writer::{Writer, WriterStats};
 use crate::sync::change::Uid;
-use crate::sync::cloud::{Issued, Loaded, RecordBatch};
+use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 use objects::Tx;
 use state::CloudState;
 
@@ -54,7 +54,7 @@ pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
 pub use leases::LeaseRenewal;
-pub use nodes::{NodeRecords, Recorded};
+pub use nodes::{NodeFacts, Recorded};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
 pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
@@ -244,20 +244,20 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.record(&node, agent_version.as_deref(), &batch)).await
     }
 
-    /// What is known of a node and everything it holds.
+    /// What a node is recorded to hold; nothing if it has never reported.
     ///
     /// # Errors
     /// The store's.
-    pub async fn load_node(&self, node: &str) -> Result<Option<NodeRecords>, CloudError> {
+    pub async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
         let node = node.to_owned();
-        self.readers.run(move |conn| nodes::load_node(conn, &node)).await
+        self.readers.run(move |conn| nodes::records(conn, &node)).await
     }
 
-    /// The names of all nodes that have ever reported.
+    /// All nodes that have ever reported, in the order of their names.
     ///
     /// # Errors
     /// The store's.
-    pub async fn nodes(&self) -> Result<Vec<String>, CloudError> {
+    pub async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>, CloudError> {
         self.readers.run(nodes::nodes).await
     }
 

@@ -33,6 +33,7 @@ pub const CLOUD: &[Migration] = &[
     Migration { name: "0002_previous.sql", sql: include_str!("../../migrations/cloud/0002_previous.sql") },
     Migration { name: "0003_fleet.sql", sql: include_str!("../../migrations/cloud/0003_fleet.sql") },
     Migration { name: "0004_pairing.sql", sql: include_str!("../../migrations/cloud/0004_pairing.sql") },
+    Migration { name: "0005_tallies.sql", sql: include_str!("../../migrations/cloud/0005_tallies.sql") },
 ];
 
 /// Brings the file to the newest schema.

@@ -1,12 +1,16 @@
 //! The cloud's half of the protocol as a state machine, one per node.
 //!
-//! Level-based: it compares what the node is to hold (*desired*) with what it is recorded to hold (the
+//! Level-based: it compares what the node is to hold ([`DesiredState`]) with what it is recorded to hold (the
 //! *ledger*), and sends the difference. The ledger is changed only after its ObjectSync records are stored.
+//!
+//! Neither is kept here for each object. The desired state is lent with each input; the ledger is open only while the
+//! node is connected, and then has only what differs. So a node in sync costs the same however much it holds.
 //!
 //! Inputs are methods that take the time; outputs are pulled: [`CloudMachine::poll_effect`],
 //! [`CloudMachine::poll_frame`], [`CloudMachine::deadline`].
 
 mod connect;
+mod desired;
 mod ledger;
 mod queue;
 mod record;
@@ -21,13 +25,14 @@ use std::time::Duration;
 use crate::object::{ObjectKey, Relation, ResourceVersion};
 
 use super::change::{ObjectRef, Uid};
+use super::digest::Tally;
 use super::frame::{Confirm, Down};
 use super::message::Outgoing;
 use super::timing::{Now, earlier};
-pub use ledger::{LedgerState, Record};
+pub use desired::{Desired, DesiredState};
+pub use ledger::{LedgerFacts, Record};
 pub use types::{
-    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Desired, Issued, Loaded, RecordBatch,
-    Refusal,
+    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, RecordBatch, Refusal,
 };
 
 use connect::Connecting;
@@ -64,10 +69,15 @@ struct Trouble {
 #[derive(Debug)]
 pub struct CloudMachine {
     config: Arc<CloudConfig>,
-    incarnation: String,
+    incarnation: Arc<str>,
     issued: Arc<Issued>,
     ledger: Ledger,
-    desired: HashMap<Uid, Desired>,
+    /// A request for the records is under way.
+    reading: bool,
+    /// Not every change of the desired state was noted: the records are to be read again before anything more is sent.
+    behind: bool,
+    /// What was sent in a version that is newer than what is desired: news of it is on the way.
+    ahead: HashMap<Uid, ResourceVersion>,
     phase: Phase,
     queue: Queue,
     sender: Sender,
@@ -75,6 +85,8 @@ pub struct CloudMachine {
     trouble: HashMap<Uid, Trouble>,
     /// Removals held back by the mass-delete guard.
     held: HashSet<Uid>,
+    /// How many there are, or were when the node was last connected.
+    held_count: u64,
     /// By name, what the node holds and should not: a new object of that name replaces it.
     leftovers: HashMap<ObjectKey, Uid>,
     /// Set when this node's Hello or reports proved that the store went back.
@@ -96,22 +108,25 @@ impl CloudMachine {
     #[must_use]
     pub fn new(
         config: Arc<CloudConfig>,
-        incarnation: String,
+        incarnation: Arc<str>,
         issued: Arc<Issued>,
-        state: LedgerState,
+        facts: LedgerFacts,
     ) -> Self {
         Self {
             config,
             incarnation,
             issued,
-            ledger: Ledger::new(state),
-            desired: HashMap::new(),
+            ledger: Ledger::new(facts),
+            reading: false,
+            behind: false,
+            ahead: HashMap::new(),
             phase: Phase::Offline,
             queue: Queue::default(),
             sender: Sender::default(),
             recorder: Recorder::default(),
             trouble: HashMap::new(),
             held: HashSet::new(),
+            held_count: 0,
             leftovers: HashMap::new(),
             suspect: false,
             told: (0, 0),
@@ -125,38 +140,69 @@ impl CloudMachine {
         }
     }
 
-    /// The node is to hold this version of an object, or the object no more.
-    pub fn desire(&mut self, now: Now, uid: &Uid, desired: Option<Desired>) {
-        match desired {
-            Some(mut desired) => {
-                self.held.remove(uid);
-                if let Some(known) = self.desired.get(uid) {
-                    // A body may have been loaded that is newer than this news.
-                    if desired.version.is_older_than(&known.version) {
-                        desired.version = known.version.clone();
-                    }
-                    if desired.version != known.version {
-                        self.trouble.remove(uid);
-                    }
+    /// What the node is to hold of a UID has changed: until now it was `before`.
+    pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<Desired<'_>>, desired: &impl DesiredState) {
+        if !self.behind {
+            self.ledger.note_change(uid, before.map(|before| before.record()), desired);
+        }
+        match desired.get(uid) {
+            Some(latest) => {
+                self.release_held(uid);
+                if self.ahead.get(uid).is_some_and(|version| !latest.version.is_older_than(version)) {
+                    self.ahead.remove(uid);
                 }
-                self.desired.insert(uid.clone(), desired);
+                if before.is_none_or(|before| before.version != latest.version)
+                    && !self.ahead.contains_key(uid)
+                {
+                    self.trouble.remove(uid);
+                }
             }
             None => {
-                self.desired.remove(uid);
+                self.ahead.remove(uid);
                 self.trouble.remove(uid);
-                if let Some(record) = self.ledger.get(uid) {
+                if self.is_live()
+                    && let Some(record) = self.ledger.get(uid, desired)
+                {
                     self.leftovers.insert(record.object.key(), uid.clone());
                 }
             }
         }
-        self.reconsider(now, uid);
+        self.reconsider(now, uid, desired);
+    }
+
+    /// From now on changes of the desired state are not noted one by one, because there is no room for that: what is
+    /// under way ends, then the records are read and compared again.
+    pub fn fall_behind(&mut self) {
+        if self.is_live() && self.ledger.is_open() {
+            self.behind = true;
+            self.queue.clear();
+        }
+    }
+
+    /// Gives the ledger up that is behind, once nothing needs it any more.
+    fn read_again(&mut self) {
+        if self.behind && self.is_live() && self.sender.len() == 0 && self.recorder.is_idle() {
+            self.ledger.close();
+            self.request_records();
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Live { .. })
+    }
+
+    fn release_held(&mut self, uid: &Uid) {
+        if self.held.remove(uid) {
+            self.held_count = self.held.len() as u64;
+        }
     }
 
     /// What is to be done about a UID, if anything.
-    fn needed(&self, uid: &Uid) -> Option<Action> {
-        match (self.desired.get(uid), self.ledger.get(uid)) {
-            (Some(desired), Some(record)) => {
-                (desired.version.relation(&record.version) != Relation::Equal).then_some(Action::Put)
+    fn needed(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Action> {
+        match (desired.get(uid), self.ledger.get(uid, desired)) {
+            (Some(latest), Some(record)) => {
+                let latest = self.ahead.get(uid).unwrap_or(latest.version);
+                (latest.relation(&record.version) != Relation::Equal).then_some(Action::Put)
             }
             (Some(_), None) => Some(Action::Put),
             (None, Some(_)) => (!self.held.contains(uid)).then_some(Action::Delete),
@@ -165,11 +211,11 @@ impl CloudMachine {
     }
 
     /// Queues a UID, or takes it out of the queue, as is right now.
-    fn reconsider(&mut self, now: Now, uid: &Uid) {
-        if !matches!(self.phase, Phase::Live { .. }) || self.sender.is_busy_with(uid) {
+    fn reconsider(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
+        if !self.is_live() || self.behind || self.sender.is_busy_with(uid) {
             return;
         }
-        let Some(action) = self.needed(uid) else {
+        let Some(action) = self.needed(uid, desired) else {
             self.queue.remove(uid);
             self.trouble.remove(uid);
             return;
@@ -178,54 +224,56 @@ impl CloudMachine {
             self.queue.remove(uid);
             return;
         }
-        if let Some(object) = self.object(uid) {
+        if let Some(object) = self.object(uid, desired) {
             self.queue.insert(uid, &object, action);
         }
     }
 
-    fn object(&self, uid: &Uid) -> Option<Arc<ObjectRef>> {
-        self.desired
+    fn object(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {
+        desired
             .get(uid)
             .map(|desired| desired.object.clone())
-            .or_else(|| self.ledger.get(uid).map(|record| record.object.clone()))
+            .or_else(|| self.ledger.get(uid, desired).map(|record| record.object))
             .or_else(|| self.sender.object(uid))
     }
 
     /// Queues the whole difference between desired and recorded.
-    fn reconsider_all(&mut self, now: Now) {
+    fn reconsider_all(&mut self, now: Now, desired: &impl DesiredState) {
         self.queue.clear();
-        let recorded = self.ledger.iter().map(|(uid, _)| uid);
-        let all: HashSet<Uid> = recorded.chain(self.desired.keys()).cloned().collect();
-        for uid in &all {
-            self.reconsider(now, uid);
+        let different: Vec<Uid> = self.ledger.differences().map(|(uid, _)| uid.clone()).collect();
+        for uid in &different {
+            self.reconsider(now, uid, desired);
         }
     }
 
     /// The version recorded under the same name for a UID that is no longer desired: what a new
     /// object of that name replaces on the node.
-    fn replaced_under(&self, key: &ObjectKey) -> Option<ResourceVersion> {
+    fn replaced_under(&self, key: &ObjectKey, desired: &impl DesiredState) -> Option<ResourceVersion> {
         let uid = self.leftovers.get(key)?;
-        if self.desired.contains_key(uid) {
+        if desired.get(uid).is_some() {
             return None;
         }
-        self.ledger.get(uid).map(|record| record.version.clone())
+        self.ledger.get(uid, desired).map(|record| record.version)
     }
 
     /// Notes under which names the node holds objects that are no longer desired.
-    fn note_leftovers(&mut self) {
-        let undesired = self.ledger.iter().filter(|(uid, _)| !self.desired.contains_key(*uid));
-        self.leftovers = undesired.map(|(uid, record)| (record.object.key(), uid.clone())).collect();
+    fn note_leftovers(&mut self, desired: &impl DesiredState) {
+        let undesired = self.ledger.differences().filter(|(uid, _)| desired.get(uid).is_none());
+        self.leftovers =
+            undesired.filter_map(|(uid, record)| Some((record?.object.key(), uid.clone()))).collect();
     }
 
-    /// Removals that the guard holds back go out.
-    pub fn confirm_deletions(&mut self, now: Now) {
+    /// Removals that the guard holds back go out. Tells how many.
+    pub fn confirm_deletions(&mut self, now: Now, desired: &impl DesiredState) -> u64 {
         let held = std::mem::take(&mut self.held);
+        let count = std::mem::take(&mut self.held_count);
         self.suspect = false;
         self.recorder.accept(&self.incarnation);
         for uid in &held {
-            self.reconsider(now, uid);
+            self.reconsider(now, uid, desired);
         }
-        self.flush_records();
+        self.flush_records(desired);
+        count
     }
 
     /// Limits and delays that may change while the machine runs.
@@ -234,7 +282,7 @@ impl CloudMachine {
     }
 
     /// The cloud's store has begun a new incarnation.
-    pub fn set_incarnation(&mut self, incarnation: String, issued: Arc<Issued>) {
+    pub fn set_incarnation(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
         self.incarnation = incarnation;
         self.issued = issued;
     }
@@ -246,19 +294,30 @@ impl CloudMachine {
         self.sender.clear();
         self.taker.forget_session();
         self.frames.clear();
+        self.held = HashSet::new();
+        self.leftovers = HashMap::new();
         self.effects.retain(|effect| !matches!(effect, CloudEffect::Load(_)));
+        self.close_ledger();
+    }
+
+    /// Nobody needs the ledger of a node that is not connected, once what was gathered for it is stored.
+    fn close_ledger(&mut self) {
+        if matches!(self.phase, Phase::Offline) && self.recorder.is_idle() {
+            self.ledger.close();
+            self.behind = false;
+        }
     }
 
     /// The time of [`CloudMachine::deadline`] has come.
-    pub fn tick(&mut self, now: Now) {
+    pub fn tick(&mut self, now: Now, desired: &impl DesiredState) {
         self.recorder.tick(now);
-        self.flush_records();
+        self.flush_records(desired);
         match &self.phase {
             Phase::Offline => {}
-            Phase::Connecting(connecting) if connecting.until <= now => self.answer_overdue(now),
+            Phase::Connecting(connecting) if connecting.until <= now => self.answer_overdue(now, desired),
             Phase::Connecting(_) => {}
             Phase::Live { .. } => {
-                self.resend_overdue(now);
+                self.resend_overdue(now, desired);
                 let due: Vec<Uid> = self
                     .trouble
                     .iter()
@@ -266,7 +325,7 @@ impl CloudMachine {
                     .map(|(uid, _)| uid.clone())
                     .collect();
                 for uid in &due {
-                    self.reconsider(now, uid);
+                    self.reconsider(now, uid, desired);
                 }
             }
         }
@@ -292,24 +351,25 @@ impl CloudMachine {
     }
 
     /// The next piece of work for store and fleet.
-    pub fn poll_effect(&mut self) -> Option<CloudEffect> {
+    pub fn poll_effect(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
+        self.read_again();
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
         }
-        self.next_load().map(CloudEffect::Load)
+        self.next_load(desired).map(CloudEffect::Load)
     }
 
     /// The next frame for the node. To be called only when its link has room for one.
-    pub fn poll_frame(&mut self, now: Now) -> Option<Down> {
+    pub fn poll_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         if let Some(frame) = self.frames.pop_front() {
             return Some(frame);
         }
-        if let Some(frame) = self.next_objects(now) {
+        if let Some(frame) = self.next_objects(now, desired) {
             return Some(frame);
         }
         // The node was told of objects that have become pointless to send: it learns that it is in sync.
-        let outdated = self.told != (self.pending(), self.held.len() as u64);
-        if outdated && self.pending() == 0 && matches!(self.phase, Phase::Live { .. }) {
+        let outdated = self.told != (self.pending(), self.held_count);
+        if outdated && self.pending() == 0 && self.is_live() {
             self.confirm();
         }
         self.frames.pop_front()
@@ -321,18 +381,18 @@ impl CloudMachine {
             Phase::Connecting(connecting) => connecting.hello.session.clone(),
             Phase::Offline => return,
         };
-        let (pending, held) = (self.pending(), self.held.len() as u64);
+        let (pending, held) = (self.pending(), self.held_count);
         self.told = (pending, held);
-        let revision = self.ledger.confirmed();
+        let revision = self.ledger.facts().confirmed;
         // Confirms are cumulative: one that has not left yet is overtaken.
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
         self.frames.push_back(Down::Confirm(Confirm { session, revision, pending, held }));
     }
 
-    /// Objects to be sent or removed, rejected ones not counted.
+    /// Objects to be sent or removed, rejected ones not counted. At least one while the records are to be read again.
     #[must_use]
     pub fn pending(&self) -> u64 {
-        (self.queue.len() + self.sender.len()) as u64
+        (self.queue.len() + self.sender.len()) as u64 + u64::from(self.behind)
     }
 
     /// Objects on their way to the node or being prepared for it.
@@ -354,16 +414,25 @@ impl CloudMachine {
     /// Whether the node is connected, holds what it is to hold, and nothing is held back or rejected.
     #[must_use]
     pub fn in_sync(&self) -> bool {
-        matches!(self.phase, Phase::Live { .. })
+        self.is_live()
             && self.pending() == 0
             && self.recorder.is_idle()
-            && self.held.is_empty()
+            && self.held_count == 0
             && self.trouble.is_empty()
     }
 
-    /// Removals held back by the mass-delete guard.
-    pub fn held(&self) -> impl Iterator<Item = (&Uid, Option<&ObjectRef>)> {
-        self.held.iter().map(|uid| (uid, self.ledger.get(uid).map(|record| &*record.object)))
+    /// Removals held back by the mass-delete guard, while the node is connected.
+    pub fn held<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (&'a Uid, Option<Arc<ObjectRef>>)> {
+        self.held.iter().map(|uid| (uid, self.ledger.get(uid, desired).map(|record| record.object)))
+    }
+
+    /// How many removals are held back, or were when the node was last connected.
+    #[must_use]
+    pub fn held_count(&self) -> u64 {
+        self.held_count
     }
 
     /// Objects that the node refuses.
@@ -371,20 +440,31 @@ impl CloudMachine {
         self.trouble.iter().filter_map(|(uid, trouble)| Some((uid, trouble.refusal.as_ref()?)))
     }
 
-    /// The records as stored.
-    pub fn records(&self) -> impl Iterator<Item = (&Uid, &Record)> {
-        self.ledger.iter()
+    /// Count and digest of the records.
+    #[must_use]
+    pub fn recorded_tally(&self) -> Tally {
+        self.ledger.tally()
     }
 
-    /// What the node is to hold.
-    pub fn desired(&self) -> impl Iterator<Item = (&Uid, &Desired)> {
-        self.desired.iter()
+    /// The UIDs and versions recorded, as far as the ledger is open.
+    #[cfg(test)]
+    pub(super) fn recorded_versions<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (&'a Uid, &'a ResourceVersion)> {
+        self.ledger.versions(desired)
+    }
+
+    /// Objects of which other versions are recorded than desired: what the memory for the node grows with.
+    #[must_use]
+    pub fn differences(&self) -> usize {
+        self.ledger.different()
     }
 
     /// The newest change of the node that is recorded.
     #[must_use]
     pub fn confirmed(&self) -> u64 {
-        self.ledger.confirmed()
+        self.ledger.facts().confirmed
     }
 
     /// The time from sending to report, smoothed.
@@ -405,7 +485,7 @@ impl CloudMachine {
 }
 
 /// What a message to the node is written from.
-fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired, body: Arc<str>) -> Outgoing {
+fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired<'_>, body: Arc<str>) -> Outgoing {
     Outgoing {
         uid: uid.clone(),
         version,

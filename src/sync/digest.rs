@@ -67,6 +67,29 @@ impl Digest {
     }
 }
 
+/// Count and digest of what a side holds: two sides with the same tally hold the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// How many objects.
+    pub count: u64,
+    /// The digest of their versions.
+    pub digest: Digest,
+}
+
+impl Tally {
+    /// Adds one held version.
+    pub fn add(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
+        self.count += 1;
+        self.digest.add(epoch, uid, version);
+    }
+
+    /// Takes one held version out.
+    pub fn remove(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
+        self.count = self.count.saturating_sub(1);
+        self.digest.remove(epoch, uid, version);
+    }
+}
+
 /// The digests of all buckets, each cut to 64 bits: they only steer what is looked at, and the
 /// full digest is compared again after a repair.
 #[derive(Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{Fleet, Inbox};
-use crate::cloud::node::Node;
+use super::{Fleet, Inbox, TURNS};
+use crate::cloud::node::DesiredOn;
 use crate::cloud::source::Source;
 use crate::link::PublishError;
 use crate::process::random;
@@ -11,20 +11,30 @@ use crate::sync::cloud::{CloudEffect, CloudNotice};
 use crate::sync::timing::Now;
 
 impl<S: Source> Fleet<S> {
-    pub(super) fn drain(&mut self) {
-        while let Some(name) = self.touched.pop_first() {
+    /// Gives machines their turn. Tells whether more of them wait.
+    pub(super) fn drain(&mut self) -> bool {
+        for _ in 0..TURNS {
+            let Some(name) = self.touched.pop_front() else { return false };
             self.drain_node(&name);
         }
+        !self.touched.is_empty()
     }
 
     fn drain_node(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.touched = false;
+        }
         loop {
-            let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) else { return };
-            if let Some(effect) = machine.poll_effect() {
+            let Some(node) = self.nodes.get_mut(name) else { return };
+            if let Some(effect) = node.machine.poll_effect(&DesiredOn(self.placement.on(name))) {
                 self.perform(name, effect);
             } else if !self.send_one(name) {
                 break;
             }
+        }
+        if let Some(node) = self.nodes.get_mut(name) {
+            let before = std::mem::replace(&mut node.different, node.machine.differences());
+            self.openings.count(before, node.different);
         }
         self.schedule(name);
         self.watch_sync(name);
@@ -32,7 +42,7 @@ impl<S: Source> Fleet<S> {
 
     fn schedule(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let wanted = node.machine().and_then(|machine| machine.deadline()).filter(|at| *at != Now::MAX);
+        let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
         if wanted != node.deadline {
             if let Some(old) = node.deadline.take() {
                 self.deadlines.remove(&(old, name.to_owned()));
@@ -51,9 +61,8 @@ impl<S: Source> Fleet<S> {
         let bytes = match node.waiting.take() {
             Some(bytes) => bytes,
             None => {
-                let Some(frame) = node.machine().and_then(|machine| machine.poll_frame(now)) else {
-                    return false;
-                };
+                let desired = DesiredOn(self.placement.on(name));
+                let Some(frame) = node.machine.poll_frame(now, &desired) else { return false };
                 match frame.encode(compress_above) {
                     Ok(bytes) => {
                         tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
@@ -94,6 +103,7 @@ impl<S: Source> Fleet<S> {
     fn perform(&mut self, name: &str, effect: CloudEffect) {
         let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         match effect {
+            CloudEffect::Open => self.wants_records(name),
             CloudEffect::Load(uids) => {
                 let managed_fields = self.managed_fields;
                 tokio::spawn(async move {
@@ -140,15 +150,14 @@ impl<S: Source> Fleet<S> {
     pub(super) fn answered(&mut self, answer: Inbox) {
         let now = self.now();
         match answer {
-            Inbox::NodeLoaded(name, Ok(records)) => {
-                self.loaded(&name, records);
-                self.ended(&name);
-            }
-            Inbox::NodeLoaded(name, Err(error)) => {
-                tracing::error!(node = name, %error, "the node's records cannot be read");
-                if self.nodes.contains_key(&name) {
-                    self.load(&name);
-                }
+            Inbox::Opened(name, expected, records) => {
+                self.read_ended(expected);
+                let records = records
+                    .inspect_err(|error| {
+                        tracing::error!(node = name, %error, "the node's records cannot be read");
+                    })
+                    .ok();
+                self.with_machine(&name, |machine, desired| machine.opened(now, records, desired));
                 self.ended(&name);
             }
             Inbox::Bodies(name, bodies) => {
@@ -156,10 +165,7 @@ impl<S: Source> Fleet<S> {
                     tracing::error!(node = name, %error, "objects cannot be read");
                     Vec::new()
                 });
-                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
-                    machine.loaded(now, bodies);
-                }
-                self.touched.insert(name);
+                self.with_machine(&name, |machine, desired| machine.loaded(now, bodies, desired));
             }
             Inbox::Recorded(name, token, recorded) => {
                 match &recorded {
@@ -170,11 +176,10 @@ impl<S: Source> Fleet<S> {
                     }
                     Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
                 }
-                if let Some(machine) = self.nodes.get_mut(&name).and_then(Node::machine) {
-                    machine.recorded(now, token, recorded.is_ok(), random());
-                }
+                self.with_machine(&name, |machine, desired| {
+                    machine.recorded(now, token, recorded.is_ok(), random(), desired);
+                });
                 self.ended(&name);
-                self.touched.insert(name);
             }
             Inbox::Taken(name, token, stored) => self.taken(&name, token, stored),
             Inbox::LeasesWritten(written) => self.leases_written(&written),
@@ -186,7 +191,7 @@ impl<S: Source> Fleet<S> {
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.awaiting_room = false;
                 }
-                self.touched.insert(name);
+                self.touch(&name);
             }
             Inbox::Incarnation(fresh) => {
                 self.renewing = false;
@@ -195,9 +200,7 @@ impl<S: Source> Fleet<S> {
                         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
                         self.incarnation = incarnation;
                         for node in self.nodes.values_mut() {
-                            if let Some(machine) = node.machine() {
-                                machine.set_incarnation(self.incarnation.to_string(), self.issued.clone());
-                            }
+                            node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
                         }
                     }
                     Err(error) => tracing::error!(%error, "no new incarnation could be stored"),

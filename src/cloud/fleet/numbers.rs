@@ -30,6 +30,7 @@ impl<S: Source> Fleet<S> {
             ..CloudNumbers::default()
         };
         add_counters(&mut numbers.nodes.counters, &self.counts.gone);
+        numbers.nodes.waiting = self.openings.waiting() as u64;
         let (now, clock) = (self.now(), Timestamp::now());
         for (name, node) in &self.nodes {
             let node = node.numbers(name, now, clock, &self.lifecycle);

@@ -1,9 +1,12 @@
 //! What the source tells of changes: objects go into the placement, Nodes are taken in and given up.
 
 use super::Fleet;
-use crate::cloud::node::{Node, desired};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::cloud::node::{DesiredOn, desired};
 use crate::cloud::source::{Change, Source};
-use crate::placement::{Delta, Summary, Want};
+use crate::placement::{Delta, Summary};
 
 impl<S: Source> Fleet<S> {
     pub(super) async fn changed(&mut self, change: Change) {
@@ -26,15 +29,20 @@ impl<S: Source> Fleet<S> {
     /// Makes nodes and objects be these, after changes were missed.
     fn compare(&mut self, summaries: Vec<Summary>) {
         let (nodes, objects): (Vec<_>, Vec<_>) = summaries.into_iter().partition(Summary::is_node);
-        let mut gone: Vec<String> = self.labels.keys().cloned().collect();
-        gone.retain(|name| !nodes.iter().any(|node| *node.name == **name));
+        let there: HashSet<&str> = nodes.iter().map(|node| &*node.name).collect();
+        let gone: Vec<String> =
+            self.labels.keys().filter(|name| !there.contains(name.as_str())).cloned().collect();
         for node in nodes {
             self.upsert(node);
         }
         for name in gone {
             self.node_deleted(&name);
         }
-        let deltas = self.placement.resync(objects);
+        let uids: HashSet<Arc<str>> = objects.iter().map(|object| object.uid.clone()).collect();
+        for object in objects {
+            self.upsert(object);
+        }
+        let deltas = self.placement.retain(&uids);
         self.place(deltas);
     }
 
@@ -74,16 +82,20 @@ impl<S: Source> Fleet<S> {
 
     pub(super) fn place(&mut self, deltas: Vec<Delta>) {
         let now = self.now();
-        for Delta { node: name, object, want } in deltas {
-            let Some(machine) = self.nodes.get_mut(&*name).and_then(Node::machine) else { continue };
-            let wish = match want {
-                Want::Hold => Some(desired(&object)),
-                Want::Drop => None,
-            };
-            machine.desire(now, &object.uid, wish);
-            if !self.touched.contains(&*name) {
-                self.touched.insert(name.to_string());
+        for delta in deltas {
+            let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(&*delta.node)) else { continue };
+            match (&delta.before, &delta.after) {
+                (None, Some(_)) => node.desired += 1,
+                (Some(_), None) => node.desired = node.desired.saturating_sub(1),
+                _ => {}
             }
+            let before = delta.before.as_deref().map(desired);
+            let on_node = DesiredOn(self.placement.on(&delta.node));
+            if self.openings.is_full() {
+                node.machine.fall_behind();
+            }
+            node.machine.desire(now, uid, before, &on_node);
+            self.touch(&delta.node);
         }
     }
 }

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::{Fleet, Inbox, MAX_SESSION};
 use crate::cloud::admin::{Answer, unknown};
 use crate::cloud::metrics::add_counters;
-use crate::cloud::node::NodeMachine;
 use crate::cloud::source::{self, Source, SourceError};
 use crate::object::Status;
 use crate::object::time::rfc3339;
@@ -235,11 +234,9 @@ impl<S: Source> Fleet<S> {
             removed.busy = node.busy.saturating_sub(waiting);
             removed.session = node.session;
             removed.connection = node.connection;
-            if let NodeMachine::Ready(machine) = &node.state {
-                add_counters(&mut self.counts.gone, &machine.counters());
-            }
+            self.openings.count(node.different, 0);
+            add_counters(&mut self.counts.gone, &node.machine.counters());
         }
-        self.touched.remove(name);
         self.labels.remove(name);
         self.registered.remove(name);
         self.lifecycle.forget(name);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fleet, Inbox};
-use crate::cloud::node::{Node, NodeMachine};
+use crate::cloud::node::Node;
 use crate::cloud::source::{Effect, LeaseRenewal, Result, Source};
 use crate::cloud::uploads::{self, Place};
 use crate::sync::change::Uid;
@@ -96,8 +96,8 @@ impl<S: Source> Fleet<S> {
         if self.intake.bytes + bytes > MAX_TAKE_BYTES {
             tracing::debug!(node = name, bytes, "too much is being taken: the node is to send it again");
             let now = self.now();
-            if let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) {
-                machine.taken(now, token, None);
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.machine.taken(now, token, None);
             }
             return;
         }
@@ -109,8 +109,8 @@ impl<S: Source> Fleet<S> {
     }
 
     fn place_of(&self, node: &str, uid: &str) -> Place {
-        match (self.placement.wanted(node, uid), self.placement.object(uid)) {
-            (Some(summary), _) => Place::Here(Arc::clone(summary)),
+        match (self.placement.on(node).get(uid), self.placement.object(uid)) {
+            (Some(object), _) => Place::Here(Arc::clone(object)),
             (None, Some(_)) => Place::Elsewhere,
             (None, None) => Place::Nowhere,
         }
@@ -142,12 +142,12 @@ impl<S: Source> Fleet<S> {
             self.registered.insert(name.to_owned());
         }
         let is_registered = report.is_some();
-        if let Some(machine) = self.nodes.get_mut(name).and_then(Node::machine) {
+        if let Some(Node { machine, .. }) = self.nodes.get_mut(name) {
             if is_registered {
                 machine.set_registered(true);
             }
             machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
-            self.touched.insert(name.to_owned());
+            self.touch(name);
         }
         self.ended(name);
         self.take_next();
@@ -161,9 +161,7 @@ impl<S: Source> Fleet<S> {
     /// Tells the lifecycle whether a node is in sync.
     pub(super) fn watch_sync(&mut self, name: &str) {
         let now = self.now();
-        let Some(Node { state: NodeMachine::Ready(machine), lagging, .. }) = self.nodes.get_mut(name) else {
-            return;
-        };
+        let Some(Node { machine, lagging, .. }) = self.nodes.get_mut(name) else { return };
         *lagging = match machine.phase() {
             CloudPhase::Offline => None,
             _ if machine.in_sync() => None,
@@ -175,7 +173,7 @@ impl<S: Source> Fleet<S> {
         if machine.in_sync() {
             return self.lifecycle.in_sync(now, name, true, 0, 0, 0);
         }
-        let (rejected, held) = (machine.refused().count() as u64, machine.held().count() as u64);
+        let (rejected, held) = (machine.refused().count() as u64, machine.held_count());
         self.lifecycle.in_sync(now, name, false, machine.pending(), rejected, held);
     }
 }

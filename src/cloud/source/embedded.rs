@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Change, Changes, Result, Source, SourceError};
-use super::{Effect, LeaseRenewal, NodeChange, NodeRecords, Registered, UploadBatch};
+use super::{Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, UploadBatch};
 use crate::api::Storage as _;
 use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
@@ -14,7 +14,7 @@ use crate::object::{Resource, kinds};
 use crate::placement::Summary;
 use crate::store::cloud::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use crate::sync::change::Uid;
-use crate::sync::cloud::{Issued, Loaded, RecordBatch};
+use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 use crate::sync::upload::{Refused, RefusedReason, Taken};
 
 /// See the module.
@@ -103,12 +103,12 @@ impl Source for Embedded {
         self.store().issued()
     }
 
-    async fn nodes(&self) -> Result<Vec<String>> {
+    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
         Ok(self.store().nodes().await?)
     }
 
-    async fn load_node(&self, node: &str) -> Result<Option<NodeRecords>> {
-        Ok(self.store().load_node(node).await?)
+    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+        Ok(self.store().records(node).await?)
     }
 
     async fn record(

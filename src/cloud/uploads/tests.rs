@@ -1,5 +1,6 @@
 use super::*;
 use crate::object::ResourceVersion;
+use crate::placement::{Placement, Summary};
 use crate::sync::upload::UploadItem;
 use proptest::prelude::*;
 use serde_json::json;
@@ -18,7 +19,9 @@ fn pod(uid: &str) -> Place {
     });
     let object = Object::from(fields.as_object().unwrap().clone());
     let resource = Arc::new(kinds::by_word("pods").unwrap().resource());
-    Place::Here(Arc::new(Summary::of(&object, resource, ResourceVersion::from(3))))
+    let mut placement = Placement::default();
+    placement.upsert(Summary::of(&object, resource, ResourceVersion::from(3)));
+    Place::Here(placement.object(uid).unwrap().clone())
 }
 
 fn place(uid: &str) -> Place {

@@ -1,6 +1,6 @@
 //! What the cloud knows of each node: its state, and its ObjectSync records as ordinary objects.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
@@ -16,7 +16,8 @@ use crate::object::time::rfc3339;
 use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
 use crate::store::StoreError;
 use crate::sync::change::Uid;
-use crate::sync::cloud::{LedgerState, Record, RecordBatch};
+use crate::sync::cloud::{LedgerFacts, Record, RecordBatch};
+use crate::sync::digest::Tally;
 
 /// What a batch came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,11 +34,11 @@ pub struct Recorded {
     pub refused: Vec<(Uid, String)>,
 }
 
-/// What is known of a node that has reported.
+/// What is known of a node that has reported, beside its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRecords {
-    /// What it holds.
-    pub ledger: LedgerState,
+pub struct NodeFacts {
+    /// What the records are worth.
+    pub ledger: LedgerFacts,
     /// The version of its agent, if it has told.
     pub agent_version: Option<String>,
     /// When something of it was recorded last.
@@ -197,10 +198,12 @@ impl Tx<'_> {
     ) -> Result<(), CloudError> {
         self.conn
             .prepare_cached(
-                "INSERT INTO nodes (name, epoch, confirmed, incarnation, agent_version, last_seen)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                "INSERT INTO nodes
+                   (name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                  ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, confirmed = excluded.confirmed,
                    incarnation = excluded.incarnation, last_seen = excluded.last_seen,
+                   held_count = excluded.held_count, held_digest = excluded.held_digest,
                    agent_version = coalesce(excluded.agent_version, agent_version)",
             )?
             .execute((
@@ -211,8 +214,16 @@ impl Tx<'_> {
                 batch.accepted.as_deref().unwrap_or_default(),
                 agent_version,
                 self.now.to_string(),
+                batch.tally.map(|tally| tally.count),
+                batch.tally.map(|tally| tally.digest.to_string()),
             ))?;
         Ok(())
+    }
+
+    /// Somebody else than the fleet changes a record of a node: what is known of all of them holds no more.
+    pub(super) fn forget_tally(&self, node: &str) -> rusqlite::Result<()> {
+        const SQL: &str = "UPDATE nodes SET held_count = NULL, held_digest = NULL WHERE name = ?1";
+        self.conn.prepare_cached(SQL)?.execute([node]).map(drop)
     }
 
     /// Forgets a node and all its records.
@@ -227,34 +238,47 @@ impl Tx<'_> {
 }
 
 /// The nodes that have reported, in the order of their names.
-pub(super) fn nodes(conn: &Connection) -> Result<Vec<String>, CloudError> {
-    let mut statement = conn.prepare_cached("SELECT name FROM nodes ORDER BY name")?;
-    Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, CloudError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest
+         FROM nodes ORDER BY name",
+    )?;
+    let mut rows = statement.query([])?;
+    let (mut nodes, mut incarnations) = (Vec::new(), HashSet::<Arc<str>>::new());
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
+        let epoch = Some(row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?);
+        let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
+        let incarnation: Arc<str> = row.get(3)?;
+        // Most nodes name the same one.
+        let accepted = incarnations.get(&incarnation).cloned().unwrap_or_else(|| {
+            incarnations.insert(Arc::clone(&incarnation));
+            incarnation
+        });
+        let digest = row.get::<_, Option<String>>(7)?.map(|digest| digest.parse()).transpose();
+        let digest = digest.map_err(|_| damaged("held_digest"))?;
+        let tally = row.get::<_, Option<u64>>(6)?.zip(digest).map(|(count, digest)| Tally { count, digest });
+        let accepted = Some(accepted).filter(|accepted| !accepted.is_empty());
+        let ledger = LedgerFacts { epoch, confirmed: row.get(2)?, accepted, tally };
+        nodes.push((name.clone(), NodeFacts { ledger, agent_version: row.get(4)?, last_seen }));
+    }
+    Ok(nodes)
 }
 
-pub(super) fn load_node(conn: &Connection, node: &str) -> Result<Option<NodeRecords>, CloudError> {
-    let mut statement = conn.prepare_cached(
-        "SELECT epoch, confirmed, incarnation, agent_version, last_seen FROM nodes WHERE name = ?1",
-    )?;
-    let mut rows = statement.query([node])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    let damaged_row = |what| StoreError::corrupt(format!("the {what} of node '{node}' is damaged"));
-    let epoch = row.get::<_, String>(0)?.parse().map_err(|_| damaged_row("epoch"))?;
-    let last_seen = row.get::<_, String>(4)?.parse().map_err(|_| damaged_row("last_seen"))?;
-    let (confirmed, incarnation, agent_version) = (row.get(1)?, row.get::<_, String>(2)?, row.get(3)?);
+/// What a node is recorded to hold.
+pub(super) fn records(conn: &Connection, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
     let mut rows = statement.query([node])?;
-    let mut records = HashMap::new();
+    let mut records = Vec::new();
     while let Some(row) = rows.next()? {
         let uid: Uid = row.get(0)?;
-        let body: String = row.get(1)?;
-        let record = ObjectSync::parse(&body).map_err(|error| damaged(&format!("{node}.{uid}"), &error))?;
+        let body = row.get_ref(1)?.as_str().unwrap_or_default();
+        let record = ObjectSync::parse(body).map_err(|error| damaged(&format!("{node}.{uid}"), &error))?;
         let version = ResourceVersion::new(&*record.status.object_resource_version);
-        records.insert(uid, Record { version, object: Arc::new(record.object()) });
+        records.push((uid, Record { version, object: Arc::new(record.object()) }));
     }
-    let accepted = Some(incarnation).filter(|incarnation| !incarnation.is_empty());
-    let ledger = LedgerState { epoch: Some(epoch), confirmed, accepted, records };
-    Ok(Some(NodeRecords { ledger, agent_version, last_seen }))
+    Ok(records)
 }
 
 fn damaged(name: &str, error: &serde_json::Error) -> StoreError {

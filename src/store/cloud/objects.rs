@@ -9,7 +9,7 @@ use super::CloudError;
 use super::feed::ChangeKind;
 use super::state::{Before, CloudState, Event};
 use super::stored::Stored;
-use crate::object::objectsync::is_sync_record;
+use crate::object::objectsync::{is_sync_record, split_sync_name};
 use crate::object::time::rfc3339;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope};
 use crate::placement::Summary;
@@ -105,6 +105,7 @@ impl Tx<'_> {
         if let Some((node, uid)) = &sync {
             // One record for a node and a UID, whatever its namespace.
             taken |= self.sync_exists(node, uid)?;
+            self.forget_tally(node)?;
         }
         if taken {
             return Err(CloudError::AlreadyExists { key });
@@ -141,7 +142,9 @@ impl Tx<'_> {
             let (given, current) = (object.uid().to_owned(), row.stored.uid.to_string());
             return Err(CloudError::OtherUid { key, given, current });
         }
-        sync_columns(resource, &object, &key)?;
+        if let Some((node, _)) = sync_columns(resource, &object, &key)? {
+            self.forget_tally(&node)?;
+        }
         object.set_metadata("resourceVersion", expected.to_string());
         // Both have sorted keys: equal objects are equal texts.
         if object.to_json() == row.stored.body {
@@ -185,6 +188,11 @@ impl Tx<'_> {
         expected: Option<u64>,
     ) -> Result<Stored, CloudError> {
         let (row, _) = self.existing(resource, namespace, name, expected)?;
+        if is_sync_record(resource)
+            && let Some((node, _)) = split_sync_name(name)
+        {
+            self.forget_tally(node)?;
+        }
         let (stored, object) = self.remove(&row)?;
         self.publish(ChangeKind::Deleted, &object, resource, &stored);
         Ok(stored)

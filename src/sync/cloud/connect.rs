@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 
 use crate::sync::change::Uid;
-use crate::sync::digest::BucketSet;
+use crate::sync::digest::{BucketSet, Tally};
 use crate::sync::frame::{
-    Down, Hello, HelloRequest, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Up, Welcome,
+    Confirm, Down, Hello, HelloRequest, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Up, Welcome,
 };
 use crate::sync::timing::Now;
 
-use super::{CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase};
+use super::desired::DesiredState;
+use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
 /// After so many inventories without equality the node is asked to begin anew.
 const MAX_REPAIRS: u32 = 5;
@@ -19,8 +20,13 @@ const MAX_INVENTORY: u64 = 1_000_000;
 /// Seconds after which it is to do so.
 const RETRY_AFTER: u64 = 5;
 
+/// The most reports that are kept while the records are being read. What they said is asked for if more come.
+const MAX_BACKLOG: usize = 64;
+
 #[derive(Debug)]
 enum Stage {
+    /// The records are awaited; reports that came meanwhile.
+    Opening(Vec<Report>),
     /// Reports up to the Hello's revision are awaited.
     Replaying,
     /// Pages of an inventory are awaited.
@@ -41,7 +47,7 @@ pub(super) struct Connecting {
 impl Connecting {
     pub(super) fn phase(&self) -> CloudPhase {
         match self.stage {
-            Stage::Replaying => CloudPhase::Replaying,
+            Stage::Opening(_) | Stage::Replaying => CloudPhase::Replaying,
             Stage::Inventory { .. } | Stage::Rewriting => CloudPhase::Repairing,
         }
     }
@@ -49,17 +55,17 @@ impl Connecting {
 
 impl CloudMachine {
     /// A frame of the node has arrived.
-    pub fn received(&mut self, now: Now, frame: Up) {
+    pub fn received(&mut self, now: Now, frame: Up, desired: &impl DesiredState) {
         match frame {
-            Up::Hello(hello) => self.hello(now, hello),
-            Up::Report(report) => self.report(now, report),
-            Up::Inventory(inventory) => self.inventory(now, inventory),
+            Up::Hello(hello) => self.hello(now, hello, desired),
+            Up::Report(report) => self.report(now, report, desired),
+            Up::Inventory(inventory) => self.inventory(now, inventory, desired),
             Up::Lease(lease) => self.lease(lease),
             Up::Upload(upload) => self.upload(upload),
         }
     }
 
-    fn hello(&mut self, now: Now, hello: Hello) {
+    fn hello(&mut self, now: Now, hello: Hello, desired: &impl DesiredState) {
         self.counters.hellos += 1;
         let repeated = match &self.phase {
             Phase::Offline => false,
@@ -79,9 +85,10 @@ impl CloudMachine {
             return;
         }
         let told = hello.confirmed.unwrap_or(hello.revision).min(hello.revision);
-        let recorded = self.ledger.confirmed();
-        let same_file = self.ledger.stored_epoch() == Some(hello.epoch);
-        match self.ledger.stored_epoch() {
+        let facts = self.ledger.facts();
+        let (recorded, accepted) = (facts.confirmed, facts.accepted.clone());
+        let same_file = facts.epoch == Some(hello.epoch);
+        match facts.epoch {
             Some(from) if from != hello.epoch => {
                 self.notice(CloudNotice::EpochChanged { from, to: hello.epoch });
             }
@@ -91,25 +98,84 @@ impl CloudMachine {
             Some(_) if told > recorded => self.store_went_back(),
             _ => {}
         }
-        if self.ledger.epoch() != hello.epoch {
-            self.ledger.rekey(hello.epoch);
-        }
         let in_step = same_file && (told..=hello.revision).contains(&recorded);
-        let accepted = self.ledger.accepted().map(ToOwned::to_owned);
-        self.recorder.rebase(if in_step { recorded } else { told }, accepted.as_deref());
-        let until = now + self.config.answer_timeout;
-        self.phase =
-            Phase::Connecting(Box::new(Connecting { hello, until, stage: Stage::Replaying, repairs: 0 }));
-        self.flush_records();
+        self.recorder.rebase(if in_step { recorded } else { told }, accepted);
+        if in_step && hello.revision == recorded {
+            let held = Tally { count: hello.count, digest: hello.digest };
+            self.ledger.open_if_equal(hello.epoch, held, desired);
+        }
+        let opening = Stage::Opening(Vec::new());
+        let until = now + self.config.answer_timeout / 3;
+        self.phase = Phase::Connecting(Box::new(Connecting { hello, until, stage: opening, repairs: 0 }));
+        if self.ledger.is_open() && !self.behind {
+            self.begin_replay(now, desired);
+        } else {
+            self.flush_records(desired);
+        }
     }
 
-    fn report(&mut self, now: Now, report: Report) {
+    /// Whether the records are to be read before anything else is done.
+    pub(super) fn is_opening(&self) -> bool {
+        match &self.phase {
+            Phase::Connecting(connecting) => matches!(connecting.stage, Stage::Opening(_)),
+            Phase::Offline | Phase::Live { .. } => false,
+        }
+    }
+
+    /// Asks for the records, once what was gathered before is among them.
+    pub(super) fn request_records(&mut self) {
+        if !std::mem::replace(&mut self.reading, true) {
+            self.effects.push_back(CloudEffect::Open);
+        }
+    }
+
+    /// The records of the node were read, or could not be: then they are asked for again.
+    pub fn opened(&mut self, now: Now, records: Option<Vec<(Uid, Record)>>, desired: &impl DesiredState) {
+        self.reading = false;
+        let Some(records) = records else { return };
+        if self.is_opening() {
+            self.ledger.open(records, desired);
+            self.behind = false;
+            self.begin_replay(now, desired);
+        } else if self.behind && self.is_live() {
+            self.ledger.open(records, desired);
+            self.behind = false;
+            self.note_leftovers(desired);
+            self.reconsider_all(now, desired);
+            self.flush_records(desired);
+        }
+    }
+
+    /// The ledger is open: what the node reports is taken.
+    fn begin_replay(&mut self, now: Now, desired: &impl DesiredState) {
+        let Phase::Connecting(connecting) = &mut self.phase else { return };
+        connecting.until = now + self.config.answer_timeout;
+        let epoch = connecting.hello.epoch;
+        let opening = std::mem::replace(&mut connecting.stage, Stage::Replaying);
+        if self.ledger.epoch() != epoch {
+            self.ledger.rekey(epoch, desired);
+        }
+        self.flush_records(desired);
+        if let Stage::Opening(backlog) = opening {
+            for report in backlog {
+                self.report(now, report, desired);
+            }
+        }
+    }
+
+    fn report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
         match &mut self.phase {
-            Phase::Live { session, .. } if *session == report.session => self.take_report(now, report),
+            Phase::Live { session, .. } if *session == report.session => {
+                self.take_report(now, report, desired);
+            }
             Phase::Connecting(connecting) if connecting.hello.session == report.session => {
-                connecting.until = now + self.config.answer_timeout;
-                if matches!(connecting.stage, Stage::Replaying) {
-                    self.take_report(now, report);
+                match &mut connecting.stage {
+                    Stage::Opening(backlog) if backlog.len() < MAX_BACKLOG => backlog.push(report),
+                    Stage::Replaying => {
+                        connecting.until = now + self.config.answer_timeout;
+                        self.take_report(now, report, desired);
+                    }
+                    Stage::Opening(_) | Stage::Inventory { .. } | Stage::Rewriting => {}
                 }
             }
             _ => self.refuse_unknown(report.session),
@@ -129,28 +195,28 @@ impl CloudMachine {
     }
 
     /// Compares, once everything that was reported is stored.
-    pub(super) fn compare(&mut self) {
+    pub(super) fn compare(&mut self, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let hello = &connecting.hello;
         let complete = match connecting.stage {
             Stage::Replaying => self.recorder.reached() >= hello.revision,
-            Stage::Inventory { .. } => false,
+            Stage::Opening(_) | Stage::Inventory { .. } => false,
             Stage::Rewriting => true,
         };
         if !complete {
             return;
         }
-        if self.ledger.equals(hello.count, hello.digest) {
-            return self.go_live();
+        if self.ledger.tally() == (Tally { count: hello.count, digest: hello.digest }) {
+            return self.go_live(desired);
         }
         if hello.count == 0 {
             self.recorder.reset();
-            return self.flush_records();
+            return self.flush_records(desired);
         }
-        self.request_inventory(self.last_heard);
+        self.request_inventory(self.last_heard, desired);
     }
 
-    fn request_inventory(&mut self, now: Now) {
+    fn request_inventory(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         if connecting.repairs == MAX_REPAIRS {
             let session = connecting.hello.session.clone();
@@ -163,11 +229,11 @@ impl CloudMachine {
         let session = connecting.hello.session.clone();
         self.counters.repairs += 1;
         self.notice(CloudNotice::Repairing);
-        let buckets = self.ledger.buckets();
+        let buckets = self.ledger.buckets(desired);
         self.frames.push_back(Down::InventoryRequest(InventoryRequest { session, buckets }));
     }
 
-    fn inventory(&mut self, now: Now, inventory: Inventory) {
+    fn inventory(&mut self, now: Now, inventory: Inventory, desired: &impl DesiredState) {
         self.last_heard = now;
         let timeout = self.config.answer_timeout;
         let Phase::Connecting(connecting) = &mut self.phase else {
@@ -194,35 +260,44 @@ impl CloudMachine {
         let items = std::mem::take(items);
         let revision = connecting.hello.revision;
         connecting.stage = Stage::Rewriting;
-        self.rewrite(inventory.buckets, items, revision);
+        self.rewrite(inventory.buckets, items, revision, desired);
     }
 
     /// Rewrites the records of some buckets to what the node holds in them.
-    fn rewrite(&mut self, buckets: BucketSet, items: Vec<Item>, revision: u64) {
+    fn rewrite(&mut self, buckets: BucketSet, items: Vec<Item>, revision: u64, desired: &impl DesiredState) {
         let held: HashSet<Uid> = items.iter().map(|item| item.uid.clone()).collect();
-        let gone: Vec<Uid> =
-            self.ledger.in_buckets(buckets).filter(|uid| !held.contains(*uid)).cloned().collect();
-        for uid in gone {
-            self.recorder.remove(uid);
+        for uid in self.ledger.in_buckets(buckets, desired) {
+            if !held.contains(&uid) {
+                self.recorder.remove(uid);
+            }
         }
         for item in items {
-            self.take_item(item);
+            self.take_item(item, desired);
         }
         self.recorder.set_reached(revision);
-        self.flush_records();
+        self.flush_records(desired);
     }
 
     /// The node did not go on in time: what is missing is asked for.
-    pub(super) fn answer_overdue(&mut self, now: Now) {
+    pub(super) fn answer_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
-        if matches!(connecting.stage, Stage::Rewriting) || !self.recorder.is_idle() {
-            connecting.until = now + self.config.answer_timeout;
-        } else {
-            self.request_inventory(now);
+        let timeout = self.config.answer_timeout;
+        match connecting.stage {
+            // It is the node that waits: it is told that its Hello is heard, before it says the next one.
+            Stage::Opening(_) => {
+                connecting.until = now + timeout / 3;
+                let session = connecting.hello.session.clone();
+                let confirm = Confirm { session, revision: 0, pending: 1, held: self.held_count };
+                self.frames.push_back(Down::Confirm(confirm));
+                self.flush_records(desired);
+            }
+            Stage::Rewriting => connecting.until = now + timeout,
+            _ if !self.recorder.is_idle() => connecting.until = now + timeout,
+            Stage::Replaying | Stage::Inventory { .. } => self.request_inventory(now, desired),
         }
     }
 
-    fn go_live(&mut self) {
+    fn go_live(&mut self, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = std::mem::replace(&mut self.phase, Phase::Offline) else {
             return;
         };
@@ -234,46 +309,49 @@ impl CloudMachine {
                 max_object: hello.max_object as usize,
             },
         };
-        self.note_leftovers();
-        self.guard_deletions(hello.incarnation.as_deref());
-        self.reconsider_all(self.last_heard);
+        self.note_leftovers(desired);
+        self.guard_deletions(hello.incarnation.as_deref(), desired);
+        self.reconsider_all(self.last_heard, desired);
         let changed = hello.incarnation.as_deref() != Some(&self.incarnation);
-        let (pending, held) = (self.pending(), self.held.len() as u64);
+        let (pending, held) = (self.pending(), self.held_count);
         self.told = (pending, held);
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
         self.frames.push_back(Down::Welcome(Welcome {
             session: hello.session,
-            incarnation: changed.then(|| self.incarnation.clone()),
-            confirmed: self.ledger.confirmed(),
+            incarnation: changed.then(|| self.incarnation.to_string()),
+            confirmed: self.ledger.facts().confirmed,
             pending,
             held,
             register: !self.registered,
         }));
         self.notice(CloudNotice::Welcomed { pending, held });
-        self.flush_records();
+        self.flush_records(desired);
     }
 
     /// Holds removals back that look like the loss of the cloud's store rather than somebody's wish.
-    fn guard_deletions(&mut self, known_incarnation: Option<&str>) {
-        let undesired = self.ledger.iter().filter(|(uid, _)| !self.desired.contains_key(*uid));
+    fn guard_deletions(&mut self, known_incarnation: Option<&str>, desired: &impl DesiredState) {
         let replaced: HashSet<_> = self
-            .desired
-            .iter()
-            .filter(|(uid, _)| self.ledger.get(uid).is_none())
-            .map(|(_, desired)| desired.object.key())
+            .ledger
+            .differences()
+            .filter(|(_, record)| record.is_none())
+            .filter_map(|(uid, _)| Some(desired.get(uid)?.object.key()))
             .collect();
-        let removals: Vec<(Uid, bool)> = undesired
+        let removals: Vec<(Uid, bool)> = self
+            .ledger
+            .differences()
+            .filter_map(|(uid, record)| Some((uid, record?)))
+            .filter(|(uid, _)| desired.get(uid).is_none())
             .filter(|(_, record)| !replaced.contains(&record.object.key()))
             .map(|(uid, record)| (uid.clone(), self.issued.is_lost(&record.version)))
             .collect();
-        let changed = match self.ledger.accepted() {
-            Some(accepted) => accepted != self.incarnation,
-            None => known_incarnation.is_some_and(|known| known != self.incarnation),
+        let changed = match &self.ledger.facts().accepted {
+            Some(accepted) => *accepted != self.incarnation,
+            None => known_incarnation.is_some_and(|known| *known != *self.incarnation),
         };
         let suspicious = self.suspect || changed || removals.iter().any(|(_, lost)| *lost);
         #[allow(clippy::cast_precision_loss)] // a share need not be exact
         let many = removals.len() as u64 > self.config.mass_delete_min
-            && removals.len() as f64 > self.config.mass_delete_share * self.ledger.len() as f64;
+            && removals.len() as f64 > self.config.mass_delete_share * self.ledger.tally().count as f64;
         self.held.clear();
         if suspicious && many {
             self.held.extend(removals.into_iter().map(|(uid, _)| uid));
@@ -283,5 +361,6 @@ impl CloudMachine {
             self.suspect = false;
             self.recorder.accept(&self.incarnation);
         }
+        self.held_count = self.held.len() as u64;
     }
 }

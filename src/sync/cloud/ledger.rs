@@ -1,11 +1,16 @@
 //! What the cloud has recorded of one node: its ObjectSync records with their count and digest.
+//!
+//! Records of what a node is to hold anyway are not kept: an open ledger has only those that differ from the desired
+//! state, so that a node in sync takes no memory for its objects. A closed one has none: the store has them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::object::ResourceVersion;
-use crate::sync::change::{ObjectRef, Uid};
-use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
+use crate::object::{ObjectRef, Relation, ResourceVersion};
+use crate::sync::change::Uid;
+use crate::sync::digest::{BucketSet, Buckets, Epoch, Tally};
+
+use super::desired::DesiredState;
 
 /// One ObjectSync: the version of an object that the node was last known to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,111 +21,230 @@ pub struct Record {
     pub object: Arc<ObjectRef>,
 }
 
-/// The ledger of a node, as it is stored.
+/// What is stored of a node beside its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LedgerState {
+pub struct LedgerFacts {
     /// The database file of the node that the records speak of; none before the first Hello.
     pub epoch: Option<Epoch>,
     /// The newest change of the node that is recorded.
     pub confirmed: u64,
     /// The incarnation of the cloud under which the node's removals were last found plausible.
-    pub accepted: Option<String>,
-    /// The records by UID.
-    pub records: HashMap<Uid, Record>,
+    pub accepted: Option<Arc<str>>,
+    /// Count and digest of the records under `epoch`, if they are known.
+    pub tally: Option<Tally>,
 }
 
-/// The ledger with its digest kept up to date.
+/// By UID, where what is recorded differs from what is desired: none if nothing is recorded.
+type Differences = HashMap<Uid, Option<Record>>;
+
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    state: LedgerState,
+    facts: LedgerFacts,
+    /// The key of the digest.
     epoch: Epoch,
-    digest: Digest,
+    tally: Tally,
+    /// None while the ledger is closed.
+    differences: Option<Differences>,
 }
 
 impl Ledger {
-    pub(super) fn new(state: LedgerState) -> Self {
-        let epoch = state.epoch.unwrap_or_default();
-        let mut ledger = Self { state, epoch, digest: Digest::default() };
-        ledger.rekey(epoch);
-        ledger
+    /// A closed ledger.
+    pub(super) fn new(facts: LedgerFacts) -> Self {
+        let epoch = facts.epoch.unwrap_or_default();
+        let tally = facts.tally.unwrap_or_default();
+        Self { facts, epoch, tally, differences: None }
     }
 
-    /// Changes the epoch, and with it the key of the digest.
-    pub(super) fn rekey(&mut self, epoch: Epoch) {
-        self.epoch = epoch;
-        self.digest = Digest::default();
-        for (uid, record) in &self.state.records {
-            self.digest.add(epoch, uid, &record.version);
+    pub(super) fn is_open(&self) -> bool {
+        self.differences.is_some()
+    }
+
+    /// Opens it without a look at the records, if by their digest the node holds, was recorded to hold and is to hold
+    /// the same.
+    pub(super) fn open_if_equal(&mut self, epoch: Epoch, held: Tally, desired: &impl DesiredState) {
+        let equal = self.facts.epoch == Some(epoch) && self.facts.tally == Some(held);
+        if equal && !self.is_open() && desired.tally(epoch) == held {
+            (self.epoch, self.tally) = (epoch, held);
+            self.differences = Some(Differences::new());
         }
     }
 
-    pub(super) fn set(&mut self, uid: &Uid, record: Record) {
-        self.digest.add(self.epoch, uid, &record.version);
-        if let Some(old) = self.state.records.insert(uid.clone(), record) {
-            self.digest.remove(self.epoch, uid, &old.version);
+    /// Opens it with the records of the store.
+    pub(super) fn open(
+        &mut self,
+        records: impl IntoIterator<Item = (Uid, Record)>,
+        desired: &impl DesiredState,
+    ) {
+        self.epoch = self.facts.epoch.unwrap_or_default();
+        self.tally = Tally::default();
+        let (mut differences, mut equal) = (Differences::new(), HashSet::new());
+        for (uid, record) in records {
+            self.tally.add(self.epoch, &uid, &record.version);
+            if desired.get(&uid).is_some_and(|desired| is_same(desired.version, &record.version)) {
+                equal.insert(uid);
+            } else {
+                differences.insert(uid, Some(record));
+            }
+        }
+        for (uid, _) in desired.iter() {
+            if !equal.contains(uid) && !differences.contains_key(uid) {
+                differences.insert(uid.clone(), None);
+            }
+        }
+        self.differences = Some(differences);
+    }
+
+    /// Leaves the records to the store.
+    pub(super) fn close(&mut self) {
+        if self.differences.take().is_some() {
+            self.epoch = self.facts.epoch.unwrap_or_default();
+            self.tally = self.facts.tally.unwrap_or_default();
         }
     }
 
-    pub(super) fn remove(&mut self, uid: &Uid) -> Option<Record> {
-        let old = self.state.records.remove(uid)?;
-        self.digest.remove(self.epoch, uid, &old.version);
-        Some(old)
+    /// The records under another key.
+    pub(super) fn rekey(&mut self, epoch: Epoch, desired: &impl DesiredState) {
+        let mut tally = Tally::default();
+        for (uid, version) in self.versions(desired) {
+            tally.add(epoch, uid, version);
+        }
+        (self.epoch, self.tally) = (epoch, tally);
     }
 
-    pub(super) fn clear(&mut self) {
-        self.state.records.clear();
-        self.digest = Digest::default();
+    /// What is recorded of a UID. A closed ledger says nothing.
+    pub(super) fn get(&self, uid: &str, desired: &impl DesiredState) -> Option<Record> {
+        match self.differences.as_ref()?.get(uid) {
+            Some(recorded) => recorded.clone(),
+            None => desired.get(uid).map(|desired| desired.record()),
+        }
     }
 
-    pub(super) fn get(&self, uid: &Uid) -> Option<&Record> {
-        self.state.records.get(uid)
+    /// What is desired of a UID has changed: until now it was `before`.
+    pub(super) fn note_change(&mut self, uid: &Uid, before: Option<Record>, desired: &impl DesiredState) {
+        let Some(differences) = &mut self.differences else { return };
+        differences.entry(uid.clone()).or_insert(before);
+        self.forget_if_equal(uid, desired);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &Record)> {
-        self.state.records.iter()
+    fn forget_if_equal(&mut self, uid: &str, desired: &impl DesiredState) {
+        let Some(differences) = &mut self.differences else { return };
+        let equal = match (differences.get(uid), desired.get(uid)) {
+            (Some(Some(record)), Some(desired)) => is_same(desired.version, &record.version),
+            (Some(None), None) => true,
+            _ => false,
+        };
+        if equal {
+            differences.remove(uid);
+        }
     }
 
-    pub(super) fn len(&self) -> u64 {
-        self.state.records.len() as u64
+    /// What a batch changes is stored.
+    pub(super) fn store(
+        &mut self,
+        facts: LedgerFacts,
+        reset: bool,
+        put: impl IntoIterator<Item = (Uid, Record)>,
+        remove: impl IntoIterator<Item = Uid>,
+        desired: &impl DesiredState,
+    ) {
+        if let Some(differences) = &mut self.differences {
+            if reset {
+                *differences = desired.iter().map(|(uid, _)| (uid.clone(), None)).collect();
+            }
+            let put = put.into_iter().map(|(uid, record)| (uid, Some(record)));
+            for (uid, record) in put.chain(remove.into_iter().map(|uid| (uid, None))) {
+                let wanted = desired.get(&uid);
+                let equal = match (&record, wanted) {
+                    (Some(record), Some(desired)) => is_same(desired.version, &record.version),
+                    (None, None) => true,
+                    _ => false,
+                };
+                if equal {
+                    differences.remove(&uid);
+                } else {
+                    differences.insert(uid, record);
+                }
+            }
+        }
+        if let Some(tally) = facts.tally {
+            self.tally = tally;
+        }
+        self.facts = facts;
     }
 
-    pub(super) fn equals(&self, count: u64, digest: Digest) -> bool {
-        self.len() == count && self.digest == digest
+    /// Count and digest as they will be once a batch is stored.
+    pub(super) fn tally_after(
+        &self,
+        reset: bool,
+        put: &HashMap<Uid, Record>,
+        remove: &HashSet<Uid>,
+        desired: &impl DesiredState,
+    ) -> Tally {
+        let mut tally = if reset { Tally::default() } else { self.tally };
+        for uid in put.keys().chain(remove) {
+            if let Some(old) = (!reset).then(|| self.get(uid, desired)).flatten() {
+                tally.remove(self.epoch, uid, &old.version);
+            }
+        }
+        for (uid, record) in put {
+            tally.add(self.epoch, uid, &record.version);
+        }
+        tally
     }
 
-    pub(super) fn buckets(&self) -> Buckets {
+    /// Where what is recorded differs from what is desired; none if nothing is recorded.
+    pub(super) fn differences(&self) -> impl Iterator<Item = (&Uid, Option<&Record>)> {
+        self.differences.iter().flatten().map(|(uid, record)| (uid, record.as_ref()))
+    }
+
+    /// How many of them there are.
+    pub(super) fn different(&self) -> usize {
+        self.differences.as_ref().map_or(0, HashMap::len)
+    }
+
+    /// All that is recorded, with the versions.
+    pub(super) fn versions<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (&'a Uid, &'a ResourceVersion)> {
+        let other = self.differences().filter_map(|(uid, record)| Some((uid, &record?.version)));
+        let equal = self
+            .differences
+            .as_ref()
+            .into_iter()
+            .flat_map(|differences| desired.iter().filter(|(uid, _)| !differences.contains_key(*uid)));
+        other.chain(equal.map(|(uid, desired)| (uid, desired.version)))
+    }
+
+    /// Count and digest under the key of now.
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    pub(super) fn buckets(&self, desired: &impl DesiredState) -> Buckets {
         let mut buckets = Buckets::default();
-        for (uid, record) in &self.state.records {
-            buckets.add(self.epoch, uid, &record.version);
+        for (uid, version) in self.versions(desired) {
+            buckets.add(self.epoch, uid, version);
         }
         buckets
     }
 
-    /// The UIDs in some buckets.
-    pub(super) fn in_buckets(&self, set: BucketSet) -> impl Iterator<Item = &Uid> {
-        self.state.records.keys().filter(move |uid| set.contains(self.epoch.bucket(uid)))
+    /// The recorded UIDs in some buckets.
+    pub(super) fn in_buckets(&self, set: BucketSet, desired: &impl DesiredState) -> Vec<Uid> {
+        let all = self.versions(desired).map(|(uid, _)| uid);
+        all.filter(|uid| set.contains(self.epoch.bucket(uid))).cloned().collect()
     }
 
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The epoch that is stored: none before the first record.
-    pub(super) fn stored_epoch(&self) -> Option<Epoch> {
-        self.state.epoch
+    pub(super) fn facts(&self) -> &LedgerFacts {
+        &self.facts
     }
+}
 
-    pub(super) fn store_facts(&mut self, epoch: Epoch, confirmed: u64, accepted: Option<String>) {
-        self.state.epoch = Some(epoch);
-        self.state.confirmed = confirmed;
-        self.state.accepted = accepted;
-    }
-
-    pub(super) fn confirmed(&self) -> u64 {
-        self.state.confirmed
-    }
-
-    pub(super) fn accepted(&self) -> Option<&str> {
-        self.state.accepted.as_deref()
-    }
+fn is_same(one: &ResourceVersion, other: &ResourceVersion) -> bool {
+    one.relation(other) == Relation::Equal
 }

@@ -11,7 +11,8 @@ use crate::sync::frame::{Item, Report};
 use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
 
-use super::ledger::Record;
+use super::desired::DesiredState;
+use super::ledger::{LedgerFacts, Record};
 use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal};
 
 /// The delay after a batch that could not be stored; doubles up to a minute.
@@ -36,7 +37,7 @@ pub(super) struct Recorder {
     pending: Pending,
     /// The newest change of the node that is covered once everything gathered is stored.
     reached: u64,
-    accepted: Option<String>,
+    accepted: Option<Arc<str>>,
     storing: Option<RecordBatch>,
     next_token: u64,
     retry: Option<(Now, u32)>,
@@ -47,9 +48,9 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Starts from what a Hello says: the node's own word is the base that reports build on.
-    pub(super) fn rebase(&mut self, reached: u64, accepted: Option<&str>) {
+    pub(super) fn rebase(&mut self, reached: u64, accepted: Option<Arc<str>>) {
         self.reached = reached;
-        self.accepted = accepted.map(Into::into);
+        self.accepted = accepted;
         self.pending = Pending { dirty: true, ..Pending::default() };
         self.confirm_owed = false;
     }
@@ -58,9 +59,9 @@ impl Recorder {
         self.pending = Pending { reset: true, dirty: true, ..Pending::default() };
     }
 
-    pub(super) fn accept(&mut self, incarnation: &str) {
-        if self.accepted.as_deref() != Some(incarnation) {
-            self.accepted = Some(incarnation.into());
+    pub(super) fn accept(&mut self, incarnation: &Arc<str>) {
+        if self.accepted.as_ref() != Some(incarnation) {
+            self.accepted = Some(incarnation.clone());
             self.pending.dirty = true;
         }
     }
@@ -109,7 +110,7 @@ impl Recorder {
 
 impl CloudMachine {
     /// Takes a report of the current session.
-    pub(super) fn take_report(&mut self, now: Now, report: Report) {
+    pub(super) fn take_report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
         self.counters.reports += 1;
         // A mere question is no sign that what was sent is being worked on.
         if report.receiving.is_some() || !report.objects.is_empty() || !report.removed.is_empty() {
@@ -118,7 +119,7 @@ impl CloudMachine {
         self.recorder.confirm_owed = true;
         if report.to < self.recorder.reached {
             // Everything it covers was covered since: what it says of its objects may be outdated.
-            return self.flush_records();
+            return self.flush_records(desired);
         }
         let mut newest = None;
         for item in &report.objects {
@@ -140,7 +141,7 @@ impl CloudMachine {
         let mut named = true;
         for item in report.objects {
             self.counters.reported += 1;
-            named &= self.take_item(item);
+            named &= self.take_item(item, desired);
         }
         for uid in report.removed {
             self.recorder.remove(uid);
@@ -149,20 +150,20 @@ impl CloudMachine {
             self.recorder.reach(report.from, report.to);
         }
         for rejected in report.rejected {
-            self.take_rejected(now, rejected);
+            self.take_rejected(now, rejected, desired);
         }
-        self.resend_overtaken(now, newest, &uids);
-        self.flush_records();
+        self.resend_overtaken(now, newest, &uids, desired);
+        self.flush_records(desired);
     }
 
     /// Takes one item. False if nobody knows any more which object it is: the report then counts as a gap,
     /// after which the node reports again, with names.
-    pub(super) fn take_item(&mut self, item: Item) -> bool {
+    pub(super) fn take_item(&mut self, item: Item, desired: &impl DesiredState) -> bool {
         let Item { uid, resource_version, object } = item;
         if self.issued.is_lost(&resource_version) {
             self.store_went_back();
         }
-        let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid)) else { return false };
+        let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid, desired)) else { return false };
         self.recorder.put(uid, Record { version: resource_version, object });
         true
     }
@@ -175,12 +176,12 @@ impl CloudMachine {
         }
     }
 
-    fn take_rejected(&mut self, now: Now, rejected: Rejected) {
+    fn take_rejected(&mut self, now: Now, rejected: Rejected, desired: &impl DesiredState) {
         self.counters.rejected += 1;
         let Rejected { uid, resource_version: version, reason, message, .. } = rejected;
-        if !self.desired.contains_key(&uid) {
+        if desired.get(&uid).is_none() {
             self.sender.done(&uid);
-            return self.reconsider(now, &uid);
+            return self.reconsider(now, &uid, desired);
         }
         self.sender.done(&uid);
         self.queue.remove(&uid);
@@ -196,7 +197,7 @@ impl CloudMachine {
         trouble.retry_at = now + backoff(min, max, trouble.attempts, u64::MAX);
         trouble.attempts = trouble.attempts.saturating_add(1);
         if news {
-            let object = self.object(&uid);
+            let object = self.object(&uid, desired);
             self.notice(CloudNotice::Rejected { uid, object, reason, message });
         }
     }
@@ -209,7 +210,7 @@ impl CloudMachine {
     }
 
     /// Hands the next batch to the store if none is under way, or pays an owed Confirm.
-    pub(super) fn flush_records(&mut self) {
+    pub(super) fn flush_records(&mut self, desired: &impl DesiredState) {
         if self.recorder.storing.is_some() {
             if let Some((at, _)) = self.recorder.retry
                 && at <= self.recorder.now
@@ -220,24 +221,38 @@ impl CloudMachine {
             }
             return;
         }
-        if !self.recorder.pending.dirty || self.is_superfluous() {
+        if self.is_opening() {
+            return self.request_records();
+        }
+        if self.behind && !self.ledger.is_open() {
+            // What is reported meanwhile waits for the records.
+            return;
+        }
+        if !self.recorder.pending.dirty || self.is_superfluous(desired) {
             self.recorder.pending = Pending::default();
-            let uids: Vec<Uid> = self.sender.settled(&self.ledger);
-            self.release(self.last_heard, &uids);
+            let uids: Vec<Uid> = self.sender.settled(&self.ledger, desired);
+            self.release(self.last_heard, &uids, desired);
             if std::mem::take(&mut self.recorder.confirm_owed) {
                 self.confirm();
             }
-            self.advance_connecting();
+            self.advance_connecting(desired);
             return;
         }
         let Pending { put, remove, reset, .. } = std::mem::take(&mut self.recorder.pending);
         let token = self.recorder.next_token;
         self.recorder.next_token += 1;
+        // What an operator says about a node that is not connected changes nothing of its records.
+        let (confirmed, tally) = match self.ledger.is_open() {
+            true if self.behind => (self.recorder.reached, None),
+            true => (self.recorder.reached, Some(self.ledger.tally_after(reset, &put, &remove, desired))),
+            false => (self.ledger.facts().confirmed, self.ledger.facts().tally),
+        };
         let batch = RecordBatch {
             token,
             epoch: self.ledger.epoch(),
-            confirmed: self.recorder.reached,
+            confirmed,
             accepted: self.recorder.accepted.clone(),
+            tally,
             reset,
             put: put.into_iter().collect(),
             remove: remove.into_iter().collect(),
@@ -247,20 +262,25 @@ impl CloudMachine {
     }
 
     /// Whether what was gathered says only what is stored already.
-    fn is_superfluous(&self) -> bool {
+    fn is_superfluous(&self, desired: &impl DesiredState) -> bool {
         let Pending { put, remove, reset, .. } = &self.recorder.pending;
+        let facts = self.ledger.facts();
+        if !self.ledger.is_open() {
+            return facts.epoch.is_none() || facts.accepted == self.recorder.accepted;
+        }
+        let recorded = |uid: &Uid| self.ledger.get(uid, desired);
         !reset
-            && self.ledger.stored_epoch() == Some(self.ledger.epoch())
-            && self.ledger.confirmed() == self.recorder.reached
-            && self.ledger.accepted() == self.recorder.accepted.as_deref()
-            && remove.iter().all(|uid| self.ledger.get(uid).is_none())
-            && put
-                .iter()
-                .all(|(uid, new)| self.ledger.get(uid).is_some_and(|record| record.version == new.version))
+            && !self.behind
+            && facts.epoch == Some(self.ledger.epoch())
+            && facts.tally == Some(self.ledger.tally())
+            && facts.confirmed == self.recorder.reached
+            && facts.accepted == self.recorder.accepted
+            && remove.iter().all(|uid| recorded(uid).is_none())
+            && put.iter().all(|(uid, new)| recorded(uid).is_some_and(|record| record.version == new.version))
     }
 
     /// The store has committed a batch, or could not.
-    pub fn recorded(&mut self, now: Now, token: u64, stored: bool, random: u64) {
+    pub fn recorded(&mut self, now: Now, token: u64, stored: bool, random: u64, desired: &impl DesiredState) {
         self.recorder.now = now;
         let Some(batch) = self.recorder.storing.take_if(|batch| batch.token == token) else { return };
         if !stored {
@@ -271,41 +291,39 @@ impl CloudMachine {
             return;
         }
         self.recorder.retry = None;
-        if batch.reset {
-            self.ledger.clear();
-        }
-        self.ledger.store_facts(batch.epoch, batch.confirmed, batch.accepted);
-        let mut uids = Vec::with_capacity(batch.put.len() + batch.remove.len());
-        for (uid, record) in batch.put {
-            self.ledger.set(&uid, record);
-            uids.push(uid);
-        }
-        for uid in batch.remove {
-            if let Some(record) = self.ledger.remove(&uid) {
+        let RecordBatch { epoch, confirmed, accepted, tally, reset, put, remove, .. } = batch;
+        let mut uids = Vec::with_capacity(put.len() + remove.len());
+        for uid in &remove {
+            if let Some(record) = self.ledger.get(uid, desired) {
                 self.leftovers.remove(&record.object.key());
             }
-            self.held.remove(&uid);
-            uids.push(uid);
+            self.release_held(uid);
         }
-        self.release(now, &uids);
+        uids.extend(put.iter().map(|(uid, _)| uid.clone()));
+        uids.extend(remove.iter().cloned());
+        let facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally };
+        self.ledger.store(facts, reset, put, remove, desired);
+        self.release(now, &uids, desired);
         if std::mem::take(&mut self.recorder.confirm_owed) || !uids.is_empty() {
             self.confirm();
         }
-        self.flush_records();
+        self.flush_records(desired);
+        self.close_ledger();
     }
 
     /// These UIDs have an answer: what was sent of them is no longer under way.
-    fn release(&mut self, now: Now, uids: &[Uid]) {
+    fn release(&mut self, now: Now, uids: &[Uid], desired: &impl DesiredState) {
         for uid in uids {
-            self.sender.settle(uid, &self.ledger);
-            self.reconsider(now, uid);
+            let record = self.ledger.get(uid, desired);
+            self.sender.settle(uid, record.as_ref());
+            self.reconsider(now, uid, desired);
         }
     }
 
     /// Whether a phase waits for everything that was gathered to be stored.
-    pub(super) fn advance_connecting(&mut self) {
+    pub(super) fn advance_connecting(&mut self, desired: &impl DesiredState) {
         if matches!(self.phase, Phase::Connecting(_)) && self.recorder.is_idle() {
-            self.compare();
+            self.compare(desired);
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::sync::frame::{Down, Part};
 use crate::sync::message::Outgoing;
 use crate::sync::timing::Now;
 
-use super::ledger::Ledger;
+use super::desired::DesiredState;
+use super::ledger::{Ledger, Record};
 use super::queue::Action;
 use super::{CloudMachine, Loaded, PeerLimits, Phase, outgoing};
 
@@ -91,20 +92,23 @@ impl Sender {
     }
 
     /// UIDs under way for which the ledger already says what was to be achieved.
-    pub(super) fn settled(&self, ledger: &Ledger) -> Vec<Uid> {
+    pub(super) fn settled(&self, ledger: &Ledger, desired: &impl DesiredState) -> Vec<Uid> {
+        let is_settled = |uid: &Uid, sent: &InFlight| {
+            sent.is_settled(ledger.get(uid, desired).as_ref().map(|record| &record.version))
+        };
         self.in_flight
             .iter()
-            .filter(|(uid, sent)| sent.is_settled(ledger.get(uid).map(|record| &record.version)))
+            .filter(|(uid, sent)| is_settled(uid, sent))
             .map(|(uid, _)| uid.clone())
             .collect()
     }
 
     /// The record of a UID was stored: if it is what was to be achieved, the object is no longer under
     /// way; if it is older, the report of it is still awaited.
-    pub(super) fn settle(&mut self, uid: &Uid, ledger: &Ledger) {
+    pub(super) fn settle(&mut self, uid: &Uid, record: Option<&Record>) {
         let Some(sent) = self.in_flight.get_mut(uid) else { return };
         sent.answered = false;
-        if sent.is_settled(ledger.get(uid).map(|record| &record.version)) {
+        if sent.is_settled(record.map(|record| &record.version)) {
             self.done(uid);
         }
     }
@@ -147,7 +151,7 @@ impl InFlight {
 
 impl CloudMachine {
     /// Takes the next objects off the queue and says which bodies are needed.
-    pub(super) fn next_load(&mut self) -> Option<Vec<Uid>> {
+    pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<Vec<Uid>> {
         if !matches!(self.phase, Phase::Live { .. })
             || !self.sender.loading.is_empty()
             || self.sender.ready.len() >= self.config.frame_objects
@@ -162,9 +166,9 @@ impl CloudMachine {
             && bytes < self.config.window_bytes
         {
             let Some((uid, action)) = self.queue.pop() else { break };
-            let Some(object) = self.object(&uid) else { continue };
+            let Some(object) = self.object(&uid, desired) else { continue };
             if action == Action::Put {
-                let size = self.desired.get(&uid).map_or(0, |desired| desired.size);
+                let size = desired.get(&uid).map_or(0, |desired| desired.size);
                 // A large object travels beside the window.
                 bytes += if size > self.config.max_frame as usize { 0 } else { size };
                 puts.push(uid.clone());
@@ -173,21 +177,21 @@ impl CloudMachine {
             self.sender.loading.push((uid, action));
         }
         if puts.is_empty() && !self.sender.loading.is_empty() {
-            self.loaded(self.last_heard, Vec::new());
+            self.loaded(self.last_heard, Vec::new(), desired);
             return None;
         }
         (!puts.is_empty()).then_some(puts)
     }
 
     /// The bodies were loaded. One that is missing is tried again later, unless it is no longer desired.
-    pub fn loaded(&mut self, now: Now, bodies: Vec<Loaded>) {
+    pub fn loaded(&mut self, now: Now, bodies: Vec<Loaded>, desired: &impl DesiredState) {
         let Phase::Live { limits, .. } = self.phase else { return };
         let mut bodies: HashMap<Uid, Loaded> =
             bodies.into_iter().map(|loaded| (loaded.uid.clone(), loaded)).collect();
         for (uid, action) in std::mem::take(&mut self.sender.loading) {
             let out = match (action, bodies.remove(&uid)) {
-                (Action::Delete, _) => self.removal(&uid),
-                (Action::Put, Some(loaded)) => self.put(loaded),
+                (Action::Delete, _) => self.removal(&uid, desired),
+                (Action::Put, Some(loaded)) => self.put(loaded, desired),
                 (Action::Put, None) => None,
             };
             let object = self.sender.preparing.get(&uid).cloned();
@@ -202,7 +206,7 @@ impl CloudMachine {
                 Some(ready) => self.sender.ready.push_back(ready),
                 None => {
                     self.sender.preparing.remove(&uid);
-                    if self.needed(&uid).is_some() {
+                    if self.needed(&uid, desired).is_some() {
                         let trouble = self.trouble.entry(uid.clone()).or_default();
                         trouble.retry_at = now + self.config.resend_min;
                     }
@@ -211,23 +215,23 @@ impl CloudMachine {
         }
     }
 
-    fn put(&mut self, loaded: Loaded) -> Option<Outgoing> {
+    fn put(&mut self, loaded: Loaded, desired: &impl DesiredState) -> Option<Outgoing> {
         let Loaded { uid, version, body } = loaded;
-        let desired = self.desired.get_mut(&uid)?;
-        if desired.version.is_older_than(&version) {
-            desired.version = version.clone();
+        let latest = desired.get(&uid)?;
+        if latest.version.is_older_than(&version) {
+            self.ahead.insert(uid.clone(), version.clone());
         }
-        let mut out = outgoing(&uid, version, desired, body);
-        let replaced = match self.ledger.get(&uid) {
-            Some(record) => Some(record.version.clone()),
-            None => self.replaced_under(&desired_key(&out)),
+        let mut out = outgoing(&uid, version, &latest, body);
+        let replaced = match self.ledger.get(&uid, desired) {
+            Some(record) => Some(record.version),
+            None => self.replaced_under(&desired_key(&out), desired),
         };
         out.supersedes = replaced.filter(|replaced| out.version.is_older_than(replaced));
         Some(out)
     }
 
-    fn removal(&self, uid: &Uid) -> Option<Outgoing> {
-        let record = self.ledger.get(uid)?;
+    fn removal(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Outgoing> {
+        let record = self.ledger.get(uid, desired)?;
         let object = &record.object;
         let (group, version) = split_api_version(&object.api_version);
         let scope = if object.namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced };
@@ -249,29 +253,34 @@ impl CloudMachine {
     }
 
     /// The next frame with objects, or with a part of a large one: they take turns.
-    pub(super) fn next_objects(&mut self, now: Now) -> Option<Down> {
+    pub(super) fn next_objects(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let Phase::Live { session, limits } = &self.phase else { return None };
         let (session, limits) = (session.clone(), *limits);
         let parts_next = std::mem::replace(&mut self.sender.parts_next, false);
-        if parts_next && let Some(part) = self.next_part(now, &session, limits) {
+        if parts_next && let Some(part) = self.next_part(now, &session, limits, desired) {
             return Some(part);
         }
         self.sender.parts_next = true;
-        let messages = self.next_messages(now, limits);
+        let messages = self.next_messages(now, limits, desired);
         if messages.is_empty() {
-            return self.next_part(now, &session, limits);
+            return self.next_part(now, &session, limits, desired);
         }
         Some(Down::Objects { session, messages })
     }
 
-    fn next_messages(&mut self, now: Now, limits: PeerLimits) -> Vec<Box<RawValue>> {
+    fn next_messages(
+        &mut self,
+        now: Now,
+        limits: PeerLimits,
+        desired: &impl DesiredState,
+    ) -> Vec<Box<RawValue>> {
         let mut messages = Vec::new();
         let mut bytes = FRAME_OVERHEAD;
         while let Some(ready) = self.sender.ready.front() {
             let uid = ready.out.uid.clone();
-            if self.is_obsolete(&ready.out) {
+            if self.is_obsolete(&ready.out, desired) {
                 self.sender.ready.pop_front();
-                self.drop_prepared(now, &uid);
+                self.drop_prepared(now, &uid, desired);
                 continue;
             }
             let alone = self.trouble.contains_key(&uid);
@@ -293,16 +302,16 @@ impl CloudMachine {
     }
 
     /// Whether sending the message would be a waste: the wish has changed since it was prepared.
-    fn is_obsolete(&self, out: &Outgoing) -> bool {
+    fn is_obsolete(&self, out: &Outgoing, desired: &impl DesiredState) -> bool {
         match out.body {
-            Some(_) => !self.desired.contains_key(&out.uid),
-            None => self.desired.contains_key(&out.uid) || self.ledger.get(&out.uid).is_none(),
+            Some(_) => desired.get(&out.uid).is_none(),
+            None => desired.get(&out.uid).is_some() || self.ledger.get(&out.uid, desired).is_none(),
         }
     }
 
-    fn drop_prepared(&mut self, now: Now, uid: &Uid) {
+    fn drop_prepared(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
         self.sender.preparing.remove(uid);
-        self.reconsider(now, uid);
+        self.reconsider(now, uid, desired);
     }
 
     /// Books a message as sent.
@@ -334,11 +343,17 @@ impl CloudMachine {
         json
     }
 
-    fn next_part(&mut self, now: Now, session: &str, limits: PeerLimits) -> Option<Down> {
+    fn next_part(
+        &mut self,
+        now: Now,
+        session: &str,
+        limits: PeerLimits,
+        desired: &impl DesiredState,
+    ) -> Option<Down> {
         if self.sender.parts.is_none() {
             let ready = self.sender.large.pop_front()?;
-            if self.is_obsolete(&ready.out) {
-                self.drop_prepared(now, &ready.out.uid);
+            if self.is_obsolete(&ready.out, desired) {
+                self.drop_prepared(now, &ready.out.uid, desired);
                 return None;
             }
             self.sender.parts = Some(Parts { ready, offset: 0 });
@@ -373,15 +388,21 @@ impl CloudMachine {
         measured.clamp(self.config.resend_min, self.config.resend_max)
     }
 
-    pub(super) fn resend_overdue(&mut self, now: Now) {
+    pub(super) fn resend_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let after = self.resend_after();
         let last_heard = self.last_heard;
         let overdue = |sent: &InFlight| !sent.answered && sent.overdue_at(last_heard, after) <= now;
-        self.resend(now, overdue);
+        self.resend(now, overdue, desired);
     }
 
     /// The node applies in order: what was sent before a reported object and is not reported is lost.
-    pub(super) fn resend_overtaken(&mut self, now: Now, newest: Option<u64>, named: &HashSet<Uid>) {
+    pub(super) fn resend_overtaken(
+        &mut self,
+        now: Now,
+        newest: Option<u64>,
+        named: &HashSet<Uid>,
+        desired: &impl DesiredState,
+    ) {
         let Some(newest) = newest else { return };
         let overtaken: HashSet<u64> = self
             .sender
@@ -391,11 +412,11 @@ impl CloudMachine {
             .map(|(_, sent)| sent.sequence)
             .collect();
         if !overtaken.is_empty() {
-            self.resend(now, |sent| overtaken.contains(&sent.sequence));
+            self.resend(now, |sent| overtaken.contains(&sent.sequence), desired);
         }
     }
 
-    fn resend(&mut self, now: Now, lost: impl Fn(&InFlight) -> bool) {
+    fn resend(&mut self, now: Now, lost: impl Fn(&InFlight) -> bool, desired: &impl DesiredState) {
         let uids: Vec<Uid> =
             self.sender.in_flight.iter().filter(|(_, sent)| lost(sent)).map(|(uid, _)| uid.clone()).collect();
         for uid in uids {
@@ -404,7 +425,7 @@ impl CloudMachine {
             let trouble = self.trouble.entry(uid.clone()).or_default();
             trouble.attempts = trouble.attempts.saturating_add(1);
             trouble.retry_at = now;
-            self.reconsider(now, &uid);
+            self.reconsider(now, &uid, desired);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::object::{Resource, ResourceVersion};
+use crate::object::ResourceVersion;
 use crate::sync::change::{ObjectRef, RejectReason, Uid};
-use crate::sync::digest::Epoch;
+use crate::sync::digest::{Epoch, Tally};
 use crate::sync::upload::{Lease, Upload};
 
 use super::ledger::Record;
@@ -37,19 +37,6 @@ pub struct CloudConfig {
     pub mass_delete_min: u64,
 }
 
-/// An object that a node is to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Desired {
-    /// The latest version.
-    pub version: ResourceVersion,
-    /// Which object it is.
-    pub object: Arc<ObjectRef>,
-    /// The kind, with plural and scope.
-    pub resource: Arc<Resource>,
-    /// The size of its JSON in bytes; an estimate is good enough.
-    pub size: usize,
-}
-
 /// The body of an object, loaded for sending.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -71,7 +58,9 @@ pub struct RecordBatch {
     /// The newest change of the node that is covered.
     pub confirmed: u64,
     /// The incarnation under which the node's removals were found plausible.
-    pub accepted: Option<String>,
+    pub accepted: Option<Arc<str>>,
+    /// Count and digest of all records of the node once these are stored, under `epoch`; none if they are not known.
+    pub tally: Option<Tally>,
     /// Whether `put` is all that the node holds: all other records of it go.
     pub reset: bool,
     /// Records to write.
@@ -83,6 +72,8 @@ pub struct RecordBatch {
 /// Work for the cloud's store and fleet.
 #[derive(Debug)]
 pub enum CloudEffect {
+    /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`].
+    Open,
     /// Load these bodies; answer with [`super::CloudMachine::loaded`].
     Load(Vec<Uid>),
     /// Store these records; answer with [`super::CloudMachine::recorded`].

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::sync::change::{Change, ObjectRef, Put, Uid};
-use crate::sync::cloud::{Desired, Issued, LedgerState, Loaded, RecordBatch};
+use crate::sync::cloud::{Desired, DesiredState, Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
@@ -244,6 +244,36 @@ fn entry(uid: &Uid, version: Option<&ResourceVersion>, key: &ObjectKey) -> Entry
     Entry { uid: uid.clone(), version: version.cloned(), object: object_ref(&key.name) }
 }
 
+/// An object that the node is to hold.
+#[derive(Clone)]
+pub(super) struct Wish {
+    version: ResourceVersion,
+    object: Arc<ObjectRef>,
+    resource: Arc<Resource>,
+    size: usize,
+}
+
+/// What the node is to hold, as far as its machine was told.
+#[derive(Clone, Default)]
+pub(super) struct Wishes(pub(super) BTreeMap<Uid, Wish>);
+
+impl Wish {
+    pub(super) fn desired(&self) -> Desired<'_> {
+        let Self { version, object, resource, size } = self;
+        Desired { version, object, resource, size: *size }
+    }
+}
+
+impl DesiredState for Wishes {
+    fn get(&self, uid: &str) -> Option<Desired<'_>> {
+        self.0.get(uid).map(Wish::desired)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
+        self.0.iter().map(|(uid, wish)| (uid, wish.desired()))
+    }
+}
+
 /// One object of the cloud's store.
 #[derive(Clone)]
 pub(super) struct CloudObject {
@@ -256,7 +286,8 @@ pub(super) struct CloudObject {
 #[derive(Clone)]
 pub(super) struct CloudDb {
     pub(super) objects: BTreeMap<Uid, CloudObject>,
-    pub(super) ledger: LedgerState,
+    pub(super) facts: LedgerFacts,
+    pub(super) records: HashMap<Uid, Record>,
     pub(super) incarnation: String,
     pub(super) effects: Effects,
     last_version: u64,
@@ -268,7 +299,8 @@ impl CloudDb {
     pub(super) fn new(random: &mut Random) -> Self {
         Self {
             objects: BTreeMap::new(),
-            ledger: LedgerState::default(),
+            facts: LedgerFacts::default(),
+            records: HashMap::new(),
             incarnation: format!("{:016x}", random.next()),
             effects: Effects::default(),
             last_version: 100,
@@ -310,8 +342,9 @@ impl CloudDb {
         Some(uid)
     }
 
-    pub(super) fn desired(&self, uid: &Uid) -> Option<Desired> {
-        self.objects.get(uid).map(|object| Desired {
+    /// What the node is to hold of a UID, as the store has it now.
+    pub(super) fn wish(&self, uid: &Uid) -> Option<Wish> {
+        self.objects.get(uid).map(|object| Wish {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name)),
             resource: config_map(),
@@ -334,17 +367,15 @@ impl CloudDb {
     }
 
     pub(super) fn record(&mut self, batch: &RecordBatch) {
-        let ledger = &mut self.ledger;
         if batch.reset {
-            ledger.records.clear();
+            self.records.clear();
         }
-        ledger.epoch = Some(batch.epoch);
-        ledger.confirmed = batch.confirmed;
-        ledger.accepted.clone_from(&batch.accepted);
-        ledger.records.extend(batch.put.iter().cloned());
+        self.records.extend(batch.put.iter().cloned());
         for uid in &batch.remove {
-            ledger.records.remove(uid);
+            self.records.remove(uid);
         }
+        let RecordBatch { epoch, confirmed, accepted, tally, .. } = batch.clone();
+        self.facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally };
     }
 
     /// What a node can be brought to hold: everything that it does not have to refuse.

@@ -6,6 +6,7 @@ use super::model::EdgeDb;
 use super::world::{Chaos, LIMIT, MAX_OBJECT, World};
 use crate::sync::simulation::timeline::Simulated;
 
+mod memory;
 mod silence;
 mod upstream;
 

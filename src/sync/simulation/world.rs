@@ -14,7 +14,7 @@ use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::sync::frame::{MIN_MAX_FRAME, Up};
 use crate::sync::timing::Now;
 
-use super::model::{CloudDb, EdgeDb};
+use super::model::{CloudDb, EdgeDb, Wishes};
 use super::timeline::{Random, Timeline};
 use events::Event;
 use upstream::Upstream;
@@ -84,6 +84,7 @@ pub(super) struct World {
     chaos: Chaos,
     agents: Vec<Agent>,
     cloud: Option<CloudMachine>,
+    wishes: Wishes,
     cloud_life: u64,
     cloud_db: CloudDb,
     cloud_backup: CloudDb,
@@ -99,6 +100,8 @@ pub(super) struct World {
     last_arrival: [Now; 2],
     /// Frames up and down.
     sent: [Sent; 2],
+    /// How often the cloud has read the records of the node.
+    reads: usize,
     upstream: Upstream,
     chaos_has_twins: bool,
 }
@@ -144,6 +147,7 @@ impl World {
             chaos,
             agents: (0..AGENTS as u64).map(agent).collect(),
             cloud: None,
+            wishes: Wishes::default(),
             cloud_life: 0,
             cloud_backup: cloud_db.clone(),
             cloud_db,
@@ -153,6 +157,7 @@ impl World {
             unheard: |_| false,
             last_arrival: [Now::ZERO; 2],
             sent: [Sent::default(); 2],
+            reads: 0,
             upstream: Upstream::default(),
             chaos_has_twins: chaos.twins,
         };
@@ -168,11 +173,10 @@ impl World {
         let base = 1_000_000 + u64::try_from(self.time.now.as_micros()).unwrap();
         self.cloud_db.open(base);
         let db = &self.cloud_db;
-        let mut machine =
-            CloudMachine::new(cloud_config(), db.incarnation.clone(), db.issued(), db.ledger.clone());
-        for uid in db.objects.keys() {
-            machine.desire(self.time.now, uid, db.desired(uid));
-        }
+        self.wishes =
+            Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect());
+        let incarnation = db.incarnation.as_str().into();
+        let machine = CloudMachine::new(cloud_config(), incarnation, db.issued(), db.facts.clone());
         self.cloud = Some(machine);
         self.time.say(|| "cloud starts".into());
     }
@@ -332,20 +336,24 @@ impl World {
         let life = self.cloud_life;
         loop {
             let Some(cloud) = &mut self.cloud else { return };
-            match cloud.poll_effect() {
+            match cloud.poll_effect(&self.wishes) {
+                Some(CloudEffect::Open) => {
+                    self.reads += 1;
+                    self.time.after(5, Event::Opened { life });
+                }
                 Some(CloudEffect::Load(uids)) => self.time.after(5, Event::Loaded { life, uids }),
                 Some(CloudEffect::Record(batch)) => self.time.after(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
                     let incarnation = format!("{:016x}", self.time.random.next());
                     self.cloud_db.incarnation.clone_from(&incarnation);
                     let issued = self.cloud_db.issued();
-                    cloud.set_incarnation(incarnation, issued);
+                    cloud.set_incarnation(incarnation.into(), issued);
                 }
                 Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
                 Some(other) => self.perform_upstream(other),
                 None => {
                     let now = self.time.now;
-                    let Some(frame) = cloud.poll_frame(now) else { return };
+                    let Some(frame) = cloud.poll_frame(now, &self.wishes) else { return };
                     self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
                     let bytes = frame.encode(2000).unwrap();
                     self.check_welcome(&frame);

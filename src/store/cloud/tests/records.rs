@@ -1,9 +1,8 @@
 //! Records: written in batches, read as ordinary objects.
 
-use std::collections::HashMap;
-
 use super::*;
 use crate::sync::cloud::Record;
+use crate::sync::digest::{Digest, Tally};
 
 pub(super) fn put(uid: &str, version: u64) -> (Uid, Record) {
     let object = ObjectRef {
@@ -34,9 +33,8 @@ fn batch(puts: &[(Uid, Record)], remove: &[&str]) -> RecordBatch {
 }
 
 async fn held(store: &CloudStore, node: &str) -> Vec<String> {
-    let ledger = store.load_node(node).await.unwrap().unwrap().ledger;
-    let mut held: Vec<_> =
-        ledger.records.iter().map(|(uid, record)| format!("{uid}@{}", record.version)).collect();
+    let records = store.records(node).await.unwrap();
+    let mut held: Vec<_> = records.iter().map(|(uid, record)| format!("{uid}@{}", record.version)).collect();
     held.sort();
     held
 }
@@ -117,7 +115,7 @@ async fn a_uid_under_another_name_moves_its_record() {
     let moved = moved("u1", 2, "other");
     let recorded = store.record("a", None, batch(std::slice::from_ref(&moved), &[])).await.unwrap();
     assert_eq!((recorded.added, recorded.removed), (1, 1));
-    assert_eq!(store.load_node("a").await.unwrap().unwrap().ledger.records, HashMap::from([moved]));
+    assert_eq!(store.records("a").await.unwrap(), [moved]);
 }
 
 #[tokio::test]
@@ -132,21 +130,49 @@ async fn reports_that_cannot_be_recorded_are_named_and_hold_up_nothing() {
 #[tokio::test]
 async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     let fixture = fixture();
-    assert_eq!(fixture.store.load_node("a").await.unwrap(), None);
+    assert_eq!(fixture.store.nodes().await.unwrap(), []);
     fixture.store.record("a", Some("0.1.0".into()), batch(&[put("u1", 1)], &[])).await.unwrap();
-    let later = RecordBatch { confirmed: 9, ..batch(&[], &[]) };
+    let tally = Tally { count: 1, digest: Digest(5) };
+    let later = RecordBatch { confirmed: 9, tally: Some(tally), ..batch(&[], &[]) };
     fixture.store.record("a", None, later).await.unwrap();
     let fixture = fixture.reopen().await;
     let store = &fixture.store;
-    let node = store.load_node("a").await.unwrap().unwrap();
+    let [(name, node)] = &store.nodes().await.unwrap()[..] else { panic!() };
     let ledger = &node.ledger;
     assert_eq!((ledger.epoch, ledger.confirmed, ledger.accepted.as_deref()), (Some(Epoch(7)), 9, Some("i")));
+    assert_eq!((name.as_str(), ledger.tally), ("a", Some(tally)));
     assert_eq!(node.agent_version.as_deref(), Some("0.1.0"));
     assert!(jiff::Timestamp::now().duration_since(node.last_seen).as_secs() < 60);
-    assert_eq!(store.nodes().await.unwrap(), ["a"]);
     assert!(store.remove_node("a").await.unwrap());
     assert!(!store.remove_node("a").await.unwrap());
-    assert_eq!((store.load_node("a").await.unwrap(), all(store, "objectsyncs").await.len()), (None, 0));
+    assert_eq!((store.nodes().await.unwrap(), all(store, "objectsyncs").await.len()), (Vec::new(), 0));
+}
+
+#[tokio::test]
+async fn whoever_changes_a_record_beside_the_fleet_makes_its_tally_unknown() {
+    let Fixture { store, .. } = &fixture();
+    let tally = Some(Tally { count: 1, digest: Digest(5) });
+    let known = async || {
+        let nodes = store.nodes().await.unwrap();
+        nodes.into_iter().map(|(_, node)| node.ledger.tally).collect::<Vec<_>>()
+    };
+    let records = kind("objectsyncs");
+    let reported = async |version| {
+        for node in ["a", "b"] {
+            let batch = RecordBatch { tally, ..batch(&[put("u1", version)], &[]) };
+            store.record(node, None, batch).await.unwrap();
+        }
+        assert_eq!(known().await, [tally, tally]);
+    };
+    reported(1).await;
+    let record = store.get(records.key("lab", "a.u1")).await.unwrap();
+    let mut changed = object(&record);
+    changed.set_metadata("annotations", json!({"note": "by hand"}));
+    store.update(&records, changed, record.version).await.unwrap();
+    assert_eq!(known().await, [None, tally]);
+    reported(2).await;
+    store.delete(&records, "lab", "b.u1", None).await.unwrap();
+    assert_eq!(known().await, [tally, None]);
 }
 
 #[tokio::test]
@@ -254,8 +280,8 @@ async fn measure_creates_and_records() {
         println!("{what} records/s in batches of 250: {}", rate(20_000.0, start));
     }
     let start = std::time::Instant::now();
-    assert_eq!(store.load_node("edge-1").await.unwrap().unwrap().ledger.records.len(), 20_000);
-    println!("load_node of 20,000: {:?}", start.elapsed());
+    assert_eq!(store.records("edge-1").await.unwrap().len(), 20_000);
+    println!("records of 20,000: {:?}", start.elapsed());
     let start = std::time::Instant::now();
     assert_eq!(store.follow().await.unwrap().1.len(), 20_000);
     println!("follow with 20,000: {:?}", start.elapsed());

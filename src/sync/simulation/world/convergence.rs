@@ -39,8 +39,10 @@ impl World {
             return;
         }
         let held = it.db.held();
-        let recorded: BTreeMap<Uid, ResourceVersion> =
-            cloud.records().map(|(uid, record)| (uid.clone(), record.version.clone())).collect();
+        let recorded: BTreeMap<Uid, ResourceVersion> = cloud
+            .recorded_versions(&self.wishes)
+            .map(|(uid, version)| (uid.clone(), version.clone()))
+            .collect();
         if held != recorded {
             let differ = |a: &BTreeMap<Uid, ResourceVersion>, b: &BTreeMap<Uid, ResourceVersion>| {
                 a.iter()
@@ -72,7 +74,7 @@ impl World {
         for _ in 0..60 {
             self.pass(Duration::from_secs(60))?;
             if let Some(cloud) = &mut self.cloud {
-                cloud.confirm_deletions(self.time.now);
+                cloud.confirm_deletions(self.time.now, &self.wishes);
             }
             if self.converged().is_ok() {
                 break;
@@ -100,13 +102,8 @@ impl World {
         if cloud.phase() != CloudPhase::Live || cloud.pending() != 0 || !edge.in_sync() {
             return Err(format!("G6: {:?}, {} pending, edge {edge:?}", cloud.phase(), cloud.pending()));
         }
-        let stored: BTreeMap<Uid, ResourceVersion> = self
-            .cloud_db
-            .ledger
-            .records
-            .iter()
-            .map(|(uid, record)| (uid.clone(), record.version.clone()))
-            .collect();
+        let stored: BTreeMap<Uid, ResourceVersion> =
+            self.cloud_db.records.iter().map(|(uid, record)| (uid.clone(), record.version.clone())).collect();
         if stored != self.agents[0].db.held() {
             return Err(format!("G4: recorded {stored:?} at the end"));
         }

@@ -10,6 +10,7 @@ use crate::sync::upload::{Lane, Refused, Taken, Upload};
 use std::time::Duration;
 
 use super::{Agent, LIMIT, MAX_OBJECT, World};
+use crate::sync::simulation::model::Wish;
 
 pub(in crate::sync::simulation) enum Event {
     ToCloud {
@@ -55,6 +56,10 @@ pub(in crate::sync::simulation) enum Event {
         life: u64,
         lane: Lane,
         upto: u64,
+    },
+    /// The cloud reads the records of the node.
+    Opened {
+        life: u64,
     },
     Loaded {
         life: u64,
@@ -113,7 +118,7 @@ impl Simulated for World {
             Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.received(now, Up::decode(&bytes, LIMIT).map_err(|e| e.to_string())?);
+                    cloud.received(now, Up::decode(&bytes, LIMIT).map_err(|e| e.to_string())?, &self.wishes);
                 }
             }
             Event::ToEdge { bytes } => {
@@ -165,10 +170,17 @@ impl Simulated for World {
                     effect => self.read_outbox(agent, &effect),
                 }
             }
+            Event::Opened { life } if self.cloud_life == life => {
+                let failed = self.time.random.percent(self.chaos.crash / 2);
+                let records = (!failed).then(|| self.cloud_db.records.clone().into_iter().collect());
+                if let Some(cloud) = &mut self.cloud {
+                    cloud.opened(now, records, &self.wishes);
+                }
+            }
             Event::Loaded { life, uids } if self.cloud_life == life => {
                 let bodies = self.cloud_db.load(&uids);
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.loaded(now, bodies);
+                    cloud.loaded(now, bodies, &self.wishes);
                 }
             }
             Event::Record { life, batch } if self.cloud_life == life => {
@@ -177,18 +189,26 @@ impl Simulated for World {
                     self.cloud_db.record(&batch);
                     self.time.after(5, Event::Recorded { life, token: batch.token });
                 } else if let Some(cloud) = &mut self.cloud {
-                    cloud.recorded(now, batch.token, false, random);
+                    cloud.recorded(now, batch.token, false, random, &self.wishes);
                 }
             }
             Event::Recorded { life, token } if self.cloud_life == life => {
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.recorded(now, token, true, random);
+                    cloud.recorded(now, token, true, random, &self.wishes);
                 }
             }
             Event::Desire { life, uid } if self.cloud_life == life => {
-                let desired = self.cloud_db.desired(&uid);
+                let before = match self.cloud_db.wish(&uid) {
+                    Some(wish) => self.wishes.0.insert(uid.clone(), wish),
+                    None => self.wishes.0.remove(&uid),
+                };
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.desire(now, &uid, desired);
+                    let before = before.as_ref().map(Wish::desired);
+                    // Now and then the fleet has no room for what differs.
+                    if self.time.random.percent(self.chaos.late) {
+                        cloud.fall_behind();
+                    }
+                    cloud.desire(now, &uid, before, &self.wishes);
                 }
             }
             Event::Wake => {
@@ -203,7 +223,7 @@ impl Simulated for World {
                 if let Some(cloud) = &mut self.cloud
                     && cloud.deadline().is_some_and(|at| at <= now)
                 {
-                    cloud.tick(now);
+                    cloud.tick(now, &self.wishes);
                 }
             }
             other => self.handle_upstream(other)?,

@@ -101,7 +101,19 @@ impl World {
     }
 
     pub(in crate::sync::simulation) fn held_back(&self) -> usize {
-        self.cloud.as_ref().map_or(0, |cloud| cloud.held().count())
+        self.cloud.as_ref().map_or(0, |cloud| cloud.held(&self.wishes).count())
+    }
+
+    /// How often the cloud has read the node's records, and how many differences it keeps in memory.
+    pub(in crate::sync::simulation) fn remembered(&self) -> (usize, usize) {
+        (self.reads, self.cloud.as_ref().map_or(0, CloudMachine::differences))
+    }
+
+    /// The cloud has no room for what differs.
+    pub(in crate::sync::simulation) fn fall_behind(&mut self) {
+        if let Some(cloud) = &mut self.cloud {
+            cloud.fall_behind();
+        }
     }
 
     pub(in crate::sync::simulation) fn refused(&self) -> usize {
@@ -115,7 +127,7 @@ impl World {
     pub(in crate::sync::simulation) fn confirm_deletions(&mut self) {
         let now = self.time.now;
         if let Some(cloud) = &mut self.cloud {
-            cloud.confirm_deletions(now);
+            cloud.confirm_deletions(now, &self.wishes);
         }
     }
 
