@@ -4,16 +4,42 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
 
+/// How many bytes the length of a part has in a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Eight, on every machine: what is written.
+    Fixed,
+    /// Four: what 32-bit programs of version 0.1.0 wrote. Only read.
+    Narrow,
+}
+
 /// A 64-bit checksum over parts of bytes, as SQLite stores integers. It finds damage, it proves nothing
 /// to an adversary: the key is fixed. The length of each part goes in, so parts do not run together.
 #[must_use]
 pub fn checksum64(parts: &[&[u8]]) -> i64 {
-    let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
-    for part in parts {
-        hasher.write_usize(part.len());
-        hasher.write(part);
+    Width::Fixed.checksum64(parts)
+}
+
+impl Width {
+    /// The checksum with lengths of this width.
+    #[must_use]
+    pub fn checksum64(self, parts: &[&[u8]]) -> i64 {
+        let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
+        for part in parts {
+            let length = (part.len() as u64).to_le_bytes();
+            match self {
+                Self::Fixed => hasher.write(&length),
+                Self::Narrow => hasher.write(&length[..4]),
+            }
+            hasher.write(part);
+        }
+        hasher.finish().cast_signed()
     }
-    hasher.finish().cast_signed()
+
+    /// Whether something that was read is as it was written, by a program of any width.
+    pub fn any(holds: impl FnMut(Self) -> bool) -> bool {
+        [Self::Fixed, Self::Narrow].into_iter().any(holds)
+    }
 }
 
 #[cfg(test)]
@@ -23,5 +49,21 @@ mod tests {
     #[test]
     fn parts_of_a_checksum_do_not_run_together() {
         assert_ne!(checksum64(&[b"ab", b"c"]), checksum64(&[b"a", b"bc"]));
+    }
+
+    #[test]
+    fn a_checksum_is_the_same_on_every_machine() {
+        let long = "\u{e4}".repeat(1000);
+        let golden: [(&[&[u8]], i64); 6] = [
+            (&[], -899_282_996_587_023_288),
+            (&[b""], 943_722_756_207_604_103),
+            (&[b"a"], -9_168_853_924_552_564_824),
+            (&[b"ab", b"c"], 1_889_726_152_205_359_809),
+            (&[b"a", b"bc"], 8_806_619_073_699_555_528),
+            (&[long.as_bytes(), b"x"], 8_153_665_748_105_322_552),
+        ];
+        for (parts, expected) in golden {
+            assert_eq!(checksum64(parts), expected, "{parts:?}");
+        }
     }
 }

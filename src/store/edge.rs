@@ -25,6 +25,7 @@ mod state;
 mod tables;
 mod types;
 mod upstream;
+mod widths;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::StoreError;
-use super::checksum::checksum64;
+use super::checksum::Width;
 
 /// One numbered SQL file. Its place in the list, from one, is its version.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,12 @@ pub struct Migration {
     pub name: &'static str,
     /// The file's content.
     pub sql: &'static str,
+}
+
+impl Migration {
+    fn checksum(&self, width: Width) -> i64 {
+        width.checksum64(&[self.sql.as_bytes()])
+    }
 }
 
 /// The migrations of `migrations/edge`, in order.
@@ -76,8 +82,8 @@ pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, St
     }
     let applied: Option<String> = conn
         .query_row(
-            "SELECT name FROM migrations WHERE checksum = ?1",
-            [checksum64(&[first.sql.as_bytes()])],
+            "SELECT name FROM migrations WHERE checksum IN (?1, ?2)",
+            [first.checksum(Width::Fixed), first.checksum(Width::Narrow)],
             |row| row.get(0),
         )
         .optional()?;
@@ -86,13 +92,44 @@ pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, St
 
 /// Compares an applied migration with the program's.
 fn check(conn: &Connection, path: &Path, version: u32, migration: &Migration) -> Result<(), StoreError> {
-    let applied: Option<i64> = conn
-        .query_row("SELECT checksum FROM migrations WHERE version = ?1", [version], |row| row.get(0))
-        .optional()?;
-    if applied == Some(checksum64(&[migration.sql.as_bytes()])) {
+    let applied = applied(conn, version)?;
+    if Width::any(|width| applied == Some(migration.checksum(width))) {
         return Ok(());
     }
     Err(StoreError::MigrationChanged { path: path.to_owned(), version })
+}
+
+/// The checksum that was written with a migration.
+fn applied(conn: &Connection, version: u32) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT checksum FROM migrations WHERE version = ?1";
+    Ok(conn.query_row(sql, [version], |row| row.get(0)).optional()?)
+}
+
+/// Whether a 32-bit program applied some of the migrations, so that the checksums in the file are narrow.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn is_narrow(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
+    for (version, migration) in (1u32..).zip(migrations) {
+        if applied(conn, version)? == Some(migration.checksum(Width::Narrow)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the checksums of the migrations anew: [`is_narrow`] no more.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn widen(conn: &Connection, migrations: &[Migration]) -> Result<(), StoreError> {
+    for (version, migration) in (1u32..).zip(migrations) {
+        conn.execute(
+            "UPDATE migrations SET checksum = ?2 WHERE version = ?1",
+            (version, migration.checksum(Width::Fixed)),
+        )?;
+    }
+    Ok(())
 }
 
 fn apply(conn: &mut Connection, version: u32, migration: &Migration) -> Result<(), StoreError> {
@@ -105,12 +142,7 @@ fn apply(conn: &mut Connection, version: u32, migration: &Migration) -> Result<(
     tx.execute_batch(migration.sql)?;
     tx.execute(
         "INSERT INTO migrations (version, name, checksum, applied) VALUES (?1, ?2, ?3, ?4)",
-        (
-            version,
-            migration.name,
-            checksum64(&[migration.sql.as_bytes()]),
-            jiff::Timestamp::now().to_string(),
-        ),
+        (version, migration.name, migration.checksum(Width::Fixed), jiff::Timestamp::now().to_string()),
     )?;
     tx.pragma_update(None, "user_version", version)?;
     tx.commit()?;

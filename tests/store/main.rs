@@ -10,3 +10,4 @@ mod local;
 mod outbox;
 mod seal;
 mod support;
+mod widths;

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::EdgeStore;
 use crate::store::StoreError;
-use crate::store::checksum::checksum64;
+use crate::store::checksum::Width;
 
 /// The longest fact, in bytes; a longer one is not kept.
 pub const MAX_NOTE_BYTES: usize = 32 << 10;
@@ -153,7 +153,7 @@ pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<()
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
     )?
-    .execute((key, format!("{:016x} {text}", checksum64(&[key.as_bytes(), text.as_bytes()]))))?;
+    .execute((key, format!("{} {text}", checksum(Width::Fixed, key, text))))?;
     Ok(())
 }
 
@@ -166,10 +166,13 @@ pub(super) fn checked(conn: &Connection, key: &str) -> Result<Option<String>, St
     Ok(value.and_then(|value| sound(key, value)).map(str::to_owned))
 }
 
+fn checksum(width: Width, key: &str, text: &str) -> String {
+    format!("{:016x}", width.checksum64(&[key.as_bytes(), text.as_bytes()]))
+}
+
 fn sound<'a>(key: &str, value: &'a str) -> Option<&'a str> {
-    let (checksum, text) = value.split_once(' ')?;
-    let expected = format!("{:016x}", checksum64(&[key.as_bytes(), text.as_bytes()]));
-    (checksum == expected).then_some(text)
+    let (found, text) = value.split_once(' ')?;
+    Width::any(|width| found == checksum(width, key, text)).then_some(text)
 }
 
 /// Copies the facts that can be read into another file.

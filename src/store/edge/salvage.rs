@@ -268,6 +268,7 @@ impl<'a> Copier<'a> {
     fn keep(&mut self, mut row: ObjectRow<'_>) -> Result<(), StoreError> {
         let Some(kind) = self.known.by_id(row.resource_id) else { return Ok(()) };
         row.resource_id = self.interned.intern(self.fresh, &kind.resource)?.id;
+        row.checksum = row.expected_checksum(kind);
         match rows::insert(self.fresh, &row) {
             Ok(_) => {}
             // Pages that appear twice in a damaged tree show their rows twice.

@@ -27,6 +27,7 @@ use super::salvage::{self, Salvaged};
 use super::seals::{self, Seals};
 use super::shared::Shared;
 use super::tables::Tables;
+use super::widths;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
@@ -574,6 +575,7 @@ fn open_sound(
     recent.cut(0);
     let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
     let conn = open_file(path, options)?;
+    widths::settle(&conn, options)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
         new_file::start(&tx, &Floor::default())?;

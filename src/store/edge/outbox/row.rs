@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::{Clocked, OutboxPut};
 use crate::store::StoreError;
-use crate::store::checksum::checksum64;
+use crate::store::checksum::Width;
 use crate::store::engine::integer;
 use crate::sync::upload::{Lane, Lanes, UploadItem};
 
@@ -16,7 +16,8 @@ const MAX_DAMAGED: usize = 256;
 /// Rows between two pauses of a check.
 const BATCH: u64 = 256;
 
-const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
+/// The columns that a row is read from, in this order.
+pub(in crate::store::edge) const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
 
 /// The id of a row. Numbers beyond the largest one stand for it.
 pub(super) fn id_of(lane: Lane, number: u64) -> i64 {
@@ -31,10 +32,10 @@ pub(super) fn place(id: i64) -> Option<(Lane, u64)> {
 }
 
 /// The key of the index over keys: short, so that the index is small.
-fn hash_of(lane: Lane, key: &str) -> i64 {
+fn hash_of(width: Width, lane: Lane, key: &str) -> i64 {
     // Truncation is the intent.
     #[allow(clippy::cast_possible_truncation)]
-    let hash = checksum64(&[lane.name().as_bytes(), key.as_bytes()]) as i32;
+    let hash = width.checksum64(&[lane.name().as_bytes(), key.as_bytes()]) as i32;
     i64::from(hash)
 }
 
@@ -60,13 +61,18 @@ impl<'a> OutboxRow<'a> {
             let (lane, number) = place(id)?;
             let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
             let read = Self { lane, number, at, key: key?, body: body? };
-            (checksum? == read.checksum() && hash? == hash_of(lane, read.key)).then_some(read)
+            Width::any(|width| (hash, checksum) == (Some(read.hash(width)), Some(read.checksum(width))))
+                .then_some(read)
         };
         Ok(read().ok_or(id))
     }
 
-    fn checksum(&self) -> i64 {
-        checksum64(&[
+    fn hash(&self, width: Width) -> i64 {
+        hash_of(width, self.lane, self.key)
+    }
+
+    fn checksum(&self, width: Width) -> i64 {
+        width.checksum64(&[
             &id_of(self.lane, self.number).to_le_bytes(),
             &self.at.boot.to_le_bytes(),
             &self.at.since_boot.to_le_bytes(),
@@ -89,10 +95,10 @@ impl<'a> OutboxRow<'a> {
         )?
         .execute((
             id_of(self.lane, self.number),
-            hash_of(self.lane, self.key),
+            self.hash(Width::Fixed),
             self.at.boot.cast_signed(),
             self.at.since_boot.cast_signed(),
-            self.checksum(),
+            self.checksum(Width::Fixed),
             self.key,
             self.body,
         ))?;
@@ -181,7 +187,7 @@ impl Found {
 pub(super) fn find(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Found>, StoreError> {
     let sql = "SELECT id, octet_length(body) FROM outbox
                WHERE hash = ?1 AND key = ?2 AND id > ?3 AND id <= ?4";
-    let range = (hash_of(lane, key), key, id_of(lane, 0), id_of(lane, MAX_NUMBER));
+    let range = (hash_of(Width::Fixed, lane, key), key, id_of(lane, 0), id_of(lane, MAX_NUMBER));
     Ok(conn.prepare_cached(sql)?.query_row(range, Found::read).optional()?)
 }
 
@@ -219,7 +225,7 @@ pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u6
             // A damaged row is found by the next check, wherever it stands.
             if let Ok(row) = row {
                 let moved = OutboxRow { number: row.number.saturating_add(by), ..row };
-                moves.push((row.number, id_of(lane, moved.number), moved.checksum()));
+                moves.push((row.number, id_of(lane, moved.number), moved.checksum(Width::Fixed)));
             }
             moves.len() < moves.capacity()
         })?;
@@ -321,6 +327,12 @@ pub(super) fn is_damaged(conn: &Connection, id: i64) -> Result<bool, StoreError>
     let mut rows = statement.query([id])?;
     let Some(row) = rows.next()? else { return Ok(false) };
     Ok(!OutboxRow::read(row)?.is_ok_and(|row| row.item().is_some()))
+}
+
+/// The hash and the checksum that a row of [`COLUMNS`] is to have; none if it is damaged.
+pub(in crate::store::edge) fn sums(row: &Row<'_>) -> Result<Option<(i64, i64)>, StoreError> {
+    let row = OutboxRow::read(row)?;
+    Ok(row.ok().map(|row| (row.hash(Width::Fixed), row.checksum(Width::Fixed))))
 }
 
 /// Copies the rows that can be read into another file, from both ends up to the damage. Only failures of the
