@@ -25,7 +25,7 @@ use super::request::{
 use super::response::{self, ResponseBody};
 use super::select::Selection;
 use super::snapshots::Snapshots;
-use super::storage::{RowFilter, Storage, Stored};
+use super::storage::Storage;
 use super::table::{Include, TableView, View};
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
@@ -310,10 +310,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         let home = self.home();
         let write = self.as_write(&home, &manager);
         if verb == Verb::DeleteCollection {
-            let selection = self.selection()?;
-            let filter: Option<RowFilter> = (!selection.is_everything())
-                .then(|| Arc::new(move |row: &Stored| selection.has(row)) as RowFilter);
-            write::collection(&write, filter, &options).await?;
+            write::collection(&write, &Arc::new(self.selection()?), &options).await?;
             return Ok(response::status(&Status::deleted(&self.kind.resource, "", ""), "", format));
         }
         match write::delete(&write, self.name(), &options).await? {

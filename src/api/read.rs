@@ -18,7 +18,7 @@ use super::request::{Options, VersionMatch};
 use super::response::{self, ResponseBody};
 use super::select::Selection;
 use super::snapshots::{Held, Snapshots, Token};
-use super::storage::{Cursor, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage, Stored};
+use super::storage::{Cursor, Snapshot, Storage};
 use super::table::View;
 use crate::object::Status;
 use crate::object::status::{Cause, Result};
@@ -231,14 +231,7 @@ impl<S: Snapshot> Lister<S> {
     /// Reads the next page and moves on behind it.
     async fn page(&mut self) -> Result<Vec<String>> {
         let wanted = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
-        let selection = Arc::clone(&self.selection);
-        let filter: RowFilter = Arc::new(move |row: &Stored| selection.has(row));
-        let query = PageQuery {
-            namespace: self.selection.namespace().map(str::to_owned),
-            after: self.next.take(),
-            limit: wanted.clamp(1, PAGE_ROWS),
-            filter: (!self.selection.is_everything()).then_some(filter),
-        };
+        let query = self.selection.query(self.next.take(), wanted);
         let page = self.held.snapshot.page(query).await?;
         self.begun = true;
         let count = page.items.len() as u64;

@@ -1,7 +1,9 @@
 //! Which objects a list or a watch shows. Pure.
 
+use std::sync::Arc;
+
 use super::kind::Kind;
-use super::storage::Stored;
+use super::storage::{Cursor, PAGE_ROWS, PageQuery, Stored};
 use crate::object::status::Result;
 use crate::object::{FieldSelector, Object, Selector, Status};
 
@@ -41,6 +43,19 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// A page of what is selected, behind a place.
+    pub(super) fn query(self: &Arc<Self>, after: Option<Cursor>, limit: usize) -> PageQuery {
+        let selection = Arc::clone(self);
+        PageQuery {
+            namespace: self.namespace().map(str::to_owned),
+            after,
+            limit: limit.clamp(1, PAGE_ROWS),
+            name: self.fields.only_name().map(str::to_owned),
+            labels: self.labels.clone(),
+            filter: (!self.is_everything()).then(|| Arc::new(move |row: &Stored| selection.has(row)) as _),
+        }
+    }
+
     /// Whether an object is selected.
     pub(super) fn has(&self, object: &Stored) -> bool {
         self.has_text(&object.namespace, &object.name, &object.json)
@@ -65,7 +80,6 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     use crate::object::kinds;
 
@@ -95,5 +109,20 @@ mod tests {
         let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
         let fields = "spec.nodeName=n1".parse().unwrap();
         assert_eq!(Selection::new(&kind, None, &Selector::default(), &fields).unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn a_page_says_which_name_and_labels_are_asked_for() {
+        let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
+        let selection = |namespace, labels: &str, fields: &str| {
+            let (labels, fields) = (labels.parse().unwrap(), fields.parse().unwrap());
+            Arc::new(Selection::new(&kind, namespace, &labels, &fields).unwrap())
+        };
+        let one = selection(None, "", "metadata.name=a,metadata.namespace=n").query(None, 9000);
+        assert_eq!((one.name.as_deref(), one.namespace.as_deref(), one.limit), (Some("a"), Some("n"), PAGE_ROWS));
+        assert!(one.filter.is_some() && one.labels.is_empty());
+        let labelled = selection(Some("n"), "x in (y)", "metadata.name!=a").query(None, 0);
+        assert_eq!((labelled.name, labelled.labels.to_string(), labelled.limit), (None, "x=y".to_owned(), 1));
+        assert!(selection(None, "", "").query(None, 1).filter.is_none());
     }
 }

@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 
 use super::kind::Kind;
 use crate::object::status::Result;
-use crate::object::{Object, Resource};
+use crate::object::{Object, Resource, Selector};
 
 /// The most rows that one call of [`Snapshot::page`] is asked for: what a list of any length costs
 /// in memory.
@@ -172,6 +172,11 @@ pub struct PageQuery {
     /// At most this many objects, at least 1 and at most [`PAGE_ROWS`]. A page may end earlier, when
     /// enough bytes have been read.
     pub limit: usize,
+    /// Only objects of this name: a storage finds them without reading others.
+    pub name: Option<String>,
+    /// What the filter asks of labels: a storage that has an index of labels need not read other objects. Empty if it
+    /// asks nothing.
+    pub labels: Selector,
     /// Only objects that this accepts; all if `None`.
     pub filter: Option<RowFilter>,
 }

@@ -16,7 +16,7 @@ use super::metrics::{ApiMetrics, Cut};
 use super::read::STREAM_TIMEOUT;
 use super::request::{Options, VersionMatch};
 use super::select::Selection;
-use super::storage::{Change, ChangeType, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage, Stored};
+use super::storage::{Change, ChangeType, PAGE_ROWS, Snapshot, Storage};
 use super::table::View;
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Status};
@@ -171,17 +171,9 @@ impl<K: Storage> Watch<K> {
         let storage = Arc::clone(&self.storage);
         let mut snapshot = storage.snapshot(&self.kind.stored_as).await?;
         let version = snapshot.version();
-        let selection = Arc::clone(&self.selection);
-        let filter: RowFilter = Arc::new(move |row: &Stored| selection.has(row));
         let mut after = None;
         loop {
-            let query = PageQuery {
-                namespace: self.selection.namespace().map(str::to_owned),
-                after: after.take(),
-                limit: PAGE_ROWS,
-                filter: (!self.selection.is_everything()).then(|| Arc::clone(&filter)),
-            };
-            let page = snapshot.page(query).await?;
+            let page = snapshot.page(self.selection.query(after.take(), PAGE_ROWS)).await?;
             let mut out = Vec::new();
             for row in page.items {
                 out.push(Bytes::from(self.lines.line("ADDED", row.json)?));

@@ -111,8 +111,18 @@ impl FieldSelector {
     /// The only namespace that can be selected, if there is one.
     #[must_use]
     pub fn only_namespace(&self) -> Option<&str> {
+        self.only(Own::Namespace)
+    }
+
+    /// The only name that can be selected, if there is one.
+    #[must_use]
+    pub fn only_name(&self) -> Option<&str> {
+        self.only(Own::Name)
+    }
+
+    fn only(&self, field: Own) -> Option<&str> {
         let mut equal = self.0.iter().filter(|requirement| requirement.equal);
-        let requirement = equal.find(|requirement| own(&requirement.field) == Some(Own::Namespace));
+        let requirement = equal.find(|requirement| own(&requirement.field) == Some(field));
         requirement.map(|requirement| requirement.value.as_str())
     }
 }

@@ -16,6 +16,9 @@ pub const MAX_SELECTOR: usize = 16 * 1024;
 /// Labels or annotations of an object.
 pub type Labels = BTreeMap<String, String>;
 
+/// Labels within a text.
+type Texts<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
+
 /// A list of requirements that all must hold. The empty selector selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
@@ -96,7 +99,7 @@ impl Selector {
         #[derive(Default, Deserialize)]
         struct Meta<'a> {
             #[serde(borrow, default)]
-            labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+            labels: Option<Texts<'a>>,
         }
         #[derive(Deserialize)]
         struct Labelled<'a> {
@@ -105,7 +108,16 @@ impl Selector {
         }
         let labels =
             serde_json::from_str::<Labelled<'_>>(json).ok().and_then(|object| object.metadata.labels);
-        let labels = labels.unwrap_or_default();
+        self.matches_texts(&labels.unwrap_or_default())
+    }
+
+    /// Whether labels are selected that are given as JSON text. Text that is no map of texts has none.
+    #[must_use]
+    pub fn matches_labels(&self, json: &str) -> bool {
+        self.matches_texts(&serde_json::from_str(json).unwrap_or_default())
+    }
+
+    fn matches_texts(&self, labels: &Texts<'_>) -> bool {
         self.matches_with(|key| labels.get(key).map(AsRef::as_ref))
     }
 

@@ -75,11 +75,11 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
     conn.pragma_update_and_check(None, "journal_size_limit", integer(options.wal_bytes), |row| {
         row.get::<_, i64>(0)
     })?;
-    // A page written to the log before its transaction is complete is written twice: a transaction, which
-    // the bounded queue keeps small, stays in memory.
-    conn.pragma_update(None, "cache_spill", false)?;
     set_max_bytes(&conn, options.max_bytes)?;
     migrate(&mut conn, path, kind.migrations)?;
+    // A page written to the log before its transaction is complete is written twice: a transaction, which
+    // the bounded queue keeps small, stays in memory. A migration may rewrite the whole file, and does not.
+    conn.pragma_update(None, "cache_spill", false)?;
     Ok(conn)
 }
 

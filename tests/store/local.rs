@@ -243,7 +243,7 @@ async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
     let after = store.versions();
     assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");
     assert_eq!(all_local(&store, Lease).await.len() + all_local(&store, Event).await.len(), 2);
-    let scan = Scan::Objects { resource: config_maps(), namespace: None, after: None };
+    let scan = Scan::Objects { resource: config_maps(), namespace: None, name: None, after: None };
     assert!(matches!(snapshot.count(scan).await, Err(StoreError::Replaced)));
 }
 

@@ -106,7 +106,7 @@ fn assert_unreadable(directory: &Path, when: &str) {
 /// All Secrets, by name.
 async fn bodies(store: &EdgeStore) -> BTreeMap<String, String> {
     let mut snapshot = store.snapshot().await.unwrap().unwrap();
-    let scan = Scan::Objects { resource: secrets(), namespace: None, after: None };
+    let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
     let read = snapshot.scan(scan, BTreeMap::new(), |found, row| {
         let ScanRow::Object(object, _) = row else { unreachable!() };
         found.insert(object.object.name, object.body);
@@ -433,7 +433,7 @@ async fn a_rotation_disturbs_neither_writers_nor_readers() {
     assert_eq!(notes.0.lock().unwrap().len() as u64, version - 1, "and only of that anybody was told");
     assert_eq!(store.health().borrow().reset, None);
     assert_eq!(bodies(&store).await.len(), 1500);
-    let scan = Scan::Objects { resource: secrets(), namespace: None, after: None };
+    let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
     let count = early.count(scan).await.unwrap();
     assert_eq!(count, 1500);
     drop(early);
@@ -456,7 +456,7 @@ async fn a_snapshot_from_before_a_rotation_is_read_after_it() {
     let mut early = store.snapshot().await.unwrap().unwrap();
     let rotated = store.rotate_seal().await.unwrap();
     assert_eq!((rotated.objects, rotated.keys.keys), (300, 1));
-    let scan = Scan::Objects { resource: secrets(), namespace: None, after: None };
+    let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
     let seen = early.scan(scan, 0, |seen, row| {
         let ScanRow::Object(object, _) = row else { unreachable!() };
         *seen += usize::from(object.body.contains(MARKER));

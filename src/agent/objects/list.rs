@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
 use crate::object::status::Result;
-use crate::object::{Resource, Scope, Status};
+use crate::object::{Resource, Scope, Status, objectsync};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
 use super::statuses::Statuses;
@@ -97,16 +97,29 @@ impl EdgeList {
         Self { snapshot, place, resource, node, statuses }
     }
 
-    fn scan(&self, namespace: Option<String>, after: Option<&Cursor>) -> Result<Scan> {
+    /// What is to be read; nothing for the name of a record that there cannot be.
+    fn scan(
+        &self,
+        namespace: Option<String>,
+        name: Option<String>,
+        after: Option<&Cursor>,
+    ) -> Result<Option<Scan>> {
         let by_name = || after.map(named).transpose();
-        Ok(match self.place {
-            Place::Synced => Scan::Objects { resource: self.resource.clone(), namespace, after: by_name()? },
-            Place::Local(kind) => Scan::Local { kind, namespace, after: by_name()? },
+        Ok(Some(match self.place {
+            Place::Synced => {
+                Scan::Objects { resource: self.resource.clone(), namespace, name, after: by_name()? }
+            }
+            Place::Local(kind) => Scan::Local { kind, namespace, name, after: by_name()? },
             Place::Records(scope) => {
                 let after = after.map(numbered).transpose()?;
-                Scan::Records { cluster: scope == Scope::Cluster, namespace, after }
+                let uid = match name.as_deref().map(objectsync::split_sync_name) {
+                    None => None,
+                    Some(Some((node, uid))) if *node == *self.node => Some(uid.into()),
+                    Some(_) => return Ok(None),
+                };
+                Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
-        })
+        }))
     }
 }
 
@@ -134,8 +147,8 @@ impl Snapshot for EdgeList {
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
-        let PageQuery { namespace, after, limit, filter } = query;
-        let scan = self.scan(namespace, after.as_ref())?;
+        let PageQuery { namespace, after, limit, name, filter, .. } = query;
+        let Some(scan) = self.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
         let collected = Collected {
             node: self.node.clone(),
             statuses: self.statuses.clone(),
@@ -153,7 +166,9 @@ impl Snapshot for EdgeList {
     }
 
     async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
-        let scan = self.scan(namespace.map(str::to_owned), None)?;
-        self.snapshot.count(scan).await.map_err(|error| unavailable(&error))
+        match self.scan(namespace.map(str::to_owned), None, None)? {
+            Some(scan) => self.snapshot.count(scan).await.map_err(|error| unavailable(&error)),
+            None => Ok(0),
+        }
     }
 }

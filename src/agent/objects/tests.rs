@@ -5,6 +5,7 @@ mod status;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -370,6 +371,50 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
         let query =
             PageQuery { after: Some(crate::api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
         assert_eq!(snapshot.page(query).await.unwrap_err().code, 400, "{word}");
+    }
+}
+
+#[tokio::test]
+async fn one_object_is_listed_without_reading_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+    let nodes = (100..140).map(|n| put(resource("nodes"), n, n, 5));
+    storage.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).chain(nodes).collect()).await.unwrap();
+    let leases = resource("leases");
+    for number in 0..40 {
+        storage.create(&leases, lease(&format!("o-{number}"), "1")).await.unwrap();
+    }
+    for (word, namespace, name, found) in [
+        ("cm", Some("ns-1"), "o-7", 1),
+        ("cm", Some("ns-2"), "o-7", 0),
+        ("cm", None, "o-7", 1),
+        ("cm", None, "none", 0),
+        ("nodes", None, "o-107", 1),
+        ("leases", Some("lab"), "o-7", 1),
+        ("leases", None, "o-7", 1),
+        ("objectsyncs", Some("ns-1"), "gw-1.u-7", 1),
+        ("objectsyncs", None, "gw-1.u-7", 1),
+        ("objectsyncs", None, "gw-2.u-7", 0),
+        ("objectsyncs", None, "odd", 0),
+        ("clusterobjectsyncs", None, "gw-1.u-107", 1),
+    ] {
+        let read = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&read);
+        let filter: crate::api::RowFilter = Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        let query = PageQuery {
+            namespace: namespace.map(str::to_owned),
+            name: Some(name.into()),
+            limit: 500,
+            filter: Some(filter),
+            ..PageQuery::default()
+        };
+        let page = storage.snapshot(&resource(word)).await.unwrap().page(query).await.unwrap();
+        assert_eq!((page.items.len(), page.next), (found, None), "{word} {namespace:?} {name}");
+        assert!(page.items.iter().all(|item| item.name == name), "{word} {name}");
+        assert_eq!(read.load(Ordering::Relaxed), found, "{word} {namespace:?} {name}");
     }
 }
 

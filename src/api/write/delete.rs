@@ -1,11 +1,14 @@
 //! Deleting: at once, or as far as finalizers allow, with what is asked about dependents.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
 use crate::api::SYSTEM_NAMESPACES;
 use crate::api::request::{DeleteQuery, dry_run};
-use crate::api::storage::{Cursor, PAGE_ROWS, PageQuery, RowFilter, Snapshot, Storage};
+use crate::api::select::Selection;
+use crate::api::storage::{Cursor, PAGE_ROWS, Snapshot, Storage};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
 
@@ -193,11 +196,11 @@ async fn delete_as_read<K: Storage>(
     Ok(Deleted::Held(written(updated)))
 }
 
-/// Deletes every object of a collection that a filter selects, and counts them. One that disappears or changes
+/// Deletes every object of a collection that is selected, and counts them. One that disappears or changes
 /// meanwhile is no failure.
 pub(in crate::api) async fn collection<K: Storage>(
     write: &Write<'_, K>,
-    filter: Option<RowFilter>,
+    selection: &Arc<Selection>,
     options: &DeleteOptions,
 ) -> Result<u64> {
     let mut count = 0;
@@ -205,12 +208,7 @@ pub(in crate::api) async fn collection<K: Storage>(
     // What is created meanwhile is spared, and no snapshot is held while objects are deleted.
     let until = write.storage.version(&write.kind.stored_as);
     loop {
-        let query = PageQuery {
-            namespace: Some(write.namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
-            after: after.take(),
-            limit: PAGE_ROWS,
-            filter: filter.clone(),
-        };
+        let query = selection.query(after.take(), PAGE_ROWS);
         let page = write.storage.snapshot(&write.kind.stored_as).await?.page(query).await?;
         for row in page.items.iter().filter(|row| row.version <= until) {
             let uid = parse(row)?.uid().to_owned();

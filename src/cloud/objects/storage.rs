@@ -120,13 +120,13 @@ impl Snapshot for CloudList {
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
-        let PageQuery { namespace, after, limit, filter } = query;
+        let PageQuery { namespace, after, limit, name, labels, filter } = query;
         let after = match &after {
             Some(Cursor(token)) => read_token(token)?,
             None => None,
         };
         let limit = limit.clamp(1, PAGE_ROWS);
-        let scan = Scan { of: name_of(&self.resource), namespace, limit, after };
+        let scan = Scan { of: name_of(&self.resource), namespace, name, labels, limit, after };
         let keep = move |listed: Listed| {
             let Listed { namespace, name, version, body } = listed;
             let stored = Stored { namespace, name, version, json: body };

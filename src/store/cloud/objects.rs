@@ -38,6 +38,8 @@ pub(super) struct RowExtra<'a> {
     pub(super) sync: Option<(&'a str, &'a str)>,
     /// Of an Event: when it was changed last, Unix time in milliseconds.
     pub(super) changed: Option<i64>,
+    /// Its labels as JSON text.
+    pub(super) labels: Option<&'a str>,
 }
 
 /// The columns that [`ObjectRow::read`] expects.
@@ -123,7 +125,8 @@ impl Tx<'_> {
         object.set_metadata("resourceVersion", version.to_string());
         let stored = stored(&object, version);
         let sync = sync.as_ref().map(|(node, uid)| (node.as_str(), uid.as_str()));
-        let extra = RowExtra { id, sync, changed: self.changed(resource) };
+        let labels = labels(&object);
+        let extra = RowExtra { id, sync, changed: self.changed(resource), labels: labels.as_deref() };
         self.insert(resource_id, version_of(&object), &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored.clone(), Before::Nothing)?;
         self.publish(ChangeKind::Added, &object, resource, &stored);
@@ -166,8 +169,11 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
             .execute((row.id, version_of(&object), stored.version, &stored.body))?;
+        // Apart, so that the index is touched only by those that have changed. The page is at hand.
+        self.conn
+            .prepare_cached("UPDATE objects SET labels = ?2 WHERE id = ?1 AND labels IS NOT ?2")?
+            .execute((row.id, labels(&object)))?;
         if let Some(changed) = self.changed(resource) {
-            // Apart, so that other kinds do not look at the index. The page is at hand.
             self.conn
                 .prepare_cached("UPDATE objects SET changed = ?2 WHERE id = ?1")?
                 .execute((row.id, changed))?;
@@ -287,8 +293,9 @@ impl Tx<'_> {
         self.conn
             .prepare_cached(
                 "INSERT INTO objects
-                   (id, resource_id, api_version, namespace, name, uid, version, sync_node, sync_uid, body, changed)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                   (id, resource_id, api_version, namespace, name, uid, version, sync_node, sync_uid, body, changed,
+                    labels)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             )?
             .execute((
                 extra.id,
@@ -302,6 +309,7 @@ impl Tx<'_> {
                 sync_uid,
                 &stored.body,
                 extra.changed,
+                extra.labels,
             ))?;
         Ok(())
     }
@@ -338,6 +346,12 @@ impl Tx<'_> {
 /// The version part of an object's `apiVersion`.
 pub(super) fn version_of(object: &Object) -> &str {
     crate::object::split_api_version(object.api_version()).1
+}
+
+/// The labels of an object as the index has them.
+fn labels(object: &Object) -> Option<String> {
+    let labels = object.metadata()?.get("labels")?.as_object().filter(|labels| !labels.is_empty())?;
+    serde_json::to_string(labels).ok()
 }
 
 fn stored(object: &Object, version: u64) -> Stored {

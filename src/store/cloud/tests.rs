@@ -243,7 +243,7 @@ async fn labelled(
     after: Option<Cursor>,
 ) -> (Vec<String>, Option<Cursor>) {
     let of = KindName { group: String::new(), kind: "ConfigMap".into() };
-    let scan = Scan { of, namespace: namespace.map(str::to_owned), limit, after };
+    let scan = Scan { of, namespace: namespace.map(str::to_owned), limit, after, ..Scan::default() };
     let keep = |listed: Listed| {
         listed.body.contains(r#"{"l":"x"}"#).then(|| format!("{}/{}", listed.namespace, listed.name))
     };

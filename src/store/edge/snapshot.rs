@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::local::{self, LocalRow};
 use super::observer::Versions;
-use super::rows::{OBJECT_COLUMNS, Resources};
+use super::rows::{OBJECT_COLUMNS, Resources, uid_key};
 use super::seals::Seals;
 use super::types::{LocalKind, LocalObject};
 use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
@@ -20,6 +20,7 @@ use crate::object::Resource;
 use crate::store::StoreError;
 use crate::store::engine::{EngineOptions, open_reader};
 use crate::store::reader::Generation;
+use crate::sync::change::Uid;
 
 /// How many snapshots may be open at one time.
 pub const MAX_SNAPSHOTS: usize = 8;
@@ -33,6 +34,8 @@ pub enum Scan {
         resource: Arc<Resource>,
         /// Only this namespace.
         namespace: Option<String>,
+        /// Only objects of this name.
+        name: Option<String>,
         /// Behind this object.
         after: Option<ListCursor>,
     },
@@ -42,6 +45,8 @@ pub enum Scan {
         cluster: bool,
         /// Only this namespace.
         namespace: Option<String>,
+        /// Only the object of this UID.
+        uid: Option<Uid>,
         /// Behind this row.
         after: Option<InventoryCursor>,
     },
@@ -51,6 +56,8 @@ pub enum Scan {
         kind: LocalKind,
         /// Only this namespace.
         namespace: Option<String>,
+        /// Only objects of this name.
+        name: Option<String>,
         /// Behind this object.
         after: Option<ListCursor>,
     },
@@ -254,10 +261,8 @@ impl Drop for EdgeSnapshot {
 }
 
 fn from(namespace: Option<&String>, after: Option<&ListCursor>) -> (String, String) {
-    match (after, namespace) {
-        (Some(after), _) => (after.namespace.clone(), after.name.clone()),
-        (None, namespace) => (namespace.cloned().unwrap_or_default(), String::new()),
-    }
+    let (in_namespace, name) = after.map(|after| (&after.namespace, &after.name)).unzip();
+    (namespace.or(in_namespace).cloned().unwrap_or_default(), name.cloned().unwrap_or_default())
 }
 
 /// Runs a scan; the ids of rows that turned out damaged. `settled` is the last status confirmed, if one waits behind
@@ -272,11 +277,11 @@ fn run(
     let resources = Resources::load(conn)?;
     let base = journal::base(conn)?;
     match scan {
-        Scan::Objects { resource, namespace, after } => {
+        Scan::Objects { resource, namespace, name, after } => {
             let Some(kind) = resources.find(resource) else { return Ok(Vec::new()) };
-            let mut statement = by_name(conn, OBJECT_COLUMNS, "objects", "resource_id", namespace.is_some())?;
+            let mut statement = conn.prepare_cached(&by_name("objects", namespace.is_some(), name.is_some()))?;
             let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
-            let mut rows = statement.query((kind.id, from_namespace, from_name, namespace))?;
+            let mut rows = statement.query((kind.id, from_namespace, from_name, name))?;
             let mut damaged = Vec::new();
             while let Some(row) = rows.next()? {
                 match read::stored(row, &resources, seals, base)? {
@@ -294,17 +299,18 @@ fn run(
             }
             Ok(damaged)
         }
-        Scan::Records { cluster, namespace, after } => {
+        Scan::Records { cluster, namespace, uid, after } => {
             let wanted = |of: &str| {
                 of.is_empty() == *cluster && namespace.as_ref().is_none_or(|namespace| namespace == of)
             };
-            records(conn, &resources, base, *after, &wanted, visit)?;
+            records(conn, &resources, base, uid.as_ref(), *after, &wanted, visit)?;
             Ok(Vec::new())
         }
-        Scan::Local { kind, namespace, after } => {
-            let mut statement = by_name(conn, local::COLUMNS, "local_objects", "kind", namespace.is_some())?;
+        Scan::Local { kind, namespace, name, after } => {
+            let sql = by_name("local_objects", namespace.is_some(), name.is_some());
+            let mut statement = conn.prepare_cached(&sql)?;
             let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
-            let mut rows = statement.query((kind.code(), from_namespace, from_name, namespace))?;
+            let mut rows = statement.query((kind.code(), from_namespace, from_name, name))?;
             let mut damaged = Vec::new();
             while let Some(row) = rows.next()? {
                 match LocalRow::read(row)? {
@@ -318,34 +324,57 @@ fn run(
     }
 }
 
-/// The rows of one kind behind a name.
-fn by_name<'a>(
-    conn: &'a Connection,
-    columns: &str,
-    table: &str,
-    kind: &str,
-    one_namespace: bool,
-) -> Result<rusqlite::CachedStatement<'a>, StoreError> {
-    let within = if one_namespace { "AND namespace = ?4" } else { "AND ?4 IS NULL" };
-    let sql = format!(
-        "SELECT {columns} FROM {table}
-         WHERE {kind} = ?1 AND (namespace, name) > (?2, ?3) {within} ORDER BY namespace, name"
-    );
-    Ok(conn.prepare_cached(&sql)?)
+/// The statement for rows of one kind (?1) behind a place (?2, ?3): of all namespaces or of that one, of all names or of
+/// one (?4).
+fn by_name(table: &str, one_namespace: bool, one_name: bool) -> String {
+    let (columns, kind) = match table {
+        "objects" => (OBJECT_COLUMNS, "resource_id"),
+        _ => (local::COLUMNS, "kind"),
+    };
+    let name = if one_name { "name = ?4" } else { "?4 IS NULL" };
+    match (one_namespace, one_name) {
+        (true, _) => format!(
+            "SELECT {columns} FROM {table}
+             WHERE {kind} = ?1 AND namespace = ?2 AND name > ?3 AND {name} ORDER BY name"
+        ),
+        (false, false) => format!(
+            "SELECT {columns} FROM {table}
+             WHERE {kind} = ?1 AND (namespace, name) > (?2, ?3) AND {name} ORDER BY namespace, name"
+        ),
+        // From one namespace to the next, without the names between them.
+        (false, true) => format!(
+            "WITH RECURSIVE spaces (space) AS (
+               SELECT min(namespace) FROM {table} WHERE {kind} = ?1 AND namespace >= ?2
+               UNION ALL
+               SELECT (SELECT min(namespace) FROM {table} WHERE {kind} = ?1 AND namespace > space)
+               FROM spaces WHERE space IS NOT NULL)
+             SELECT {columns} FROM spaces CROSS JOIN {table}
+             WHERE {kind} = ?1 AND namespace = space AND {name} AND (namespace, name) > (?2, ?3)"
+        ),
+    }
 }
 
 fn records(
     conn: &Connection,
     resources: &Resources,
     base: u64,
+    uid: Option<&Uid>,
     after: Option<InventoryCursor>,
     wanted: &dyn Fn(&str) -> bool,
     visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
-    let mut statement: Statement<'_> = conn.prepare(
-        "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects WHERE id > ?1 ORDER BY id",
-    )?;
-    let mut rows = statement.query([after.map_or(i64::MIN, |InventoryCursor(id)| id)])?;
+    let mut statement: Statement<'_> = conn.prepare(match uid {
+        None => {
+            "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects
+             WHERE id > ?1 AND ?2 IS NULL AND ?3 IS NULL ORDER BY id"
+        }
+        Some(_) => {
+            "SELECT id, uid, resource_id, namespace, name, version, revision FROM objects
+             WHERE id > ?1 AND uid_key = ?2 AND uid = ?3"
+        }
+    })?;
+    let after = after.map_or(i64::MIN, |InventoryCursor(id)| id);
+    let mut rows = statement.query((after, uid.map(|uid| uid_key(uid)), uid))?;
     while let Some(row) = rows.next()? {
         let namespace = read::text(row, 3)?;
         if !wanted(namespace) {
@@ -388,6 +417,36 @@ fn count(conn: &Connection, scan: &Scan) -> Result<u64, StoreError> {
         Scan::Local { kind, namespace, .. } => {
             let sql = "SELECT count(*) FROM local_objects WHERE kind = ?1 AND (?2 IS NULL OR namespace = ?2)";
             number(sql, &|statement| statement.query_row((kind.code(), namespace), one))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::migrate::EDGE;
+
+    #[test]
+    fn every_list_walks_the_index_by_name_and_sorts_nothing() {
+        let conn = Connection::open_in_memory().unwrap();
+        for migration in EDGE {
+            conn.execute_batch(migration.sql).unwrap();
+        }
+        for table in ["objects", "local_objects"] {
+            for (namespace, name, wanted) in [
+                (false, false, "=? AND (namespace,name)>(?,?))"),
+                (true, false, "=? AND namespace=? AND name>?)"),
+                (false, true, "=? AND namespace=? AND name=?)"),
+                (true, true, "=? AND namespace=? AND name=?)"),
+            ] {
+                let sql = format!("EXPLAIN QUERY PLAN {}", by_name(table, namespace, name));
+                let mut statement = conn.prepare(&sql).unwrap();
+                let unbound: Vec<Option<i64>> = vec![None; statement.parameter_count()];
+                let rows = statement.query_map(rusqlite::params_from_iter(unbound), |row| row.get(3));
+                let plan: Vec<String> = rows.unwrap().map(Result::unwrap).collect();
+                let plan = plan.join("\n");
+                assert!(plan.contains(wanted) && !plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! What a storage promises, one call at a time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
-use crate::object::{Object, kinds};
+use crate::object::{Object, Selector, kinds};
 use crate::store::cloud::CloudOptions;
 use crate::store::snapshots::SnapshotLimits;
 use crate::sync::cloud::{Record, RecordBatch};
@@ -308,6 +310,84 @@ async fn pages_are_in_order_of_namespace_and_name_and_filtered_while_they_are_re
     assert_eq!(snapshot.page(odd).await.unwrap_err().code, 400);
     let mut none = objects.snapshot(&resource("secrets")).await.unwrap();
     assert_eq!((none.page(query(5)).await, none.count(None).await), (Ok(Page::default()), Ok(0)));
+}
+
+/// A query that counts the objects that are read for it.
+fn counted(query: PageQuery) -> (PageQuery, Arc<AtomicUsize>) {
+    let read = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&read);
+    let filter = move |_: &Stored| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        true
+    };
+    (PageQuery { filter: Some(Arc::new(filter)), ..query }, read)
+}
+
+#[tokio::test]
+async fn one_object_is_listed_without_reading_others() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    for number in 0..60 {
+        let namespace = format!("ns-{}", number % 3);
+        let object = config_map(&namespace, &format!("o-{}", number / 3), &json!(number));
+        Storage::create(objects, &cm, object).await.unwrap();
+    }
+    let mut snapshot = objects.snapshot(&cm).await.unwrap();
+    for (namespace, name, limit, found) in [
+        (Some("ns-1"), "o-7", 500, "ns-1/o-7"),
+        (Some("ns-9"), "o-7", 500, ""),
+        (None, "o-7", 500, "ns-0/o-7 ns-1/o-7 ns-2/o-7"),
+        (None, "o-7", 1, "ns-0/o-7 ns-1/o-7 ns-2/o-7"),
+        (None, "none", 500, ""),
+    ] {
+        let query = PageQuery { namespace: namespace.map(str::to_owned), name: Some(name.into()), ..query(limit) };
+        let (query, read) = counted(query);
+        let items = pages(&mut snapshot, query).await;
+        let names: Vec<_> = items.iter().map(|item| format!("{}/{}", item.namespace, item.name)).collect();
+        assert_eq!(names.join(" "), found, "{namespace:?} {name} {limit}");
+        assert_eq!(read.load(Ordering::Relaxed), items.len(), "{namespace:?} {name} {limit}");
+    }
+}
+
+#[tokio::test]
+async fn labels_are_selected_without_reading_other_objects() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let cm = resource("cm");
+    for number in 0..40 {
+        let mut object = config_map(&format!("ns-{}", number % 2), &format!("o-{number:02}"), &json!(number));
+        if number % 4 > 0 {
+            object.set_metadata("labels", json!({"app": format!("a{}", number % 10), "odd": "y"}));
+        }
+        let stored = Storage::create(objects, &cm, object).await.unwrap();
+        if number == 33 {
+            let mut moved = Object::parse(&stored.json).unwrap();
+            moved.set_metadata("labels", json!({"app": "a9"}));
+            objects.update(&cm, moved, stored.version).await.unwrap();
+        }
+        if number == 13 {
+            objects.remove(&cm, &stored).await.unwrap();
+        }
+    }
+    let mut snapshot = objects.snapshot(&cm).await.unwrap();
+    for (labels, namespace, found) in [
+        ("app=a3", None, "03 23"),
+        ("app in (a3,a9)", None, "03 09 19 23 29 33 39"),
+        ("app in (a3,a9),odd", Some("ns-1"), "03 09 19 23 29 39"),
+        ("app=a3", Some("ns-0"), ""),
+        ("app=none", None, ""),
+        ("!app,odd!=y", None, "00 04 08 12 16 20 24 28 32 36"),
+    ] {
+        let labels: Selector = labels.parse().unwrap();
+        for limit in [1, 3, 500] {
+            let namespace = namespace.map(str::to_owned);
+            let (query, read) = counted(PageQuery { namespace, labels: labels.clone(), ..query(limit) });
+            let items = pages(&mut snapshot, query).await;
+            let mut names: Vec<_> = items.iter().map(|item| item.name.trim_start_matches("o-")).collect();
+            names.sort_unstable();
+            assert_eq!(names.join(" "), found, "{labels} {limit}");
+            assert_eq!(read.load(Ordering::Relaxed), items.len(), "{labels} {limit}");
+        }
+    }
 }
 
 #[tokio::test]

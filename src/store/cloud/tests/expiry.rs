@@ -125,7 +125,7 @@ async fn a_database_from_before_is_brought_along_with_all_it_has() {
            INSERT INTO resources VALUES (1, '', 'v1', 'ConfigMap', 'configmaps', 1),
              (2, 'events.k8s.io', 'v1', 'Event', 'events', 1);
            INSERT INTO objects (id, resource_id, api_version, namespace, name, uid, version, body) VALUES
-             (1, 1, 'v1', 'lab', 'a', 'u1', 1795000000000001, '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"lab","resourceVersion":"1795000000000001","uid":"u1"}}'),
+             (1, 1, 'v1', 'lab', 'a', 'u1', 1795000000000001, '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"a","namespace":"lab","resourceVersion":"1795000000000001","uid":"u1"}}'),
              (2, 2, 'v1', 'lab', 'e', 'u2', 1795000000000002, '{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"lab","resourceVersion":"1795000000000002","uid":"u2"}}');
            INSERT INTO nodes VALUES ('n', '00000000000000000000000000000007', 3, 'i', NULL, '2026-11-20T00:00:00Z');"#,
     )
@@ -134,6 +134,12 @@ async fn a_database_from_before_is_brought_along_with_all_it_has() {
     let store = CloudStore::open(&path, &CloudOptions::default()).unwrap();
     assert_eq!(&*store.get(kind("cm").key("lab", "a")).await.unwrap().uid, "u1");
     assert_eq!(store.nodes().await.unwrap()[0].0, "n");
+    let of = KindName { group: String::new(), kind: "ConfigMap".to_owned() };
+    for (labels, found) in [("app=x", 1), ("app=y", 0)] {
+        let scan = Scan { of: of.clone(), labels: labels.parse().unwrap(), limit: 9, ..Scan::default() };
+        let (objects, _) = store.snapshot().await.unwrap().scan(scan, Some).await.unwrap();
+        assert_eq!(objects.len(), found, "{labels}");
+    }
     assert_eq!(store.registered().await.unwrap(), Registered::default());
     assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 0, "an Event begins a new life");
     assert_eq!(names(&store).await, ["e"]);
