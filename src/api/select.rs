@@ -119,7 +119,10 @@ mod tests {
             Arc::new(Selection::new(&kind, namespace, &labels, &fields).unwrap())
         };
         let one = selection(None, "", "metadata.name=a,metadata.namespace=n").query(None, 9000);
-        assert_eq!((one.name.as_deref(), one.namespace.as_deref(), one.limit), (Some("a"), Some("n"), PAGE_ROWS));
+        assert_eq!(
+            (one.name.as_deref(), one.namespace.as_deref(), one.limit),
+            (Some("a"), Some("n"), PAGE_ROWS)
+        );
         assert!(one.filter.is_some() && one.labels.is_empty());
         let labelled = selection(Some("n"), "x in (y)", "metadata.name!=a").query(None, 0);
         assert_eq!((labelled.name, labelled.labels.to_string(), labelled.limit), (None, "x=y".to_owned(), 1));

@@ -54,7 +54,7 @@ const MAX_NODES: usize = 100_000;
 enum Inbox {
     /// The records of a node, of which so many differences were expected.
     Opened(String, usize, Result<Vec<(Uid, Record)>>),
-    Bodies(String, Result<Vec<Loaded>>),
+    Bodies(String, u64, Result<Vec<Loaded>>),
     Recorded(String, u64, Result<Vec<(Uid, String)>>),
     Room(String),
     Incarnation(Result<Arc<str>>),

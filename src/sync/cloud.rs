@@ -15,6 +15,8 @@ mod ledger;
 mod queue;
 mod record;
 mod send;
+#[cfg(test)]
+pub(super) mod testing;
 mod types;
 mod upload;
 
@@ -296,7 +298,7 @@ impl CloudMachine {
         self.frames.clear();
         self.held = HashSet::new();
         self.leftovers = HashMap::new();
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::Load(_)));
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
         self.close_ledger();
     }
 
@@ -356,7 +358,7 @@ impl CloudMachine {
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
         }
-        self.next_load(desired).map(CloudEffect::Load)
+        self.next_load(desired)
     }
 
     /// The next frame for the node. To be called only when its link has room for one.

@@ -104,11 +104,12 @@ impl<S: Source> Fleet<S> {
         let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         match effect {
             CloudEffect::Open => self.wants_records(name),
-            CloudEffect::Load(uids) => {
+            CloudEffect::Load { token, objects } => {
                 let managed_fields = self.managed_fields;
+                let uids = objects.into_iter().map(|(uid, _)| uid).collect();
                 tokio::spawn(async move {
                     let bodies = source.bodies(uids, managed_fields).await;
-                    let _ = inbox.send(Inbox::Bodies(node, bodies)).await;
+                    let _ = inbox.send(Inbox::Bodies(node, token, bodies)).await;
                 });
             }
             CloudEffect::Record(batch) => {
@@ -160,12 +161,12 @@ impl<S: Source> Fleet<S> {
                 self.with_machine(&name, |machine, desired| machine.opened(now, records, desired));
                 self.ended(&name);
             }
-            Inbox::Bodies(name, bodies) => {
+            Inbox::Bodies(name, token, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
                     tracing::error!(node = name, %error, "objects cannot be read");
                     Vec::new()
                 });
-                self.with_machine(&name, |machine, desired| machine.loaded(now, bodies, desired));
+                self.with_machine(&name, |machine, desired| machine.loaded(now, token, bodies, desired));
             }
             Inbox::Recorded(name, token, recorded) => {
                 match &recorded {

@@ -110,8 +110,7 @@ impl<T, K: FnMut(Listed) -> Option<T>> Page<'_, T, K> {
         self.bytes += listed.body.len();
         // The place is only needed if this is the last one: remembered before the object is given away.
         let last = self.kept.len() + 1 >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES;
-        self.place =
-            last.then(|| Cursor { namespace: listed.namespace.clone(), name: listed.name.clone() });
+        self.place = last.then(|| Cursor { namespace: listed.namespace.clone(), name: listed.name.clone() });
         self.kept.extend((self.keep)(listed));
         !self.is_full()
     }
@@ -209,7 +208,8 @@ fn by_labels<T>(
         }
         let (namespace, name) = (row.get(0)?, row.get(1)?);
         let room = if selected {
-            let (version, body) = object.query_row([row.get::<_, i64>(3)?], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let (version, body) =
+                object.query_row([row.get::<_, i64>(3)?], |row| Ok((row.get(0)?, row.get(1)?)))?;
             page.take(Listed { namespace, name, version, body })
         } else {
             page.place = Some(Cursor { namespace, name });
@@ -253,7 +253,12 @@ mod tests {
             (&name, &None, "", "INDEX objects_by_name (resource_id=? AND namespace=? AND name=?)"),
             (&name, &space, "x", "INDEX objects_by_name (resource_id=? AND namespace=? AND name=?)"),
             (&None, &None, "x", "COVERING INDEX objects_by_name (resource_id=? AND (namespace,name)>(?,?))"),
-            (&None, &space, "!x", "COVERING INDEX objects_by_name (resource_id=? AND namespace=? AND name>?)"),
+            (
+                &None,
+                &space,
+                "!x",
+                "COVERING INDEX objects_by_name (resource_id=? AND namespace=? AND name>?)",
+            ),
         ] {
             let (name, namespace) = (name.clone(), namespace.clone());
             let scan = Scan { name, namespace, labels: labels.parse().unwrap(), limit: 1, ..Scan::default() };

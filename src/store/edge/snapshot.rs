@@ -279,7 +279,8 @@ fn run(
     match scan {
         Scan::Objects { resource, namespace, name, after } => {
             let Some(kind) = resources.find(resource) else { return Ok(Vec::new()) };
-            let mut statement = conn.prepare_cached(&by_name("objects", namespace.is_some(), name.is_some()))?;
+            let mut statement =
+                conn.prepare_cached(&by_name("objects", namespace.is_some(), name.is_some()))?;
             let (from_namespace, from_name) = from(namespace.as_ref(), after.as_ref());
             let mut rows = statement.query((kind.id, from_namespace, from_name, name))?;
             let mut damaged = Vec::new();

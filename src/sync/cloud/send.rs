@@ -15,7 +15,7 @@ use crate::sync::timing::Now;
 use super::desired::DesiredState;
 use super::ledger::{Ledger, Record};
 use super::queue::Action;
-use super::{CloudMachine, Loaded, PeerLimits, Phase, outgoing};
+use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;
@@ -49,14 +49,23 @@ struct Parts {
     offset: usize,
 }
 
+/// Objects whose bodies are being loaded.
+#[derive(Debug)]
+struct Loading {
+    token: u64,
+    /// In the order in which they are to be sent.
+    objects: Vec<(Uid, Action)>,
+}
+
 /// What is on its way to one node.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     in_flight: HashMap<Uid, InFlight>,
     window_bytes: usize,
     next_sequence: u64,
-    /// Asked of the store, in the order in which they are to be sent.
-    loading: Vec<(Uid, Action)>,
+    /// Asked of the store.
+    loading: Option<Loading>,
+    next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
     parts: Option<Parts>,
@@ -67,8 +76,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn clear(&mut self) {
-        let next_sequence = self.next_sequence;
-        *self = Self { next_sequence, ..Self::default() };
+        let (next_sequence, next_load) = (self.next_sequence, self.next_load);
+        *self = Self { next_sequence, next_load, ..Self::default() };
     }
 
     pub(super) fn is_busy_with(&self, uid: &Uid) -> bool {
@@ -151,44 +160,62 @@ impl InFlight {
 
 impl CloudMachine {
     /// Takes the next objects off the queue and says which bodies are needed.
-    pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<Vec<Uid>> {
+    pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
         if !matches!(self.phase, Phase::Live { .. })
-            || !self.sender.loading.is_empty()
+            || self.sender.loading.is_some()
             || self.sender.ready.len() >= self.config.frame_objects
         {
             return None;
         }
         let mut bytes =
             self.sender.window_bytes + self.sender.ready.iter().map(|r| r.json.get().len()).sum::<usize>();
-        let mut puts = Vec::new();
-        while self.sender.loading.len() < self.config.frame_objects
+        let (mut puts, mut taken) = (Vec::new(), Vec::new());
+        while taken.len() < self.config.frame_objects
             && self.sender.len() < self.config.window_objects
             && bytes < self.config.window_bytes
         {
             let Some((uid, action)) = self.queue.pop() else { break };
             let Some(object) = self.object(&uid, desired) else { continue };
-            if action == Action::Put {
-                let size = desired.get(&uid).map_or(0, |desired| desired.size);
+            if action == Action::Put
+                && let Some(Desired { version, size, .. }) = desired.get(&uid)
+            {
                 // A large object travels beside the window.
                 bytes += if size > self.config.max_frame as usize { 0 } else { size };
-                puts.push(uid.clone());
+                puts.push((uid.clone(), version.clone()));
             }
             self.sender.preparing.insert(uid.clone(), object);
-            self.sender.loading.push((uid, action));
+            taken.push((uid, action));
         }
-        if puts.is_empty() && !self.sender.loading.is_empty() {
-            self.loaded(self.last_heard, Vec::new(), desired);
+        if puts.is_empty() {
+            self.prepare(self.last_heard, taken, Vec::new(), desired);
             return None;
         }
-        (!puts.is_empty()).then_some(puts)
+        let token = self.sender.next_load;
+        self.sender.next_load += 1;
+        self.sender.loading = Some(Loading { token, objects: taken });
+        Some(CloudEffect::Load { token, objects: puts })
     }
 
-    /// The bodies were loaded. One that is missing is tried again later, unless it is no longer desired.
-    pub fn loaded(&mut self, now: Now, bodies: Vec<Loaded>, desired: &impl DesiredState) {
+    /// The bodies of a [`CloudEffect::Load`] were loaded. One that is missing is tried again later, unless it is no
+    /// longer desired.
+    pub fn loaded(&mut self, now: Now, token: u64, bodies: Vec<Loaded>, desired: &impl DesiredState) {
+        if let Some(loading) = self.sender.loading.take_if(|loading| loading.token == token) {
+            self.prepare(now, loading.objects, bodies, desired);
+        }
+    }
+
+    /// Makes messages of objects that were taken off the queue.
+    fn prepare(
+        &mut self,
+        now: Now,
+        objects: Vec<(Uid, Action)>,
+        bodies: Vec<Loaded>,
+        desired: &impl DesiredState,
+    ) {
         let Phase::Live { limits, .. } = self.phase else { return };
         let mut bodies: HashMap<Uid, Loaded> =
             bodies.into_iter().map(|loaded| (loaded.uid.clone(), loaded)).collect();
-        for (uid, action) in std::mem::take(&mut self.sender.loading) {
+        for (uid, action) in objects {
             let out = match (action, bodies.remove(&uid)) {
                 (Action::Delete, _) => self.removal(&uid, desired),
                 (Action::Put, Some(loaded)) => self.put(loaded, desired),
@@ -433,3 +460,6 @@ impl CloudMachine {
 fn desired_key(out: &Outgoing) -> ObjectKey {
     out.resource.key(&out.namespace, &out.name)
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,8 +74,14 @@ pub struct RecordBatch {
 pub enum CloudEffect {
     /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`].
     Open,
-    /// Load these bodies; answer with [`super::CloudMachine::loaded`].
-    Load(Vec<Uid>),
+    /// Load these bodies; answer with [`super::CloudMachine::loaded`], with what could be loaded. One at a time; the
+    /// answer to one of an earlier session is ignored.
+    Load {
+        /// Comes back with the answer.
+        token: u64,
+        /// The objects, and the versions that the node is to hold: a newer one is as good.
+        objects: Vec<(Uid, ResourceVersion)>,
+    },
     /// Store these records; answer with [`super::CloudMachine::recorded`].
     Record(RecordBatch),
     /// A node knows more than the store ever said: the store was replaced by an older copy. The fleet is to

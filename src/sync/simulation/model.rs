@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::sync::change::{Change, ObjectRef, Put, Uid};
-use crate::sync::cloud::{Desired, DesiredState, Issued, LedgerFacts, Loaded, Record, RecordBatch};
+use crate::sync::cloud::testing::Wish;
+use crate::sync::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
@@ -244,36 +245,6 @@ fn entry(uid: &Uid, version: Option<&ResourceVersion>, key: &ObjectKey) -> Entry
     Entry { uid: uid.clone(), version: version.cloned(), object: object_ref(&key.name) }
 }
 
-/// An object that the node is to hold.
-#[derive(Clone)]
-pub(super) struct Wish {
-    version: ResourceVersion,
-    object: Arc<ObjectRef>,
-    resource: Arc<Resource>,
-    size: usize,
-}
-
-/// What the node is to hold, as far as its machine was told.
-#[derive(Clone, Default)]
-pub(super) struct Wishes(pub(super) BTreeMap<Uid, Wish>);
-
-impl Wish {
-    pub(super) fn desired(&self) -> Desired<'_> {
-        let Self { version, object, resource, size } = self;
-        Desired { version, object, resource, size: *size }
-    }
-}
-
-impl DesiredState for Wishes {
-    fn get(&self, uid: &str) -> Option<Desired<'_>> {
-        self.0.get(uid).map(Wish::desired)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
-        self.0.iter().map(|(uid, wish)| (uid, wish.desired()))
-    }
-}
-
 /// One object of the cloud's store.
 #[derive(Clone)]
 pub(super) struct CloudObject {
@@ -352,8 +323,8 @@ impl CloudDb {
         })
     }
 
-    pub(super) fn load(&self, uids: &[Uid]) -> Vec<Loaded> {
-        let load = |uid: &Uid| {
+    pub(super) fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
+        let load = |(uid, _): &(Uid, ResourceVersion)| {
             let object = self.objects.get(uid)?;
             let body = format!(
                 r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
@@ -363,7 +334,7 @@ impl CloudDb {
             );
             Some(Loaded { uid: uid.clone(), version: object.version.into(), body: body.into() })
         };
-        uids.iter().filter_map(load).collect()
+        objects.iter().filter_map(load).collect()
     }
 
     pub(super) fn record(&mut self, batch: &RecordBatch) {

@@ -9,12 +9,13 @@ mod upstream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sync::cloud::testing::Wishes;
 use crate::sync::cloud::{CloudConfig, CloudEffect, CloudMachine};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::sync::frame::{MIN_MAX_FRAME, Up};
 use crate::sync::timing::Now;
 
-use super::model::{CloudDb, EdgeDb, Wishes};
+use super::model::{CloudDb, EdgeDb};
 use super::timeline::{Random, Timeline};
 use events::Event;
 use upstream::Upstream;
@@ -341,7 +342,9 @@ impl World {
                     self.reads += 1;
                     self.time.after(5, Event::Opened { life });
                 }
-                Some(CloudEffect::Load(uids)) => self.time.after(5, Event::Loaded { life, uids }),
+                Some(CloudEffect::Load { token, objects }) => {
+                    self.time.after(5, Event::Loaded { life, token, objects });
+                }
                 Some(CloudEffect::Record(batch)) => self.time.after(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
                     let incarnation = format!("{:016x}", self.time.random.next());

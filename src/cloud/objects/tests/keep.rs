@@ -340,7 +340,8 @@ async fn one_object_is_listed_without_reading_others() {
         (None, "o-7", 1, "ns-0/o-7 ns-1/o-7 ns-2/o-7"),
         (None, "none", 500, ""),
     ] {
-        let query = PageQuery { namespace: namespace.map(str::to_owned), name: Some(name.into()), ..query(limit) };
+        let query =
+            PageQuery { namespace: namespace.map(str::to_owned), name: Some(name.into()), ..query(limit) };
         let (query, read) = counted(query);
         let items = pages(&mut snapshot, query).await;
         let names: Vec<_> = items.iter().map(|item| format!("{}/{}", item.namespace, item.name)).collect();

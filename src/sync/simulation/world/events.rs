@@ -1,5 +1,6 @@
 //! What is going to happen, and what happens then.
 
+use crate::object::ResourceVersion;
 use crate::sync::change::{Change, RejectReason, Uid};
 use crate::sync::cloud::{CloudMachine, RecordBatch};
 use crate::sync::edge::{Commit, EdgeEffect};
@@ -10,7 +11,6 @@ use crate::sync::upload::{Lane, Refused, Taken, Upload};
 use std::time::Duration;
 
 use super::{Agent, LIMIT, MAX_OBJECT, World};
-use crate::sync::simulation::model::Wish;
 
 pub(in crate::sync::simulation) enum Event {
     ToCloud {
@@ -63,7 +63,8 @@ pub(in crate::sync::simulation) enum Event {
     },
     Loaded {
         life: u64,
-        uids: Vec<Uid>,
+        token: u64,
+        objects: Vec<(Uid, ResourceVersion)>,
     },
     Record {
         life: u64,
@@ -177,10 +178,10 @@ impl Simulated for World {
                     cloud.opened(now, records, &self.wishes);
                 }
             }
-            Event::Loaded { life, uids } if self.cloud_life == life => {
-                let bodies = self.cloud_db.load(&uids);
+            Event::Loaded { life, token, objects } if self.cloud_life == life => {
+                let bodies = self.cloud_db.load(&objects);
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.loaded(now, bodies, &self.wishes);
+                    cloud.loaded(now, token, bodies, &self.wishes);
                 }
             }
             Event::Record { life, batch } if self.cloud_life == life => {
@@ -198,18 +199,13 @@ impl Simulated for World {
                 }
             }
             Event::Desire { life, uid } if self.cloud_life == life => {
-                let before = match self.cloud_db.wish(&uid) {
-                    Some(wish) => self.wishes.0.insert(uid.clone(), wish),
-                    None => self.wishes.0.remove(&uid),
-                };
-                if let Some(cloud) = &mut self.cloud {
-                    let before = before.as_ref().map(Wish::desired);
-                    // Now and then the fleet has no room for what differs.
-                    if self.time.random.percent(self.chaos.late) {
-                        cloud.fall_behind();
-                    }
-                    cloud.desire(now, &uid, before, &self.wishes);
+                // Now and then the fleet has no room for what differs.
+                if let Some(cloud) = &mut self.cloud
+                    && self.time.random.percent(self.chaos.late)
+                {
+                    cloud.fall_behind();
                 }
+                self.wishes.tell(now, self.cloud.as_mut(), &uid, self.cloud_db.wish(&uid));
             }
             Event::Wake => {
                 self.time.woken();

@@ -1,0 +1,109 @@
+//! What tests of the machine share: a desired state, and a node that begins a session.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts};
+use crate::object::{ObjectRef, Resource, ResourceVersion};
+use crate::sync::change::Uid;
+use crate::sync::digest::{Digest, Epoch};
+use crate::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Up};
+use crate::sync::timing::Now;
+
+/// An object that the node is to hold.
+#[derive(Clone)]
+pub(in crate::sync) struct Wish {
+    pub(in crate::sync) version: ResourceVersion,
+    pub(in crate::sync) object: Arc<ObjectRef>,
+    pub(in crate::sync) resource: Arc<Resource>,
+    pub(in crate::sync) size: usize,
+}
+
+/// What the node is to hold, as far as its machine was told.
+#[derive(Clone, Default)]
+pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>);
+
+impl Wish {
+    pub(in crate::sync) fn desired(&self) -> Desired<'_> {
+        let Self { version, object, resource, size } = self;
+        Desired { version, object, resource, size: *size }
+    }
+}
+
+impl Wishes {
+    /// Has a wish and tells the machine, if there is one.
+    pub(in crate::sync) fn tell(
+        &mut self,
+        now: Now,
+        cloud: Option<&mut CloudMachine>,
+        uid: &Uid,
+        wish: Option<Wish>,
+    ) {
+        let before = match wish {
+            Some(wish) => self.0.insert(uid.clone(), wish),
+            None => self.0.remove(uid),
+        };
+        if let Some(cloud) = cloud {
+            cloud.desire(now, uid, before.as_ref().map(Wish::desired), self);
+        }
+    }
+}
+
+impl DesiredState for Wishes {
+    fn get(&self, uid: &str) -> Option<Desired<'_>> {
+        self.0.get(uid).map(Wish::desired)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
+        self.0.iter().map(|(uid, wish)| (uid, wish.desired()))
+    }
+}
+
+/// A machine with the limits and times of the default configuration.
+pub(super) fn machine() -> CloudMachine {
+    let config = CloudConfig {
+        window_objects: 1024,
+        window_bytes: 1 << 20,
+        frame_objects: 128,
+        max_frame: DEFAULT_MAX_FRAME,
+        resend_min: Duration::from_secs(5),
+        resend_max: Duration::from_secs(300),
+        reject_retry_min: Duration::from_secs(300),
+        reject_retry_max: Duration::from_secs(3600),
+        answer_timeout: Duration::from_secs(10),
+        mass_delete_share: 0.5,
+        mass_delete_min: 10,
+    };
+    CloudMachine::new(Arc::new(config), "inc".into(), Arc::new(Issued::default()), LedgerFacts::default())
+}
+
+/// The Hello of a node that holds nothing.
+pub(super) fn hello(session: &str) -> Up {
+    Up::Hello(Hello {
+        node: "edge".into(),
+        agent: "test".into(),
+        session: session.into(),
+        epoch: Epoch(7),
+        revision: 0,
+        confirmed: None,
+        count: 0,
+        digest: Digest::default(),
+        incarnation: None,
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+    })
+}
+
+/// A node that holds nothing begins a session; its records are stored at once. The frames for it wait.
+pub(super) fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
+    cloud.received(Now::ZERO, hello(session), wishes);
+    while let Some(effect) = cloud.effects.pop_front() {
+        match effect {
+            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wishes),
+            CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, wishes),
+            _ => {}
+        }
+    }
+    assert_eq!(cloud.phase(), CloudPhase::Live);
+}
