@@ -33,7 +33,7 @@ use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
 use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
-use super::source::{Changes, MAX_BODIES, NodeFacts, Result, Source};
+use super::source::{Change, Changes, MAX_BODIES, NodeFacts, Result, Source};
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
@@ -70,6 +70,8 @@ enum Inbox {
 pub(super) struct Fleet<S: Source> {
     source: S,
     changes: S::Changes,
+    /// While all is told once more: the UIDs of the objects and the names of the Nodes that were.
+    told: Option<HashSet<Arc<str>>>,
     downlink: Downlink,
     placement: Placement,
     nodes: HashMap<String, Node>,
@@ -128,13 +130,10 @@ impl<S: Source> Fleet<S> {
         downlink: Downlink,
         pairing: Pairing,
     ) -> Result<Self> {
-        let (summaries, changes) = source.follow().await?;
+        let changes = source.follow();
         let mut known = source.registered().await?;
-        // A Lease without a Node is nobody's: the node was removed, or has never been.
-        let nodes: HashSet<&str> =
-            summaries.iter().filter(|object| object.is_node()).map(|node| &*node.name).collect();
-        let leases = known.leases.iter().map(|lease| lease.node.clone());
-        let orphans: HashSet<String> = leases.filter(|node| !nodes.contains(&**node)).collect();
+        // A Lease without a Node is nobody's.
+        let orphans: HashSet<String> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let (inbox, arrived) = mpsc::channel(INBOX);
         let mut fleet = Self {
@@ -142,6 +141,7 @@ impl<S: Source> Fleet<S> {
             issued: Arc::new(source.issued()),
             source,
             changes,
+            told: None,
             downlink,
             placement: Placement::new(config.placement.rules.clone()),
             nodes: HashMap::new(),
@@ -168,9 +168,7 @@ impl<S: Source> Fleet<S> {
             events: Events::new(config.nodes.event_ttl),
             pairing,
         };
-        for summary in summaries {
-            fleet.upsert(summary);
-        }
+        fleet.read_all().await?;
         for (name, facts) in fleet.source.nodes().await? {
             if orphans.contains(&name) {
                 tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
@@ -181,6 +179,23 @@ impl<S: Source> Fleet<S> {
         }
         fleet.announce();
         Ok(fleet)
+    }
+
+    /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like what is no more.
+    async fn read_all(&mut self) -> Result<()> {
+        let watchdog = Watchdog::start();
+        loop {
+            watchdog.turned();
+            match self.changes.next().await {
+                Change::Failed(error) => return Err(error),
+                Change::Complete => break,
+                change => self.changed(change),
+            }
+        }
+        self.changed(Change::Complete);
+        let (objects, nodes) = (self.placement.len(), self.labels.len());
+        tracing::info!(objects, nodes, took = ?self.now(), "what is to be where is known: nodes are served");
+        Ok(())
     }
 
     /// Names this start of the cloud.
@@ -227,7 +242,7 @@ impl<S: Source> Fleet<S> {
                         self.event(event);
                     }
                 }
-                change = self.changes.next() => self.changed(change).await,
+                change = self.changes.next() => self.changed(change),
                 Some(answer) = self.arrived.recv() => {
                     self.answered(answer);
                     for _ in 1..BURST {

@@ -41,7 +41,7 @@ const ADMIN_QUEUE: usize = 64;
 pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config().clone();
     let mut signals = Signals::new().context("installing signal handlers")?;
-    let store = open_store(&config).await?;
+    let store = systemd::patiently("opening the database", open_store(&config)).await?;
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, mut api_stopped) = watch::channel(());
     let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
@@ -64,11 +64,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::External(_) => config.link.broker.to_string(),
     };
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut fleet =
-        Fleet::start(&config, Embedded::new(Arc::clone(&objects)), downlink.clone(), pairing.clone())
-            .await
-            .context("reading the store")?;
-    let upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
+    let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let joining = join.as_ref().map(JoinService::address);
     let parts = Parts {
@@ -84,12 +80,13 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         service: joining.map(|address| join_url(&config, address)),
     };
     // Over TLS only operators get as far as that; without it whoever is on this machine is one.
-    let server = Server::new(objects, Admin::new(requests, parts), Access::open(), limits);
+    let server = Server::new(Arc::clone(&objects), Admin::new(requests, parts), Access::open(), limits);
     let mut pairs = JoinSet::new();
     if let Some(join) = join {
         pairs.spawn(join.serve(api_stopped.clone()));
     }
-    pairs.spawn(async move { pairing.keep().await });
+    let keep = pairing.clone();
+    pairs.spawn(async move { keep.keep().await });
     let api = tokio::spawn(async move {
         server
             .serve(listener, async move {
@@ -99,11 +96,27 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     });
     let joining = joining.map_or_else(|| "off".to_owned(), |address| address.to_string());
     tracing::info!(%address, broker, joining, store = %config.store.path.display(), "the cloud side runs");
-    systemd::ready(&format!("API on {address}, broker {broker}"));
-    fleet.run(&mut service, &mut signals, events, admin).await;
+    let running = format!("API on {address}, broker {broker}");
+    systemd::ready(&format!("{running}; reading what is to be where"));
+    // What nodes say waits in the endpoint until it is known what belongs on them.
+    let fleet = Fleet::start(&config, Embedded::new(Arc::clone(&objects)), downlink.clone(), pairing);
+    let (fleet, failed) = match signals.unless_stopped(fleet).await {
+        Some(Ok(mut fleet)) => {
+            systemd::status(&running);
+            upkeep.read_all(&objects);
+            fleet.run(&mut service, &mut signals, events, admin).await;
+            (Some(fleet), None)
+        }
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     systemd::stopping("draining");
-    tracing::info!("told to stop: draining");
-    let farewell = CloudPresence { boot: fleet.boot().to_owned(), online: false }.to_json();
+    match failed {
+        None => tracing::info!("told to stop: draining"),
+        Some(_) => tracing::error!("the fleet cannot be served: draining"),
+    }
+    let boot = fleet.as_ref().map_or_else(String::new, |fleet| fleet.boot().to_owned());
+    let farewell = CloudPresence { boot, online: false }.to_json();
     signals
         .during(async {
             downlink.shutdown(farewell, FAREWELL).await;
@@ -111,12 +124,14 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             let _ = api.await;
             pairs.shutdown().await;
             drop(upkeep);
-            fleet.finish().await;
+            if let Some(mut fleet) = fleet {
+                fleet.finish().await;
+            }
             store.close().await;
         })
         .await;
     tracing::info!("stopped");
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("reading the store")))
 }
 
 async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {

@@ -33,20 +33,29 @@ impl SourceError {
 
 pub(super) type Result<T, E = SourceError> = std::result::Result<T, E>;
 
-/// A change of an object that placement cares about.
+/// What is told of the objects that placement cares about, and of Nodes.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
+    /// All that there is follows: at first, and whenever changes were lost. What is not told up to [`Change::Complete`]
+    /// is no more.
+    Begun,
+    /// A part of it, of bounded length.
+    Listed(Vec<Summary>),
+    /// That was all.
+    Complete,
     /// The object is new, or has another content.
     Set(Arc<Summary>),
     /// The object, as it was last, is no more.
     Gone(Arc<Summary>),
-    /// So many changes were lost: [`Source::follow`] is to be asked again.
-    Missed(u64),
+    /// What there is cannot be read now; it is tried again.
+    Failed(SourceError),
 }
 
-/// All changes after a snapshot, those of an object in their order and none twice.
+/// What there is and what changes, in one order: between [`Change::Begun`] and [`Change::Complete`] there may be changes
+/// too, and what was told once is not taken back by a part of a list that is older. This is how a watch of Kubernetes
+/// with initial events tells it.
 pub(super) trait Changes: Send + 'static {
-    /// Waits for the next change. Can be cancelled without loss.
+    /// Waits for the next one. Can be cancelled without loss.
     fn next(&mut self) -> impl Future<Output = Change> + Send;
 }
 
@@ -60,8 +69,8 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     // --- objects
 
-    /// Every object that can be placed and every Node, and all that changes after.
-    fn follow(&self) -> impl Future<Output = Result<(Vec<Summary>, Self::Changes)>> + Send;
+    /// Every object that can be placed and every Node, and all that changes.
+    fn follow(&self) -> Self::Changes;
 
     /// The newest bodies of objects, of at most [`MAX_BODIES`]; those that are no more are left out.
     /// `metadata.managedFields` is left out unless asked for.

@@ -9,15 +9,16 @@ use super::CloudObjects;
 use super::collect::Collector;
 use super::definitions::Definitions;
 use crate::object::status::Result;
+use crate::process::chain;
 
 /// The tasks behind the API. They end when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl Upkeep {
-    /// Makes the namespaces that every cluster has, serves the kinds that are defined, and starts the tasks.
+    /// Makes the namespaces that every cluster has and serves the kinds that are defined, from now on as they change.
     ///
     /// # Errors
     /// The store's, as the API says it.
@@ -29,7 +30,20 @@ impl Upkeep {
         let definitions = Definitions::start(Arc::clone(objects), serve).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(definitions.run());
-        tasks.spawn(Collector::new(Arc::clone(objects), Arc::clone(namespaces)).run());
-        Ok(Self { _tasks: tasks })
+        Ok(Self { tasks })
+    }
+
+    /// Starts what reads every object: the collector, and one look through the database.
+    pub fn read_all(&mut self, objects: &Arc<CloudObjects>) {
+        let store = objects.store().clone();
+        self.tasks.spawn(Collector::new(Arc::clone(objects), Arc::clone(objects.namespaces())).run());
+        self.tasks.spawn(async move {
+            match store.look_through().await {
+                Ok(seen) => {
+                    tracing::info!(objects = seen.objects, changes = seen.changes, "the database is sound");
+                }
+                Err(error) => tracing::error!(error = chain(&error), "the database was not looked through"),
+            }
+        });
     }
 }

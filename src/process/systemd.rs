@@ -3,6 +3,7 @@
 //! Everything here does nothing outside systemd (no `NOTIFY_SOCKET`), and a notification that fails
 //! never stops the program: it is logged at debug level.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::process;
@@ -18,6 +19,9 @@ use tokio::time::MissedTickBehavior;
 /// The longest status line that is sent, in bytes; `systemctl status` shows one line.
 const MAX_STATUS: usize = 512;
 
+/// How often the service manager is told that a start takes longer; each time it grants three times as much.
+const EXTEND_EVERY: Duration = Duration::from_secs(10);
+
 /// The exit code after a second SIGTERM or SIGINT: 128 + SIGINT, as shells show it.
 const EXIT_INTERRUPTED: i32 = 130;
 
@@ -29,6 +33,21 @@ pub fn ready(status: &str) {
 /// One line on what the program is doing.
 pub fn status(status: &str) {
     notify(&[NotifyState::Status(&one_line(status))]);
+}
+
+/// Waits for what must be done before the program serves, however long it takes: the service manager is told that the
+/// start goes on.
+pub async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
+    status(what);
+    let mut work = std::pin::pin!(work);
+    let going_on = pings(2 * EXTEND_EVERY, || {
+        let extended = u32::try_from((3 * EXTEND_EVERY).as_micros()).unwrap_or(u32::MAX);
+        notify(&[NotifyState::ExtendTimeoutUsec(extended)]);
+    });
+    tokio::select! {
+        output = &mut work => output,
+        never = going_on => match never {},
+    }
 }
 
 /// A reload has begun; [`ready`] ends it.
@@ -92,7 +111,7 @@ async fn watchdog(mut alive: impl FnMut() -> bool) {
     .await;
 }
 
-async fn pings(limit: Duration, mut ping: impl FnMut()) {
+async fn pings(limit: Duration, mut ping: impl FnMut()) -> Infallible {
     let mut ticks = tokio::time::interval(limit / 2);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -167,6 +186,17 @@ impl Signals {
                     return request;
                 }
                 (false, Request::Reload) => return request,
+            }
+        }
+    }
+
+    /// Runs `work` to its end, or gives it up when it is told to stop. There is nothing to reload meanwhile.
+    pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                output = &mut work => return Some(output),
+                request = self.next() => if request == Request::Stop { return None },
             }
         }
     }

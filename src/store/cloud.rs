@@ -10,10 +10,12 @@
 //!   [`Observer`] is told of every change of every kind, with the state before it. There is one exception: when
 //!   Leases of nodes are renewed ([`CloudStore::renew_leases`]) they get their versions, and nobody is told.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
-//! - A damaged file is refused at the start: what it held exists nowhere else, so it is never refilled in
-//!   silence. [`CloudOptions::set_aside_corrupt`] allows a fresh start beside the damaged file.
+//! - A damaged file is never refilled in silence: what it held exists nowhere else. One that cannot be opened is refused;
+//!   [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Otherwise damage is told by whatever read meets
+//!   with it, [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] tells what was found.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
+mod check;
 mod error;
 mod expiry;
 mod feed;
@@ -28,6 +30,7 @@ mod read;
 mod snapshot;
 mod state;
 mod stored;
+mod summaries;
 mod upload;
 mod versions;
 
@@ -40,7 +43,6 @@ use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
 use crate::object::{Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
-use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
@@ -50,6 +52,7 @@ use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 use objects::Tx;
 use state::CloudState;
 
+pub use check::CheckReport;
 pub use error::{CloudError, OpenError};
 pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
@@ -83,6 +86,7 @@ struct Shared {
     incarnation: Mutex<Arc<str>>,
     kinds: Mutex<HashSet<Arc<Resource>>>,
     max_object_bytes: usize,
+    damage: check::Damage,
     clock: fn() -> jiff::Timestamp,
 }
 
@@ -213,16 +217,10 @@ impl CloudStore {
         self.write(64, |_| Ok(())).await
     }
 
-    /// Every object that can be placed and every Node, with the version of this snapshot, and the feed of
-    /// all changes after it.
-    ///
-    /// # Errors
-    /// The store's; [`StoreError::Closed`] after the store has been closed.
-    pub async fn follow(&self) -> Result<(u64, Vec<Summary>, Feed), CloudError> {
-        // Before the snapshot is taken: what is committed in between is in both, and the feed skips it.
-        let receiver = self.shared.feed.upgrade().ok_or(StoreError::Closed)?.subscribe();
-        let (version, summaries) = self.readers.run(read::snapshot).await?;
-        Ok((version, summaries, Feed::new(receiver, version)))
+    /// Every object that can be placed and every Node, and all changes.
+    #[must_use]
+    pub fn follow(&self) -> Feed {
+        Feed::new(self.clone())
     }
 
     /// Records what a node has reported, all of it in one transaction; of its agent the version that is known stays if

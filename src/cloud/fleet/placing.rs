@@ -1,52 +1,41 @@
 //! What the source tells of changes: objects go into the placement, Nodes are taken in and given up.
 
-use super::Fleet;
 use std::collections::HashSet;
-use std::sync::Arc;
 
+use super::Fleet;
 use crate::cloud::node::{DesiredOn, desired};
 use crate::cloud::source::{Change, Source};
 use crate::placement::{Delta, Summary};
 
 impl<S: Source> Fleet<S> {
-    pub(super) async fn changed(&mut self, change: Change) {
+    pub(super) fn changed(&mut self, change: Change) {
         match change {
+            Change::Begun if self.labels.is_empty() && self.placement.is_empty() => {}
+            Change::Begun => self.told = Some(HashSet::new()),
+            Change::Listed(objects) => objects.into_iter().for_each(|object| self.upsert(object)),
             Change::Set(object) => self.upsert(Summary::clone(&object)),
             Change::Gone(object) => self.remove(&object),
-            Change::Missed(count) => {
-                tracing::warn!(changes = count, "fell behind the store: comparing everything");
-                match self.source.follow().await {
-                    Ok((summaries, changes)) => {
-                        self.changes = changes;
-                        self.compare(summaries);
-                    }
-                    Err(error) => tracing::error!(%error, "the store cannot be read"),
-                }
-            }
+            Change::Complete => self.compare(),
+            Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
 
-    /// Makes nodes and objects be these, after changes were missed.
-    fn compare(&mut self, summaries: Vec<Summary>) {
-        let (nodes, objects): (Vec<_>, Vec<_>) = summaries.into_iter().partition(Summary::is_node);
-        let there: HashSet<&str> = nodes.iter().map(|node| &*node.name).collect();
+    /// Gives up what was not told, after changes were missed.
+    fn compare(&mut self) {
+        let Some(told) = self.told.take() else { return };
         let gone: Vec<String> =
-            self.labels.keys().filter(|name| !there.contains(name.as_str())).cloned().collect();
-        for node in nodes {
-            self.upsert(node);
-        }
+            self.labels.keys().filter(|name| !told.contains(name.as_str())).cloned().collect();
         for name in gone {
             self.node_deleted(&name);
         }
-        let uids: HashSet<Arc<str>> = objects.iter().map(|object| object.uid.clone()).collect();
-        for object in objects {
-            self.upsert(object);
-        }
-        let deltas = self.placement.retain(&uids);
+        let deltas = self.placement.retain(&told);
         self.place(deltas);
     }
 
     pub(super) fn upsert(&mut self, summary: Summary) {
+        if let Some(told) = &mut self.told {
+            told.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
+        }
         if !summary.is_node() {
             let deltas = self.placement.upsert(summary);
             return self.place(deltas);

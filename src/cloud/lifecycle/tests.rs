@@ -33,7 +33,7 @@ fn renew(lifecycle: &mut NodeLifecycle, now: Now) {
 
 fn registered(renewed: Timestamp) -> Registered {
     let lease = LeaseRenewal { node: NODE.into(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
-    Registered { nodes: vec![NODE.into()], leases: vec![lease], removed: Vec::new() }
+    Registered { nodes: vec![NODE.into()], leases: vec![lease], ..Registered::default() }
 }
 
 /// Status and reason of a condition in what is written next.

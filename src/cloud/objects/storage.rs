@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::api::{Batch, Cursor, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::Result;
-use crate::object::{Object, Resource};
+use crate::object::{Object, Resource, Status};
 use crate::store::cloud::{self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
 
 use super::super::definitions;
 use super::ring::{self, MAX_BATCH};
-use super::{CloudObjects, read_token, status, write_token};
+use super::{CloudObjects, RETRY_SECONDS, read_token, status, write_token};
 
 /// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
 const HISTORY_BYTES: usize = 256 << 10;
@@ -46,7 +46,8 @@ impl Storage for CloudObjects {
     }
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
-        vec![("store", self.ring.check())]
+        let damage = |damage| Status::unavailable(format!("the database is damaged: {damage}"), RETRY_SECONDS);
+        vec![("store", self.ring.check()), ("database", self.store.damage().map_or(Ok(()), |what| Err(damage(what))))]
     }
 
     fn version(&self, _: &Resource) -> u64 {

@@ -11,7 +11,6 @@ use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
 use crate::object::schema::Schema;
 use crate::object::{Resource, kinds};
-use crate::placement::Summary;
 use crate::store::cloud::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -64,11 +63,14 @@ impl From<CloudError> for SourceError {
 impl Changes for Feed {
     async fn next(&mut self) -> Change {
         match Feed::next(self).await {
+            FeedItem::Begun => Change::Begun,
+            FeedItem::Listed(summaries) => Change::Listed(summaries),
+            FeedItem::Complete => Change::Complete,
             FeedItem::Change(change) => match change.kind {
                 ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
                 ChangeKind::Deleted => Change::Gone(change.object),
             },
-            FeedItem::Missed { changes } => Change::Missed(changes),
+            FeedItem::Failed(error) => Change::Failed(error.into()),
             // The store closes only when the process ends.
             FeedItem::Closed => std::future::pending().await,
         }
@@ -78,9 +80,8 @@ impl Changes for Feed {
 impl Source for Embedded {
     type Changes = Feed;
 
-    async fn follow(&self) -> Result<(Vec<Summary>, Feed)> {
-        let (_, summaries, feed) = self.store().follow().await?;
-        Ok((summaries, feed))
+    fn follow(&self) -> Feed {
+        self.store().follow()
     }
 
     async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Loaded>> {

@@ -43,6 +43,8 @@ pub struct Registered {
     pub nodes: Vec<String>,
     /// The Leases, as they were written last.
     pub leases: Vec<LeaseRenewal>,
+    /// Those of them that there is no Node of: the node was removed, or has never been.
+    pub orphans: Vec<String>,
     /// Nodes that were removed, and when.
     pub removed: Vec<(String, Timestamp)>,
 }
@@ -55,11 +57,8 @@ impl CloudStore {
     pub async fn registered(&self) -> Result<Registered, CloudError> {
         self.readers
             .run(|conn| {
-                Ok(Registered {
-                    nodes: reported(conn)?,
-                    leases: leases::leases(conn)?,
-                    removed: removed(conn)?,
-                })
+                let (leases, orphans) = leases::leases(conn)?;
+                Ok(Registered { nodes: reported(conn)?, leases, orphans, removed: removed(conn)? })
             })
             .await
     }

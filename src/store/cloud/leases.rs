@@ -180,31 +180,38 @@ struct LeaseSpec {
     lease_transitions: u32,
 }
 
-/// The Leases that nodes hold, as they were written last. Whatever else somebody keeps in the namespace is left out.
-pub(super) fn leases(conn: &Connection) -> Result<Vec<LeaseRenewal>, CloudError> {
-    let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok(Vec::new()) };
+/// The Leases that nodes hold, as they were written last, and the names of those nodes that there is no Node of. Whatever else
+/// somebody keeps in the namespace is left out.
+pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<String>), CloudError> {
+    let (mut leases, mut orphans) = (Vec::new(), Vec::new());
+    let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok((leases, orphans)) };
     let mut statement = conn.prepare_cached(
-        "SELECT name, body FROM objects WHERE resource_id = ?1 AND namespace = ?2 ORDER BY name",
+        "SELECT name, body, EXISTS (SELECT 1 FROM objects node
+           WHERE node.resource_id = ?3 AND node.namespace = '' AND node.name = lease.name)
+         FROM objects lease WHERE resource_id = ?1 AND namespace = ?2 ORDER BY name",
     )?;
-    let mut rows = statement.query((kind, NAMESPACE))?;
-    let mut leases = Vec::new();
+    let mut rows = statement.query((kind, NAMESPACE, resource_id(conn, "", "Node")?))?;
     while let Some(row) = rows.next()? {
         let node: String = row.get(0)?;
         let Ok(LeaseBody { spec }) = serde_json::from_str(row.get_ref(1)?.as_str().unwrap_or_default())
         else {
             continue;
         };
-        if spec.holder_identity == node {
-            leases.push(LeaseRenewal {
-                node,
-                seconds: spec.lease_duration_seconds,
-                acquired: spec.acquire_time.unwrap_or(spec.renew_time),
-                renewed: spec.renew_time,
-                transitions: spec.lease_transitions,
-            });
+        if spec.holder_identity != node {
+            continue;
         }
+        if !row.get::<_, bool>(2)? {
+            orphans.push(node.clone());
+        }
+        leases.push(LeaseRenewal {
+            node,
+            seconds: spec.lease_duration_seconds,
+            acquired: spec.acquire_time.unwrap_or(spec.renew_time),
+            renewed: spec.renew_time,
+            transitions: spec.lease_transitions,
+        });
     }
-    Ok(leases)
+    Ok((leases, orphans))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Opening the cloud's database: lock, checks, the jump of the version counter, threads.
+//! Opening the cloud's database: lock, the jump of the version counter, threads.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rusqlite::Connection;
 use tokio::sync::broadcast;
 
+use super::check::Damage;
 use super::state::{CloudState, HistoryLimits};
 use super::{CloudStore, OpenError, Shared, versions};
 use crate::store::StoreError;
@@ -42,8 +43,6 @@ pub struct CloudOptions {
     /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
     /// objects get new UIDs then, and the incarnation changes, so nodes delete nothing unconfirmed.
     pub set_aside_corrupt: bool,
-    /// Whether the structure of the whole file is checked at the start. Reads the file once.
-    pub check_at_start: bool,
     /// The wall clock.
     pub clock: fn() -> jiff::Timestamp,
 }
@@ -59,7 +58,6 @@ impl Default for CloudOptions {
             snapshots: SnapshotLimits::default(),
             max_object_bytes: 32 << 20,
             set_aside_corrupt: false,
-            check_at_start: true,
             clock: jiff::Timestamp::now,
         }
     }
@@ -88,12 +86,6 @@ pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, Op
 
 fn prepare(path: &Path, options: &CloudOptions) -> Result<(Connection, versions::Opened), StoreError> {
     let mut conn = engine::open_writer(path, KIND, &options.engine)?;
-    if options.check_at_start {
-        let found: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-        if found != "ok" {
-            return Err(StoreError::corrupt(found));
-        }
-    }
     let opened = versions::open(&mut conn, (options.clock)(), &random_id())?;
     Ok((conn, opened))
 }
@@ -122,6 +114,7 @@ fn start(
     let (feed, _) = broadcast::channel(options.feed_changes.max(1));
     let last_version = Arc::new(AtomicU64::new(0));
     let observer = Arc::new(OnceLock::new());
+    let damage = Damage::default();
     let shared = Shared {
         // The state holds the only strong one: the feed ends when the writer does.
         feed: feed.downgrade(),
@@ -131,11 +124,12 @@ fn start(
         incarnation: Mutex::new(opened.incarnation.into()),
         kinds: Mutex::new(HashSet::new()),
         max_object_bytes: options.max_object_bytes,
+        damage: damage.clone(),
         clock: options.clock,
     };
     let state = CloudState::new(opened.counters, feed, observer, last_version, options.history, lock);
     let writer = Writer::start("cloud-write", conn, state, options.writer)?;
-    let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "a read found damage"));
+    let on_corrupt = Box::new(move |error: &StoreError| damage.note(error));
     let readers = Readers::start(path, &options.engine, options.readers, &Generation::default(), on_corrupt)?;
     let snapshots = Snapshots::new(path, &options.engine, options.snapshots, readers.clone());
     Ok(CloudStore { writer, readers, snapshots, shared: Arc::new(shared) })

@@ -1,4 +1,4 @@
-//! Reads: single objects, lists, bodies to be sent, summaries, history. Each in one snapshot.
+//! Reads: single objects, lists, bodies to be sent, history. Each in one snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,12 +7,10 @@ use rusqlite::{Connection, Row};
 
 use super::feed::ChangeKind;
 use super::nodes::record_before;
-use super::objects::{COLUMNS, ObjectRow, parse, resource_id};
+use super::objects::resource_id;
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use crate::object::objectsync::is_placeable;
 use crate::object::{Resource, Scope, without_managed_fields};
-use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
 
@@ -70,7 +68,7 @@ pub(super) fn resources(conn: &Connection) -> Result<Vec<Resource>, CloudError> 
     Ok(resources)
 }
 
-fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError> {
+pub(super) fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError> {
     let mut statement =
         conn.prepare_cached(r#"SELECT id, "group", version, kind, plural, namespaced FROM resources"#)?;
     let rows = statement.query_map([], |row| {
@@ -79,30 +77,6 @@ fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError
         Ok((row.get(0)?, Resource { group, version, kind, plural, scope }))
     })?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
-}
-
-/// Kinds of rows, one shared [`Resource`] for each kind and version.
-struct Kinds {
-    known: BTreeMap<i64, Resource>,
-    shared: HashMap<(i64, String), Arc<Resource>>,
-}
-
-impl Kinds {
-    fn read(conn: &Connection) -> Result<Self, CloudError> {
-        Ok(Self { known: resource_map(conn)?, shared: HashMap::new() })
-    }
-
-    fn get(&mut self, id: i64, version: String) -> Result<Arc<Resource>, CloudError> {
-        if let Some(resource) = self.shared.get(&(id, version.clone())) {
-            return Ok(Arc::clone(resource));
-        }
-        let Some(known) = self.known.get(&id) else {
-            return Err(StoreError::corrupt(format!("an object has the unknown kind number {id}")).into());
-        };
-        let resource = Arc::new(Resource { version: version.clone(), ..known.clone() });
-        self.shared.insert((id, version), Arc::clone(&resource));
-        Ok(resource)
-    }
 }
 
 pub(super) fn bodies(
@@ -124,31 +98,6 @@ pub(super) fn bodies(
         });
     }
     Ok(bodies)
-}
-
-/// Everything that placement decides about, and the Nodes, whose labels it decides by.
-pub(super) fn snapshot(conn: &Connection) -> Result<(u64, Vec<Summary>), CloudError> {
-    let version = version(conn)?;
-    let mut kinds = Kinds::read(conn)?;
-    let relevant: Vec<i64> = kinds
-        .known
-        .iter()
-        .filter(|(_, kind)| is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node"))
-        .map(|(id, _)| *id)
-        .collect();
-    let sql = format!("SELECT {COLUMNS}, api_version FROM objects WHERE resource_id = ?1");
-    let mut statement = conn.prepare_cached(&sql)?;
-    let mut summaries = Vec::new();
-    for id in relevant {
-        let mut rows = statement.query([id])?;
-        while let Some(row) = rows.next()? {
-            let stored = ObjectRow::read(row)?.stored;
-            let resource = kinds.get(id, row.get(7)?)?;
-            let summary = Summary::of(&parse(&stored)?, resource, stored.version.into());
-            summaries.push(summary.with_size(stored.body.len()));
-        }
-    }
-    Ok((version, summaries))
 }
 
 pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<HistoryPage, CloudError> {

@@ -3,8 +3,10 @@
 use super::*;
 use crate::object::objectsync::OBJECT_SYNC;
 use crate::object::{ObjectRef, ObjectSync, kinds};
+use crate::placement::Summary;
 use crate::sync::digest::Epoch;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 mod expiry;
@@ -385,6 +387,20 @@ async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
     assert_eq!(page(Some("Secret"), 100, usize::MAX).await, (0, versions[3]));
 }
 
+/// All that there is, and the feed of what changes after.
+async fn follow(store: &CloudStore) -> (Vec<Summary>, Feed) {
+    let mut feed = store.follow();
+    let mut summaries = Vec::new();
+    loop {
+        match feed.next().await {
+            FeedItem::Begun => {}
+            FeedItem::Listed(more) => summaries.extend(more),
+            FeedItem::Complete => return (summaries, feed),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
     match feed.next().await {
         FeedItem::Change(change) => (change.kind, change.object.name.to_string(), change.version),
@@ -392,34 +408,81 @@ async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
     }
 }
 
+/// Takes in what a feed tells, as placement does: versions by names. Returns after `Complete`, or a change.
+fn take_in(known: &mut BTreeMap<String, u64>, item: FeedItem) -> bool {
+    let version = |summary: &Summary| summary.version.as_str().parse::<u64>().unwrap();
+    match item {
+        FeedItem::Begun => known.clear(),
+        FeedItem::Listed(summaries) => {
+            for summary in summaries {
+                let before = known.insert(summary.name.to_string(), version(&summary));
+                assert_eq!(before, None, "what was told is not told again by a list");
+            }
+        }
+        FeedItem::Change(FeedChange { kind: ChangeKind::Deleted, object, .. }) => {
+            known.remove(&*object.name);
+        }
+        FeedItem::Change(change) => drop(known.insert(change.object.name.to_string(), change.version)),
+        FeedItem::Complete => return true,
+        other => panic!("{other:?}"),
+    }
+    false
+}
+
 #[tokio::test]
-async fn snapshot_and_feed_together_miss_nothing_and_repeat_nothing() {
+async fn a_feed_tells_all_that_there_is_while_it_changes() {
     let Fixture { store, .. } = &fixture();
+    for n in 0..3000 {
+        create(store, &format!("a{n}")).await;
+    }
+    let mut feed = store.follow();
+    assert!(matches!(feed.next().await, FeedItem::Begun));
     let writer = {
         let store = store.clone();
         tokio::spawn(async move {
-            for n in 0..300 {
-                create(&store, &format!("a{n}")).await;
+            for n in 0..600 {
+                let name = format!("a{}", n * 5);
+                match n % 3 {
+                    0 => drop(store.delete(&kind("cm"), "lab", &name, None).await.unwrap()),
+                    1 => drop(create(&store, &format!("b{n}")).await),
+                    _ => {
+                        let old = store.get(kind("cm").key("lab", &name)).await.unwrap();
+                        let mut object: Object = serde_json::from_str(&old.body).unwrap();
+                        object.set_metadata("labels", json!({"n": "1"}));
+                        store.update(&kind("cm"), object, old.version).await.unwrap();
+                    }
+                }
             }
+            create(&store, "last").await
         })
     };
-    let (version, summaries, mut feed) = store.follow().await.unwrap();
-    writer.await.unwrap();
-    let mut seen: HashSet<String> = summaries.iter().map(|summary| summary.name.to_string()).collect();
-    assert!(summaries.iter().all(|s| s.version.as_str().parse::<u64>().unwrap() <= version));
-    let mut last = version;
-    while seen.len() < 300 {
-        let (kind, name, version) = next_change(&mut feed).await;
-        assert_eq!((kind, version), (ChangeKind::Added, last + 1));
-        assert!(seen.insert(name));
-        last = version;
+    let (mut known, mut parts) = (BTreeMap::new(), 0);
+    loop {
+        let item = feed.next().await;
+        if let FeedItem::Listed(summaries) = &item {
+            assert!(summaries.len() <= 512);
+            parts += 1;
+        }
+        if take_in(&mut known, item) {
+            break;
+        }
     }
+    assert!(parts >= 6, "{parts}");
+    let last = writer.await.unwrap();
+    while known.get("last") != Some(&last.version) {
+        take_in(&mut known, feed.next().await);
+    }
+    let (summaries, _) = follow(store).await;
+    let there: BTreeMap<String, u64> =
+        summaries.iter().map(|s| (s.name.to_string(), s.version.as_str().parse().unwrap())).collect();
+    assert_eq!(known, there);
+    assert_eq!(known.len(), 3000 - 200 + 200 + 1);
 }
 
 #[tokio::test]
 async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
     let Fixture { store, .. } = &fixture();
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     let pod: Object = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "lab", "labels": {"x": "y"}},
         "spec": {"nodeName": "edge-1", "volumes": [{"configMap": {"name": "c"}}]}}))
@@ -442,19 +505,20 @@ async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
     assert_eq!(next_change(&mut feed).await, (ChangeKind::Deleted, "p".to_owned(), deleted.version));
     store.close().await;
     assert!(matches!(feed.next().await, FeedItem::Closed));
-    assert!(matches!(store.follow().await, Err(CloudError::Store(StoreError::Closed))));
+    assert!(matches!(store.follow().next().await, FeedItem::Closed));
 }
 
 #[tokio::test]
-async fn a_slow_receiver_is_told_to_take_a_new_snapshot() {
+async fn a_slow_receiver_is_told_everything_anew() {
     let Fixture { store, .. } = &fixture_with(&CloudOptions { feed_changes: 4, ..CloudOptions::default() });
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     for n in 0..10 {
         create(store, &format!("a{n}")).await;
     }
-    assert!(matches!(feed.next().await, FeedItem::Missed { changes: 6 }));
-    let (_, summaries, _) = store.follow().await.unwrap();
+    assert!(matches!(feed.next().await, FeedItem::Begun));
+    let FeedItem::Listed(summaries) = feed.next().await else { panic!() };
     assert_eq!(summaries.len(), 10);
+    assert!(matches!(feed.next().await, FeedItem::Complete));
 }
 
 #[tokio::test]
@@ -511,4 +575,55 @@ async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
     let names =
         std::fs::read_dir(fixture.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| name.contains(".corrupt-")).count(), 1);
+}
+
+/// A closed database of 500 objects, with a piece of it replaced wherever it stands.
+async fn damaged(from: &str, to: &str) -> Fixture {
+    let fixture = fixture();
+    for n in 0..500 {
+        create(&fixture.store, &format!("a{n:03}")).await;
+    }
+    fixture.store.close().await;
+    let mut bytes = std::fs::read(&fixture.path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(from.as_bytes())).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    std::fs::write(&fixture.path, bytes).unwrap();
+    Fixture { store: CloudStore::open(&fixture.path, &CloudOptions::default()).unwrap(), ..fixture }
+}
+
+#[tokio::test]
+async fn damage_is_found_while_the_store_is_used() {
+    let Fixture { store, .. } = &fixture();
+    for n in 0..1200 {
+        create(store, &format!("a{n}")).await;
+    }
+    let seen = store.look_through().await.unwrap();
+    assert_eq!((seen, store.damage()), (CheckReport { objects: 1200, changes: 1200 }, None));
+    for (from, to, found) in [
+        // The texts of the object and of its change say another name than the columns.
+        (r#""name":"a123""#, r#""name":"a124""#, "the object 'lab/a123' in row 124 is not what was written"),
+        (r#""name":"a123""#, r#""name":"a123#"#, "is not what was written"),
+        // The name in the row is not that in the index.
+        ("a123", "a1x3", "is not where the indexes say"),
+    ] {
+        let Fixture { store, .. } = &damaged(from, to).await;
+        assert_eq!(store.damage(), None);
+        let error = store.look_through().await.unwrap_err();
+        assert!(matches!(error, CloudError::Store(StoreError::Corrupt(_))), "{error}");
+        assert!(store.damage().unwrap().contains(found), "{:?}", store.damage());
+    }
+}
+
+#[tokio::test]
+async fn nobody_follows_objects_that_cannot_be_read() {
+    let Fixture { store, .. } = &damaged(r#"{"apiVersion""#, r#"[["#).await;
+    let mut feed = store.follow();
+    assert!(matches!(feed.next().await, FeedItem::Begun));
+    let failed = feed.next().await;
+    assert!(matches!(failed, FeedItem::Failed(CloudError::Store(StoreError::Corrupt(_)))), "{failed:?}");
+    assert!(store.damage().is_some());
 }

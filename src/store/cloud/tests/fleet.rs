@@ -31,7 +31,7 @@ fn config_map_on(name: &str) -> RecordBatch {
 #[tokio::test]
 async fn a_report_makes_a_node_and_the_feed_tells_its_labels() {
     let Fixture { store, .. } = &fixture();
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     store.change_nodes(vec![says("edge-1"), ready("edge-1", ConditionStatus::True)]).await.unwrap();
     let made = node(store, "edge-1").await.unwrap();
     assert_eq!(made.validate(&kind("nodes")), Ok(()));
@@ -82,7 +82,7 @@ async fn nothing_of_a_removed_node_stays_and_nothing_late_brings_it_back() {
     store.change_nodes(vec![says("a"), says("b")]).await.unwrap();
     store.renew_leases(vec![renewal("a", 0), renewal("b", 0)]).await.unwrap();
     store.record("a", None, config_map_on("u1")).await.unwrap();
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     assert!(store.remove_node("a").await.unwrap());
     let FeedItem::Change(change) = feed.next().await else { panic!() };
     assert_eq!((change.kind, &*change.object.name), (ChangeKind::Deleted, "a"));

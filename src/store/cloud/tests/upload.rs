@@ -138,7 +138,7 @@ async fn numbers_beyond_those_with_a_sign_are_kept() {
 async fn a_status_replaces_the_status_and_nothing_else_and_goes_down_again() {
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     take(store, batch("o", Lane::Status, vec![(1, status_of(&stored, json!({"phase": "Running"})))])).await;
     let after = store.get(kind("pods").key("lab", "p")).await.unwrap();
     let mut expected = object(&stored);
@@ -156,7 +156,7 @@ async fn a_status_replaces_the_status_and_nothing_else_and_goes_down_again() {
 async fn the_feed_names_the_version_of_the_kind_that_is_kept_not_the_one_the_node_has_seen() {
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
-    let (_, _, mut feed) = store.follow().await.unwrap();
+    let (_, mut feed) = follow(store).await;
     let Effect::Status { resource, namespace, name, uid, status } = status_of(&stored, json!({"phase": "x"}))
     else {
         panic!()

@@ -1,0 +1,163 @@
+//! What placement needs of objects, read without building the rest of them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::feed::Part;
+use super::read::{MAX_PAGE_BYTES, resource_map};
+use super::{CloudError, Shared};
+use crate::object::objectsync::is_placeable;
+use crate::object::{Object, Resource};
+use crate::placement::{NODES_ANNOTATION, Summary};
+use crate::store::StoreError;
+
+/// The rows of everything that placement decides about, and of the Nodes, whose labels it decides by: the last one first.
+pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
+    let mut statement = conn.prepare_cached("SELECT id FROM objects WHERE resource_id = ?1")?;
+    let mut rows: Vec<i64> = Vec::new();
+    for (id, kind) in resource_map(conn)? {
+        if is_relevant(&kind) {
+            for row in statement.query_map([id], |row| row.get(0))? {
+                rows.push(row?);
+            }
+        }
+    }
+    // In the order of the file, which is read once.
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(rows)
+}
+
+fn is_relevant(kind: &Resource) -> bool {
+    is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node")
+}
+
+/// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Rows that are no more are left out.
+pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Result<Part, CloudError> {
+    let known = resource_map(conn)?;
+    let mut kinds: HashMap<(i64, String), Arc<Resource>> = HashMap::new();
+    let mut statement =
+        conn.prepare_cached("SELECT resource_id, api_version, version, body FROM objects WHERE id = ?1")?;
+    let (mut summaries, mut bytes) = (Vec::with_capacity(rows.len()), 0);
+    while bytes < MAX_PAGE_BYTES
+        && let Some(row) = rows.pop()
+    {
+        let summary = statement.query_row([row], |row| {
+            let kind: (i64, String) = (row.get(0)?, row.get(1)?);
+            // The row of an object that is no more may be that of another one.
+            let Some(resource) = known.get(&kind.0).filter(|kind| is_relevant(kind)) else { return Ok(None) };
+            let version = kind.1.clone();
+            let resource = kinds
+                .entry(kind)
+                .or_insert_with(|| shared.share(&Resource { version, ..resource.clone() }));
+            let body = row.get_ref(3)?.as_str()?;
+            bytes += body.len();
+            Ok(Some(summary(body, Arc::clone(resource), row.get(2)?)))
+        });
+        summaries.extend(summary.optional()?.flatten().transpose()?);
+    }
+    Ok(Part { summaries, left: rows })
+}
+
+/// What is read of an object.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    namespace: Cow<'a, str>,
+    labels: Option<Map<String, Value>>,
+    #[serde(borrow)]
+    annotations: Option<Annotations<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Annotations<'a> {
+    /// [`NODES_ANNOTATION`].
+    #[serde(rename = "edgesync.io/nodes", borrow)]
+    nodes: Option<Cow<'a, str>>,
+}
+
+/// The summary of an object that is given as JSON text.
+fn summary(body: &str, resource: Arc<Resource>, version: u64) -> Result<Summary, StoreError> {
+    let object = match serde_json::from_str::<Head<'_>>(body) {
+        Ok(head) => head.object(&resource),
+        // Whatever is odd about it, it is no reason to place it otherwise.
+        Err(_) => serde_json::from_str(body).map_err(|error| {
+            StoreError::corrupt(format!("the object of version {version} is damaged: {error}"))
+        })?,
+    };
+    Ok(Summary::of(&object, resource, version.into()).with_size(body.len()))
+}
+
+impl Head<'_> {
+    /// As much of the object as [`Summary::of`] looks at.
+    fn object(self, resource: &Resource) -> Object {
+        let Metadata { uid, name, namespace, labels, annotations } = self.metadata;
+        let mut object = Object::default();
+        for (field, text) in [("uid", uid), ("name", name), ("namespace", namespace)] {
+            object.set_metadata(field, text.into_owned());
+        }
+        if let Some(labels) = labels {
+            object.set_metadata("labels", Value::Object(labels));
+        }
+        if let Some(nodes) = annotations.and_then(|annotations| annotations.nodes) {
+            object.set_metadata("annotations", json!({ NODES_ANNOTATION: nodes }));
+        }
+        let is_pod = resource.group.is_empty() && resource.kind == "Pod";
+        if let Some(spec) = self.spec.filter(|_| is_pod).and_then(|spec| serde_json::from_str(spec.get()).ok()) {
+            object.fields_mut().insert("spec".to_owned(), spec);
+        }
+        object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::kinds;
+
+    #[test]
+    fn a_part_of_an_object_gives_the_summary_of_the_whole() {
+        for (word, body) in [
+            ("cm", json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "data": {"k": "v"}})),
+            (
+                "cm",
+                json!({"metadata": {"name": "a\"ä", "uid": "u", "labels": {"x": "y", "edgesync.io/node": "e1"},
+                    "annotations": {"other": "z", NODES_ANNOTATION: "e2, e3"}, "managedFields": [{"a": [1]}]}}),
+            ),
+            (
+                "pods",
+                json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null},
+                    "spec": {"nodeName": "e1", "volumes": [{"configMap": {"name": "c"}}]}}),
+            ),
+            ("deployments", json!({"metadata": {"name": "d", "uid": "u"}, "spec": {"nodeName": "e1"}})),
+            ("cm", json!({"metadata": {"name": "a", "uid": "u", "labels": {"x": 7}, "annotations": "none"}})),
+            ("pods", json!({"metadata": {"name": "a", "uid": "u"}, "spec": 7})),
+            ("nodes", json!({"metadata": {"name": "e1", "uid": "u", "labels": {"site": "north"}}})),
+        ] {
+            let resource = Arc::new(kinds::by_word(word).unwrap().resource());
+            let text = body.to_string();
+            let whole: Object = serde_json::from_str(&text).unwrap();
+            let whole = Summary::of(&whole, Arc::clone(&resource), 7.into()).with_size(text.len());
+            assert_eq!(summary(&text, resource, 7).unwrap(), whole, "{text}");
+        }
+        let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
+        assert!(matches!(summary(r#"{"metadata": {"#, resource, 7), Err(StoreError::Corrupt(_))));
+    }
+}
