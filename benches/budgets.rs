@@ -51,6 +51,8 @@ const SECTIONS: &[Section] = &[
     ("tls", "A node that has joined, over TLS", tls::figures),
     ("outbox", "A day offline", outbox::day_offline),
     ("fleet", "10,000 nodes", fleet::reconnect_storm),
+    ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),
+    ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
     ("api", "The API of the cloud side", api::figures),
     ("leases", "Leases in the store of the cloud side", leases::figures),
     ("kubeedge", "As an edge node of KubeEdge", kubeedge::figures),

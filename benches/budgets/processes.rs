@@ -281,6 +281,7 @@ impl Site {
 pub(crate) struct FleetSite {
     pub(crate) broker: u16,
     api: u16,
+    config: PathBuf,
     cloud: Process,
     runtime: tokio::runtime::Runtime,
     directory: tempfile::TempDir,
@@ -288,6 +289,13 @@ pub(crate) struct FleetSite {
 
 impl FleetSite {
     pub(crate) fn new() -> anyhow::Result<Self> {
+        Self::with_rules(
+            "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n",
+        )
+    }
+
+    /// A cloud side with these rules of placement.
+    pub(crate) fn with_rules(rules: &str) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let (broker, api) = (free_port()?, free_port()?);
         let config = directory.path().join("cloud.toml");
@@ -295,21 +303,53 @@ impl FleetSite {
             &config,
             format!(
                 "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
-                 [log]\nformat = \"text\"\nlevel = \"warn\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
-                 objects = {{ kinds = [\"ConfigMap\"] }}\n",
+                 [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display()
             ),
         )?;
         let cloud = spawn("edgesync-cloud", &config, &directory.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        until("the endpoint listens", || std::net::TcpStream::connect(("127.0.0.1", broker)).ok())?;
-        until("the API listens", || std::net::TcpStream::connect(("127.0.0.1", api)).ok())?;
-        Ok(Self { broker, api, cloud, runtime, directory })
+        let site = Self { broker, api, config, cloud, runtime, directory };
+        site.wait()?;
+        Ok(site)
+    }
+
+    fn wait(&self) -> anyhow::Result<()> {
+        until("the endpoint listens", || std::net::TcpStream::connect(("127.0.0.1", self.broker)).ok())?;
+        until("the API listens", || std::net::TcpStream::connect(("127.0.0.1", self.api)).ok())?;
+        Ok(())
+    }
+
+    /// Ends the cloud side, has something done to its database, and starts it again.
+    pub(crate) fn while_stopped(
+        &mut self,
+        act: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.cloud.0.kill()?;
+        self.cloud.0.wait()?;
+        act(&self.database())?;
+        self.cloud = spawn("edgesync-cloud", &self.config, &self.directory.path().join("cloud.log"))?;
+        self.wait()
+    }
+
+    /// All objects of a kind in the core group.
+    pub(crate) fn list(&self, plural: &str) -> anyhow::Result<Vec<Value>> {
+        let mut list: Value = self.runtime.block_on(self.client().get(&format!("/api/v1/{plural}")))?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    /// A client of the API.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+    }
+
+    /// Memory of the cloud that is backed by no file, in bytes.
+    pub(crate) fn cloud_anonymous(&self) -> u64 {
+        proc_number(&self.cloud, "status", "RssAnon:") * 1024
     }
 
     pub(crate) fn create(&self, object: &Value) -> anyhow::Result<()> {
-        let client = Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()));
-        self.runtime.block_on(client.post::<Value>(&collection(object), object))?;
+        self.runtime.block_on(self.client().post::<Value>(&collection(object), object))?;
         Ok(())
     }
 

@@ -340,7 +340,8 @@ impl CloudMachine {
             Phase::Offline => None,
             Phase::Connecting(connecting) => Some(connecting.until),
             Phase::Live { .. } => {
-                let waiting = self.trouble.iter().filter(|(uid, _)| !self.is_under_way(uid));
+                // Nothing more is sent before the records are read again.
+                let waiting = self.trouble.iter().filter(|(uid, _)| !self.behind && !self.is_under_way(uid));
                 let retry = waiting.map(|(_, trouble)| trouble.retry_at).min();
                 earlier(retry, self.sender.next_overdue(self.last_heard, self.resend_after()))
             }

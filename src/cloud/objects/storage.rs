@@ -46,8 +46,12 @@ impl Storage for CloudObjects {
     }
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
-        let damage = |damage| Status::unavailable(format!("the database is damaged: {damage}"), RETRY_SECONDS);
-        vec![("store", self.ring.check()), ("database", self.store.damage().map_or(Ok(()), |what| Err(damage(what))))]
+        let damage =
+            |damage| Status::unavailable(format!("the database is damaged: {damage}"), RETRY_SECONDS);
+        vec![
+            ("store", self.ring.check()),
+            ("database", self.store.damage().map_or(Ok(()), |what| Err(damage(what)))),
+        ]
     }
 
     fn version(&self, _: &Resource) -> u64 {

@@ -175,7 +175,9 @@ impl Feed {
         let (next, item) = match (part, std::mem::replace(&mut self.state, State::Closed)) {
             (Ok(Some(summaries)), state) => (state, FeedItem::Listed(summaries)),
             (Ok(None), State::Listing(receiver, _)) => (State::Following(receiver), FeedItem::Complete),
-            (Err(CloudError::Store(StoreError::Closed)), _) | (Ok(None), _) => (State::Closed, FeedItem::Closed),
+            (Err(CloudError::Store(StoreError::Closed)), _) | (Ok(None), _) => {
+                (State::Closed, FeedItem::Closed)
+            }
             (Err(error), _) => (State::Start(Some(Instant::now() + PAUSE)), FeedItem::Failed(error)),
         };
         self.state = next;

@@ -52,9 +52,8 @@ pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Re
             // The row of an object that is no more may be that of another one.
             let Some(resource) = known.get(&kind.0).filter(|kind| is_relevant(kind)) else { return Ok(None) };
             let version = kind.1.clone();
-            let resource = kinds
-                .entry(kind)
-                .or_insert_with(|| shared.share(&Resource { version, ..resource.clone() }));
+            let resource =
+                kinds.entry(kind).or_insert_with(|| shared.share(&Resource { version, ..resource.clone() }));
             let body = row.get_ref(3)?.as_str()?;
             bytes += body.len();
             Ok(Some(summary(body, Arc::clone(resource), row.get(2)?)))
@@ -120,7 +119,9 @@ impl Head<'_> {
             object.set_metadata("annotations", json!({ NODES_ANNOTATION: nodes }));
         }
         let is_pod = resource.group.is_empty() && resource.kind == "Pod";
-        if let Some(spec) = self.spec.filter(|_| is_pod).and_then(|spec| serde_json::from_str(spec.get()).ok()) {
+        if let Some(spec) =
+            self.spec.filter(|_| is_pod).and_then(|spec| serde_json::from_str(spec.get()).ok())
+        {
             object.fields_mut().insert("spec".to_owned(), spec);
         }
         object

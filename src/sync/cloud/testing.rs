@@ -80,6 +80,11 @@ pub(super) fn machine() -> CloudMachine {
 
 /// The Hello of a node that holds nothing.
 pub(super) fn hello(session: &str) -> Up {
+    hello_with(session, DEFAULT_MAX_FRAME)
+}
+
+/// The same of a node that takes frames of at most so many bytes.
+pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
     Up::Hello(Hello {
         node: "edge".into(),
         agent: "test".into(),
@@ -90,14 +95,14 @@ pub(super) fn hello(session: &str) -> Up {
         count: 0,
         digest: Digest::default(),
         incarnation: None,
-        max_frame: DEFAULT_MAX_FRAME,
+        max_frame,
         max_object: DEFAULT_MAX_OBJECT,
     })
 }
 
-/// A node that holds nothing begins a session; its records are stored at once. The frames for it wait.
-pub(super) fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
-    cloud.received(Now::ZERO, hello(session), wishes);
+/// A node that holds nothing begins a session with this Hello; its records are stored at once. The frames for it wait.
+pub(super) fn welcome(cloud: &mut CloudMachine, hello: Up, wishes: &Wishes) {
+    cloud.received(Now::ZERO, hello, wishes);
     while let Some(effect) = cloud.effects.pop_front() {
         match effect {
             CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wishes),

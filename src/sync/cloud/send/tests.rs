@@ -1,12 +1,12 @@
 use super::*;
 use crate::object::ObjectRef;
-use crate::sync::cloud::testing::{Wish, Wishes, machine};
+use crate::sync::cloud::testing::{Wish, Wishes, hello, machine};
 
 const KIB: usize = 1 << 10;
 
 /// A node that holds nothing begins a session.
 fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
-    crate::sync::cloud::testing::welcome(cloud, session, wishes);
+    crate::sync::cloud::testing::welcome(cloud, hello(session), wishes);
     assert!(matches!(cloud.frames.pop_front(), Some(Down::Welcome(_))));
 }
 

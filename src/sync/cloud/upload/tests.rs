@@ -1,13 +1,13 @@
 use std::time::Duration;
 
 use super::*;
-use crate::sync::cloud::testing::{self, Wishes, hello, machine};
+use crate::sync::cloud::testing::{self, Wishes, hello, hello_with, machine};
 use crate::sync::frame::{MIN_MAX_FRAME, Up};
 use crate::sync::upload::{Lanes, MAX_SEQ, RefusedReason, UploadItem};
 
 /// Brings the node into a session, and answers with the frames for it.
 fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {
-    testing::welcome(cloud, session, &nothing());
+    testing::welcome(cloud, hello_with(session, MIN_MAX_FRAME), &nothing());
     frames(cloud)
 }
 
