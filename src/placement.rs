@@ -10,7 +10,8 @@
 //!
 //! The first two hold for nodes nobody has heard of yet too, so the order in which objects and nodes
 //! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
-//! places is kept once per rule.
+//! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
+//! a Pod may come to refer: those in as few bytes as that takes.
 
 mod placed;
 pub mod rules;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::object::objectsync::is_placeable;
-use crate::object::{Labels, Reference, Target};
+use crate::object::{Labels, Reference, Resource, ResourceVersion, Target};
 use placed::Words;
 use rules::PlacementRule;
 
@@ -56,8 +57,19 @@ pub struct Placement {
     direct: HashMap<NodeName, HashMap<Uid, u32>>,
     /// For each ConfigMap and Secret that is referred to: the nodes, with the number of Pods.
     referred: HashMap<Named, BTreeMap<NodeName, u32>>,
-    /// The ConfigMaps and Secrets that exist.
+    /// The ConfigMaps and Secrets in `objects`.
     named: HashMap<Named, Uid>,
+    /// Those that nothing places.
+    idle: HashMap<Named, Idle>,
+}
+
+/// A ConfigMap or Secret that nothing places.
+#[derive(Debug)]
+struct Idle {
+    uid: Uid,
+    version: ResourceVersion,
+    resource: Arc<Resource>,
+    size: u32,
 }
 
 /// A rule and what it selects at the moment.
@@ -101,6 +113,14 @@ impl Named {
     fn referred(pod: &Placed, reference: &Reference) -> Self {
         let (target, name) = (reference.target, reference.name.clone());
         Self { target, namespace: pod.object.namespace.clone(), name }
+    }
+}
+
+impl Idle {
+    fn of(object: &Placed) -> Self {
+        let Placed { uid, version, resource, size, .. } = object;
+        let size = u32::try_from(*size).unwrap_or(u32::MAX);
+        Self { uid: uid.clone(), version: version.clone(), resource: resource.clone(), size }
     }
 }
 
@@ -213,11 +233,21 @@ impl Placement {
         // One name, one object: a recreated one replaces the old one, whose deletion may come later.
         let namesake = name.as_ref().and_then(|name| self.named.get(name)).filter(|uid| **uid != object.uid);
         if let Some(old) = namesake.cloned() {
-            deltas = self.remove(&old);
+            deltas = self.remove_uid(&old);
+        }
+        if let Some(name) = &name {
+            self.idle.remove(name);
         }
         let before = self.nodes_of(&object.uid);
         let old = self.take_out(&object.uid);
-        self.put_in(&object, rules);
+        let is_referred = name.as_ref().is_some_and(|name| self.referred.contains_key(name));
+        if rules.is_empty() && object.nodes.is_empty() && !is_referred {
+            if let Some(name) = name {
+                self.idle.insert(name, Idle::of(&object));
+            }
+        } else {
+            self.put_in(&object, rules);
+        }
         let after = self.nodes_of(&object.uid);
         for node in before.difference(&after) {
             deltas.push(Delta { node: node.clone(), before: old.clone(), after: None });
@@ -230,8 +260,17 @@ impl Placement {
         deltas
     }
 
-    /// Takes out an object that is no more.
-    pub fn remove(&mut self, uid: &str) -> Vec<Delta> {
+    /// Takes out an object that is no more, as it was last.
+    pub fn remove(&mut self, object: &Summary) -> Vec<Delta> {
+        let name = self.words.name(object);
+        if let Some(name) = name.filter(|name| self.idle.get(name).is_some_and(|idle| idle.uid == object.uid))
+        {
+            self.idle.remove(&name);
+        }
+        self.remove_uid(&object.uid)
+    }
+
+    fn remove_uid(&mut self, uid: &str) -> Vec<Delta> {
         let nodes = self.nodes_of(uid);
         let Some(object) = self.take_out(uid) else { return Vec::new() };
         let mut deltas: Vec<Delta> =
@@ -242,8 +281,9 @@ impl Placement {
 
     /// Takes out all objects but those with these UIDs: after changes were missed and all that there is was taken in.
     pub fn retain(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
+        self.idle.retain(|_, idle| uids.contains(&idle.uid));
         let gone: Vec<Uid> = self.objects.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        gone.iter().flat_map(|uid| self.remove(uid)).collect()
+        gone.iter().flat_map(|uid| self.remove_uid(uid)).collect()
     }
 
     /// What a node is to hold.
@@ -280,13 +320,13 @@ impl Placement {
     /// The number of objects in the index.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.objects.len()
+        self.objects.len() + self.idle.len()
     }
 
     /// Whether the index has no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.len() == 0
     }
 
     fn is_direct(&self, node: &str, uid: &str) -> bool {
@@ -388,6 +428,12 @@ impl Placement {
     /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and nothing
     /// else places it there.
     fn reference_changed(&mut self, name: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
+        if refers && let Some(idle) = self.idle.remove(name) {
+            let object = Arc::new(self.words.awoken(name, idle));
+            // The references are counted one by one: this is the first.
+            self.objects.insert(object.uid.clone(), Entry { object: object.clone(), rules: Box::default() });
+            self.named.insert(name.clone(), object.uid.clone());
+        }
         let uid = self.named.get(name)?.clone();
         let changed = match refers {
             true => count_up(&mut self.direct, node, &uid),
@@ -395,7 +441,15 @@ impl Placement {
         };
         let entry = self.objects.get(&uid)?;
         let differs = changed && !self.is_ruled(node, entry);
-        differs.then(|| Delta::one(node.clone(), entry.object.clone(), refers))
+        let delta = differs.then(|| Delta::one(node.clone(), entry.object.clone(), refers));
+        let is_idle = entry.rules.is_empty() && entry.object.nodes.is_empty();
+        if is_idle && !self.referred.contains_key(name) {
+            let idle = Idle::of(&entry.object);
+            self.named.remove(name);
+            self.objects.remove(&uid);
+            self.idle.insert(name.clone(), idle);
+        }
+        delta
     }
 }
 

@@ -30,10 +30,8 @@ const MAX_CAUSES: usize = 4;
 pub(super) enum Place {
     /// On this node.
     Here(Arc<Placed>),
-    /// On other nodes, or on none.
+    /// On other nodes, or on none, or there is no such object.
     Elsewhere,
-    /// There is no such object, as far as is known.
-    Nowhere,
 }
 
 type Refusal = (RefusedReason, String);
@@ -125,15 +123,14 @@ fn object_status(
     let StatusContent { uid, object, status } = content;
     let resource = match places.get(uid) {
         Some(Place::Here(placed)) => same_object(placed, object)?,
-        // Whether it is gone or another one has its name, the store tells.
-        Some(Place::Nowhere) => {
+        // Whether it is gone, or another one has its name, or it does not belong on this node, the store tells.
+        Some(Place::Elsewhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
             if !is_placeable(&guessed) {
                 return Err(not_placed(object));
             }
             guessed
         }
-        Some(Place::Elsewhere) => return Err(not_placed(object)),
         None => return Err(invalid("the status of an object belongs into the lane of status")),
     };
     let mut status: Value = serde_json::from_str(status.get())
@@ -146,6 +143,7 @@ fn object_status(
         namespace: object.namespace.to_string(),
         name: object.name.to_string(),
         uid: uid.clone(),
+        placed: matches!(places.get(uid), Some(Place::Here(_))),
         status,
     })
 }

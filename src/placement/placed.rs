@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{NodeName, Placement, Summary, Uid};
-use crate::object::{ObjectRef, Reference, Resource, ResourceVersion};
+use super::{Idle, Named, NodeName, Placement, Summary, Uid};
+use crate::object::{ObjectRef, Reference, Resource, ResourceVersion, Target};
 
 /// An object as the index keeps it. Its labels are not: they were compared with the rules when it came.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,9 +43,14 @@ impl Words {
         word
     }
 
-    pub(super) fn placed(&mut self, object: Summary) -> Placed {
-        let Summary { uid, version, resource, namespace, name, nodes, references, size, .. } = object;
-        let (api_version, kind) = match self.kinds.get(&resource) {
+    /// The name under which Pods refer to an object, if they do to its kind.
+    pub(super) fn name(&mut self, object: &Summary) -> Option<Named> {
+        let target = Target::of(&object.resource)?;
+        Some(Named { target, namespace: self.share(&object.namespace), name: object.name.clone() })
+    }
+
+    fn reference(&mut self, resource: &Arc<Resource>, namespace: &str, name: Arc<str>) -> Arc<ObjectRef> {
+        let (api_version, kind) = match self.kinds.get(resource) {
             Some(words) => words.clone(),
             None => {
                 let words = (resource.api_version().into(), resource.kind.as_str().into());
@@ -53,15 +58,34 @@ impl Words {
                 words
             }
         };
-        let namespace = self.share(&namespace);
+        let namespace = self.share(namespace);
+        Arc::new(ObjectRef { api_version, kind, namespace, name })
+    }
+
+    pub(super) fn placed(&mut self, object: Summary) -> Placed {
+        let Summary { uid, version, resource, namespace, name, nodes, references, size, .. } = object;
         Placed {
             uid,
             version,
-            object: Arc::new(ObjectRef { api_version, kind, namespace, name }),
+            object: self.reference(&resource, &namespace, name),
             resource,
             size,
             nodes: nodes.into_iter().collect(),
             references: references.into_iter().collect(),
+        }
+    }
+
+    /// A Pod has come to refer to an object.
+    pub(super) fn awoken(&mut self, name: &Named, idle: Idle) -> Placed {
+        let Idle { uid, version, resource, size } = idle;
+        Placed {
+            uid,
+            version,
+            object: self.reference(&resource, &name.namespace, name.name.clone()),
+            resource,
+            size: size as usize,
+            nodes: Box::default(),
+            references: Box::default(),
         }
     }
 }

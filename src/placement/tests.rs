@@ -63,7 +63,7 @@ fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
     assert_eq!(shown(&placement.upsert(labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
     assert_eq!(shown(&placement.upsert(labelled("u", 2, &json!({NODE_LABEL: "b"})))), [] as [&str; 0]);
     assert_eq!(shown(&placement.upsert(labelled("u", 3, &json!({})))), ["-b u"]);
-    assert_eq!(shown(&placement.remove("u")), [] as [&str; 0]);
+    assert_eq!(shown(&placement.remove(&labelled("u", 3, &json!({})))), [] as [&str; 0]);
     assert_eq!((placement.len(), placement.direct.len()), (0, 0));
 }
 
@@ -94,7 +94,7 @@ fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_
     assert_eq!(shown(&placement.upsert(pod("p", 2, "a", &["c"]))), ["+a p@2"]);
     assert_eq!(desired(&placement, "a"), ["p@2", "u@1"]);
     assert_eq!(shown(&placement.remove_node("a")), [] as [&str; 0]);
-    assert_eq!(shown(&placement.remove("p")), ["-a p", "-a u"]);
+    assert_eq!(shown(&placement.remove_uid("p")), ["-a p", "-a u"]);
 }
 
 #[test]
@@ -110,13 +110,34 @@ fn a_pod_takes_its_config_maps_along_in_whichever_order_they_appear() {
 }
 
 #[test]
+fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
+    let mut placement = Placement::new(rules("[[placement]]\nobjects.selector = 'app'"));
+    placement.upsert(summary("deploy", "d", 1, "lab", "d", &json!({})));
+    assert!(placement.is_empty());
+    placement.upsert(config_map("c", 2, "c"));
+    assert_eq!((placement.len(), placement.objects.len()), (1, 0));
+    assert_eq!(shown(&placement.upsert(pod("p", 3, "a", &["c"]))), ["+a c@2", "+a p@3"]);
+    assert_eq!(placement.objects.len(), 2);
+    assert_eq!(shown(&placement.upsert(pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
+    assert_eq!((placement.len(), placement.objects.len()), (2, 1));
+    // What was placed, and is no more.
+    placement.set_node("a", Labels::new());
+    let deployment = |version, labels| {
+        summary("deploy", "d", version, "lab", "d", &json!({ "metadata": { "labels": labels } }))
+    };
+    assert_eq!(shown(&placement.upsert(deployment(5, json!({"app": "x"})))), ["+a d@5"]);
+    assert_eq!(shown(&placement.upsert(deployment(6, json!({})))), ["-a d"]);
+    assert_eq!((placement.len(), placement.objects.len()), (2, 1));
+}
+
+#[test]
 fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
     let mut placement = Placement::default();
     placement.upsert(config_map("u", 1, "c"));
     placement.upsert(pod("p", 2, "a", &["c"]));
     assert_eq!(shown(&placement.upsert(pod("q", 3, "a", &["c"]))), ["+a q@3"]);
-    assert_eq!(shown(&placement.remove("p")), ["-a p"]);
-    assert_eq!(shown(&placement.remove("q")), ["-a q", "-a u"]);
+    assert_eq!(shown(&placement.remove_uid("p")), ["-a p"]);
+    assert_eq!(shown(&placement.remove_uid("q")), ["-a q", "-a u"]);
     assert!(placement.referred.is_empty() && placement.direct.is_empty());
 }
 
@@ -125,10 +146,10 @@ fn a_recreated_config_map_replaces_the_old_one_in_both_orders() {
     let mut placement = Placement::default();
     placement.upsert(pod("p", 1, "a", &["c"]));
     placement.upsert(config_map("old", 2, "c"));
-    assert_eq!(shown(&placement.remove("old")), ["-a old"]);
+    assert_eq!(shown(&placement.remove_uid("old")), ["-a old"]);
     assert_eq!(shown(&placement.upsert(config_map("new", 4, "c"))), ["+a new@4"]);
     assert_eq!(shown(&placement.upsert(config_map("newer", 6, "c"))), ["+a newer@6", "-a new"]);
-    assert_eq!(shown(&placement.remove("new")), [] as [&str; 0]);
+    assert_eq!(shown(&placement.remove_uid("new")), [] as [&str; 0]);
     assert_eq!(desired(&placement, "a"), ["newer@6", "p@1"]);
 }
 
@@ -285,8 +306,7 @@ fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
             upsert(pod(&format!("p{number}"), version, &format!("n{node}"), &names))
         }
         Step::Remove { uid } => {
-            model.objects.remove(&uid);
-            placement.remove(&uid)
+            model.objects.remove(&uid).map(|object| placement.remove(&object)).unwrap_or_default()
         }
         Step::SetNode { node, labels } => {
             model.nodes.insert(format!("n{node}"), node_labels(labels));
@@ -341,6 +361,7 @@ proptest! {
         }
         placement.retain(&HashSet::new());
         prop_assert!(placement.direct.is_empty() && placement.referred.is_empty() && placement.named.is_empty());
+        prop_assert!(placement.is_empty());
         prop_assert!(placement.rules.iter().all(|rule| rule.objects.is_empty()));
     }
 }

@@ -52,7 +52,7 @@ impl<S: Source> Fleet<S> {
         if summary.is_node() {
             self.node_deleted(&summary.name);
         } else {
-            let deltas = self.placement.remove(&summary.uid);
+            let deltas = self.placement.remove(summary);
             self.place(deltas);
         }
     }

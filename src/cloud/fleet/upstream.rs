@@ -109,11 +109,7 @@ impl<S: Source> Fleet<S> {
     }
 
     fn place_of(&self, node: &str, uid: &str) -> Place {
-        match (self.placement.on(node).get(uid), self.placement.object(uid)) {
-            (Some(object), _) => Place::Here(Arc::clone(object)),
-            (None, Some(_)) => Place::Elsewhere,
-            (None, None) => Place::Nowhere,
-        }
+        self.placement.on(node).get(uid).map_or(Place::Elsewhere, |object| Place::Here(Arc::clone(object)))
     }
 
     fn take_next(&mut self) {

@@ -27,8 +27,7 @@ fn pod(uid: &str) -> Place {
 fn place(uid: &str) -> Place {
     match uid {
         "here" => pod(uid),
-        "elsewhere" => Place::Elsewhere,
-        _ => Place::Nowhere,
+        _ => Place::Elsewhere,
     }
 }
 
@@ -88,16 +87,18 @@ fn a_report_of_the_node_is_taken_if_it_makes_a_node_that_clients_can_read() {
 fn the_status_of_an_object_is_taken_from_the_node_that_holds_it() {
     let running = json!({"phase": "Running", "nonsense": 1});
     match prepared(Lane::Status, status("here", "Pod", "p", running.clone())).unwrap() {
-        Effect::Status { resource, namespace, name, uid, status } => {
+        Effect::Status { resource, namespace, name, uid, placed, status } => {
+            assert!(placed);
             assert_eq!((&*resource.plural, &*namespace, &*name, &*uid), ("pods", "shop", "p", "here"));
             assert_eq!(status, json!({"phase": "Running"}));
         }
         other => panic!("{other:?}"),
     }
-    let gone = prepared(Lane::Status, status("gone", "Pod", "p", running.clone()));
-    assert!(matches!(gone, Ok(Effect::Status { .. })), "the store knows more of it: {gone:?}");
+    let elsewhere = prepared(Lane::Status, status("elsewhere", "Pod", "p", running.clone()));
+    let Ok(Effect::Status { placed: false, .. }) = elsewhere else {
+        panic!("the store tells why not: {elsewhere:?}")
+    };
     for (uid, kind, name, said, reason) in [
-        ("elsewhere", "Pod", "p", running.clone(), RefusedReason::NotPlaced),
         ("gone", "Node", "edge-2", running.clone(), RefusedReason::NotPlaced),
         ("gone", "Event", "e", running.clone(), RefusedReason::NotPlaced),
         ("here", "Pod", "other", running.clone(), RefusedReason::Invalid),

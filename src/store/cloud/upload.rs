@@ -57,6 +57,8 @@ pub enum Effect {
         name: String,
         /// Its UID.
         uid: Uid,
+        /// Whether it belongs on the node. If not, it is refused, and why tells whether it is there.
+        placed: bool,
         /// The value of the field `status`.
         status: Value,
     },
@@ -205,21 +207,21 @@ impl Tx<'_> {
                 let change = NodeChange { node: node.to_owned(), report, conditions: Vec::new() };
                 Ok(self.change_node(&shared.kind("nodes")?, &change)?)
             }
-            Effect::Status { resource, namespace, name, uid, status } => {
+            Effect::Status { resource, namespace, name, uid, placed, status } => {
                 let key = resource.key(namespace, name);
-                self.apply_status(resource, key, uid, status, shared)
+                self.apply_status(resource, key, uid, placed.then_some(status), shared)
             }
             Effect::Event(event) => self.apply_event(node, event, shared),
         }
     }
 
-    /// Replaces the status of an object and nothing else of it.
+    /// Replaces the status of an object and nothing else of it, if one is given that may be.
     fn apply_status(
         &mut self,
         resource: &Resource,
         key: ObjectKey,
         uid: &str,
-        status: &Value,
+        status: Option<&Value>,
         shared: &Shared,
     ) -> Result<(), Failure> {
         let Some(kind) = resource_id(self.conn, &resource.group, &resource.kind)? else {
@@ -232,6 +234,12 @@ impl Tx<'_> {
             let current = row.stored.uid.to_string();
             return Err(CloudError::OtherUid { key, given: uid.to_owned(), current }.into());
         }
+        let Some(status) = status else {
+            return Err(Failure::Refused(
+                RefusedReason::NotPlaced,
+                format!("{key} does not belong on this node"),
+            ));
+        };
         let mut object = parse(&row.stored)?;
         match status {
             Value::Null => drop(object.fields_mut().remove("status")),

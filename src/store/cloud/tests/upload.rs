@@ -23,7 +23,18 @@ fn status_of(stored: &Stored, status: Value) -> Effect {
         namespace: stored.namespace.clone(),
         name: stored.name.clone(),
         uid: Arc::clone(&stored.uid),
+        placed: true,
         status,
+    }
+}
+
+/// The same of an object that does not belong on the node.
+fn elsewhere(stored: &Stored, new: Value) -> Effect {
+    match status_of(stored, new) {
+        Effect::Status { resource, namespace, name, uid, status, .. } => {
+            Effect::Status { resource, namespace, name, uid, placed: false, status }
+        }
+        other => other,
     }
 }
 
@@ -157,12 +168,13 @@ async fn the_feed_names_the_version_of_the_kind_that_is_kept_not_the_one_the_nod
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
     let (_, mut feed) = follow(store).await;
-    let Effect::Status { resource, namespace, name, uid, status } = status_of(&stored, json!({"phase": "x"}))
+    let Effect::Status { resource, namespace, name, uid, placed, status } =
+        status_of(&stored, json!({"phase": "x"}))
     else {
         panic!()
     };
     let resource = Resource { version: "v2".into(), plural: "podlings".into(), ..resource };
-    let old = Effect::Status { resource, namespace, name, uid, status };
+    let old = Effect::Status { resource, namespace, name, uid, placed, status };
     assert_eq!(take(store, batch("o", Lane::Status, vec![(1, old)])).await.1, []);
     let FeedItem::Change(change) = feed.next().await else { panic!() };
     assert_eq!(*change.object.resource, kind("pods"));
@@ -184,6 +196,7 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
         namespace: "lab".into(),
         name: "w".into(),
         uid: "u".into(),
+        placed: false,
         status: phase(),
     };
     let mut all = batch(
@@ -199,6 +212,8 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
             (7, unknown),
             (9, status_of(&stored, phase())),
             (10, event_named("large", &"x".repeat(3000))),
+            (11, elsewhere(&stored, json!({"phase": "Failed"}))),
+            (12, elsewhere(&Stored { name: "gone".into(), ..stored.clone() }, phase())),
         ],
     );
     let known = (RefusedReason::NotPlaced, "é".repeat(1000));
@@ -218,10 +233,12 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
             (7, Gone),
             (8, NotPlaced),
             (10, Invalid),
+            (11, NotPlaced),
+            (12, Gone),
         ]
     );
     assert!(refused.iter().all(|refused| !refused.message.is_empty() && refused.message.len() <= 256));
-    assert_eq!(taken.last, lanes(10, 0, 0));
+    assert_eq!(taken.last, lanes(12, 0, 0));
     let after = object(&store.get(kind("pods").key("lab", "p")).await.unwrap());
     assert_eq!(after.fields()["status"], phase());
     assert!(notes(store).await.is_empty());
