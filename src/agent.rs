@@ -15,6 +15,7 @@ pub mod metrics;
 mod node_report;
 mod objects;
 mod seal;
+mod starting;
 mod status;
 mod traffic;
 
@@ -48,6 +49,7 @@ use identity::Membership;
 use kinds::KnownKinds;
 use listening::ListenState;
 use objects::{EdgeObjects, ReadClock};
+use starting::Starting;
 use status::StatusExtension;
 
 /// How long the end waits for the broker to take the farewell.
@@ -66,8 +68,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let passed = last_written(&config.store.path);
     let identity = Membership::open(&config, passed).context("reading the identity")?;
     let clock = Clock::new(passed);
+    let starting = Starting::watch(&config.store.path);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
         .with_context(|| format!("opening {}", config.store.path.display()))?;
+    drop(starting);
     let read_clock = clock.reader();
     let events = {
         let read_clock = Arc::clone(&read_clock);

@@ -34,39 +34,67 @@ fn joined(commit: edge::Commit) -> Commit {
 }
 
 async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Commit, StoreError> {
-    let mut all: Option<Commit> = None;
-    let mut rejected = Vec::new();
-    let mut last = None;
-    for (at, change) in changes.iter().enumerate() {
-        match store.apply_range(changes.clone(), at..at + 1).await {
+    let mut outcome = Outcome::default();
+    for at in 0..changes.len() {
+        let result = store.apply_range(changes.clone(), at..at + 1).await;
+        if !outcome.add(changes.get(at..).unwrap_or_default(), result) {
+            break;
+        }
+    }
+    outcome.finish()
+}
+
+/// What has become of the changes so far. What was committed is told as such, whatever becomes of the others.
+#[derive(Default)]
+struct Outcome {
+    committed: Option<Commit>,
+    rejected: Vec<Rejected>,
+    last: Option<StoreError>,
+}
+
+impl Outcome {
+    /// Adds what has become of the first of the changes that are left; says whether to go on.
+    fn add(&mut self, left: &[Change], result: Result<edge::Commit, StoreError>) -> bool {
+        match result {
             Ok(commit) => {
                 let Commit { before, totals, applied } = joined(commit);
-                let all = all.get_or_insert(Commit { before, totals, applied: Applied::default() });
+                let all =
+                    self.committed.get_or_insert(Commit { before, totals, applied: Applied::default() });
                 all.totals = totals;
                 all.applied.observed.extend(applied.observed);
                 all.applied.rejected.extend(applied.rejected);
+                true
             }
-            Err(error @ StoreError::Full { .. }) => {
-                rejected.push(refusal(change, &error));
-                last = Some(error);
+            Err(error) => {
+                let is_full = matches!(error, StoreError::Full { .. });
+                let (refused, reason) = match is_full {
+                    true => (left.get(..1), RejectReason::StoreFull),
+                    false => (Some(left), RejectReason::StoreUnavailable),
+                };
+                let refused = refused.unwrap_or_default().iter();
+                self.rejected.extend(refused.map(|change| refusal(change, reason, &error)));
+                self.last = Some(error);
+                is_full
             }
-            Err(error) => return Err(error),
         }
     }
-    match (all, last) {
-        (Some(mut commit), _) => {
-            commit.applied.rejected.extend(rejected);
-            // Changes of other batches lie between these: claiming the whole range would cover them too.
-            // Claiming none makes the edge report the range again, row by row.
-            commit.before = commit.totals.revision;
-            Ok(commit)
+
+    fn finish(self) -> Result<Commit, StoreError> {
+        match (self.committed, self.last) {
+            (Some(mut commit), _) => {
+                commit.applied.rejected.extend(self.rejected);
+                // Changes of other batches lie between these: claiming the whole range would cover them too.
+                // Claiming none makes the edge report the range again, row by row.
+                commit.before = commit.totals.revision;
+                Ok(commit)
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(StoreError::Closed),
         }
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(StoreError::Closed),
     }
 }
 
-fn refusal(change: &Change, error: &StoreError) -> Rejected {
+fn refusal(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
     let (resource_version, object) = match change {
         Change::Put(put) => (put.version.clone(), Some(Box::new(put.object_ref()))),
         Change::Delete(_) => ("".into(), None),
@@ -74,8 +102,60 @@ fn refusal(change: &Change, error: &StoreError) -> Rejected {
     Rejected {
         uid: change.uid().clone(),
         resource_version,
-        reason: RejectReason::StoreFull,
+        reason,
         message: error.to_string().chars().take(200).collect(),
         object,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::change::Delete;
+    use crate::sync::digest::{Digest, Epoch};
+    use crate::sync::replica::{Observed, Totals};
+
+    fn changes(count: u32) -> Vec<Change> {
+        let uid = |number| format!("u-{number}").into();
+        let key = crate::object::ObjectKey {
+            group: "".into(),
+            kind: "ConfigMap".into(),
+            namespace: "n".into(),
+            name: "c".into(),
+        };
+        (0..count).map(|number| Change::Delete(Delete { uid: uid(number), key: key.clone() })).collect()
+    }
+
+    fn committed(revision: u64, uid: &str) -> edge::Commit {
+        let totals = Totals { epoch: Epoch(1), revision, count: 0, digest: Digest::default() };
+        let mut applied = Applied::default();
+        applied.observed.push(Observed { uid: uid.into(), version: None });
+        edge::Commit { before: revision - 1, totals, applied }
+    }
+
+    #[test]
+    fn what_was_committed_before_a_failure_is_told_as_held() {
+        let changes = changes(5);
+        let mut outcome = Outcome::default();
+        let full = StoreError::Full(Arc::new(std::io::Error::other("no room")));
+        let gone = StoreError::Unavailable(Arc::new(std::io::Error::other("gone")));
+        assert!(outcome.add(&changes, Ok(committed(10, "u-0"))));
+        assert!(outcome.add(&changes[1..], Err(full)));
+        assert!(outcome.add(&changes[2..], Ok(committed(12, "u-2"))));
+        assert!(!outcome.add(&changes[3..], Err(gone)), "nothing more is tried");
+        let commit = outcome.finish().unwrap();
+        let held: Vec<&str> = commit.applied.observed.iter().map(|it| &*it.uid).collect();
+        assert_eq!((held, commit.totals.revision, commit.before), (vec!["u-0", "u-2"], 12, 12));
+        let rejected: Vec<(&str, RejectReason)> =
+            commit.applied.rejected.iter().map(|it| (&*it.uid, it.reason)).collect();
+        let (full, gone) = (RejectReason::StoreFull, RejectReason::StoreUnavailable);
+        assert_eq!(rejected, [("u-1", full), ("u-3", gone), ("u-4", gone)]);
+    }
+
+    #[test]
+    fn a_store_that_takes_nothing_fails_the_batch() {
+        let mut outcome = Outcome::default();
+        assert!(!outcome.add(&changes(2), Err(StoreError::Closed)));
+        assert!(matches!(outcome.finish(), Err(StoreError::Closed)));
     }
 }

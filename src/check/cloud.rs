@@ -25,7 +25,7 @@ fn judge(status: &Value) -> Finding {
     let is = |pointer: &str| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
     let objects = number("/objects/total");
     if is("/cloud/removed") {
-        let next = "run 'edgesync-cloud admit-node' at the cloud side, or join another fleet";
+        let next = "run 'edgesync-cloud node admit NODE' at the cloud side, or join another fleet";
         return Finding::failed("this node was removed from the fleet", next);
     }
     if text("/cloud/state") != "connected" {
@@ -39,13 +39,13 @@ fn judge(status: &Value) -> Finding {
             "kubeedge" => Finding::failed(format!("{seen}: {cause}"), "see that CloudCore runs, and its log"),
             _ => Finding::failed(
                 seen,
-                "see that the cloud side runs (systemctl status edgesync-cloud) and uses the same broker and prefix",
+                "see that the cloud side runs ('systemctl status edgesync-cloud') and uses the same broker and prefix",
             ),
         };
     }
     let held = number("/sync/heldBack");
     if held > 0 {
-        let next = "run 'edgesync-cloud confirm-deletions' at the cloud side if they are meant";
+        let next = "run 'edgesync-cloud confirm-deletions NODE' at the cloud side if they are meant";
         return Finding::warning(format!("the cloud holds back {held} removals"), next);
     }
     let rejected = status.get("rejected").and_then(Value::as_array).map_or(0, Vec::len);
@@ -95,6 +95,6 @@ mod tests {
             s["link"] = json!({ "type": "kubeedge", "cause": "nothing listens" });
         };
         failed(status(cut), "nothing listens", "CloudCore runs");
-        failed(status(|s| s["cloud"]["removed"] = json!(true)), "removed", "admit-node");
+        failed(status(|s| s["cloud"]["removed"] = json!(true)), "removed", "node admit");
     }
 }

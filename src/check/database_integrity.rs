@@ -21,12 +21,14 @@ fn look(examined: &mut Examined) -> Finding {
     if matches!(path.try_exists(), Ok(false)) {
         return Finding::skipped("there is no database yet");
     }
-    if inspect::schema(&path).is_ok_and(|schema| schema.found < schema.known) {
-        return Finding::skipped("its schema is older than this program's: the agent has to start first");
+    if inspect::schema(&path).is_ok_and(|schema| schema.found != schema.known) {
+        return Finding::skipped("its schema is not this program's: the agent has to start first");
     }
     let next = match examined.agent_runs {
-        true => "edgesync verify --online, which has the agent mend it and ask the cloud for what is lost",
-        false => "edgesync repair",
+        true => {
+            "run 'edgesync verify --online', which has the agent mend it and ask the cloud for what is lost"
+        }
+        false => "run 'edgesync repair'",
     };
     let until = Instant::now() + READING;
     match inspect::inspect(&path, || Instant::now() < until) {

@@ -34,7 +34,9 @@ fn look(examined: &mut Examined) -> Finding {
 fn judge(Schema { found, known }: Schema) -> Finding {
     if found > known {
         let seen = format!("it has schema version {found}, this program knows versions up to {known}");
-        return Finding::failed(seen, "install the version of edgesync that wrote it, or a newer one");
+        let next = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when \
+                    it starts, begins a new one with what it can read of it, and gets the rest from the cloud";
+        return Finding::warning(seen, next);
     }
     if found < known {
         return Finding::ok(format!("schema version {found}; the agent brings it to {known} when it starts"));
@@ -45,13 +47,13 @@ fn judge(Schema { found, known }: Schema) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok};
+    use crate::check::tests::{Bed, failed, ok, warned};
 
     #[test]
-    fn a_newer_schema_fails_and_an_older_one_does_not() {
+    fn a_newer_schema_is_told_and_an_older_one_is_well() {
         ok(judge(Schema { found: 3, known: 3 }), "schema version 3");
         ok(judge(Schema { found: 2, known: 3 }), "brings it to 3");
-        failed(judge(Schema { found: 4, known: 3 }), "schema version 4", "newer");
+        warned(judge(Schema { found: 4, known: 3 }), "schema version 4", "newer");
     }
 
     #[tokio::test]

@@ -106,7 +106,7 @@ async fn change_node(command: NodeCommand) -> Result<String, CliError> {
         "admit" => format!("node '{node}' was not removed"),
         _ => format!(
             "node '{node}': {} certificates revoked; it comes back with a new token only\n\
-             An external broker must be given the new revocation list: edgesync-cloud broker-config",
+             An external broker must be given the new revocation list: 'edgesync-cloud broker-config'",
             answer["certificates"]
         ),
     })

@@ -21,7 +21,7 @@ use crate::config::edge::Config;
 use crate::process::chain;
 use crate::store::StoreError;
 use crate::store::durable;
-use crate::store::edge::inspect::{self, Inspection};
+use crate::store::edge::inspect::{self, Inspection, Schema};
 use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
 
 /// Where the running agent verifies.
@@ -85,6 +85,13 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let path = &config.store.path;
     if !path.exists() {
         return refused(&format!("{} does not exist: the agent makes it when it starts", path.display()));
+    }
+    // The agent would set it aside: that is no repair.
+    if let Ok(Schema { found, known }) = inspect::schema(path)
+        && found > known
+    {
+        let newer = StoreError::Newer { path: path.clone(), found, known };
+        return refused(&format!("{newer}: nothing is wrong with it"));
     }
     let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
     let result = program::wait(mend(&config))?;

@@ -59,6 +59,12 @@ pub fn reloading() {
     }
 }
 
+/// Start-up takes longer, and makes progress: the service manager is to wait so long from now on.
+pub fn extend_start(by: Duration, status: &str) {
+    let micros = u32::try_from(by.as_micros()).unwrap_or(u32::MAX);
+    notify(&[NotifyState::ExtendTimeoutUsec(micros), NotifyState::Status(&one_line(status))]);
+}
+
 /// The program drains and will exit.
 pub fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);

@@ -157,7 +157,7 @@ pub struct Reset {
     pub kept: u64,
     /// Objects that are known to be lost; more may be, unseen.
     pub lost: u64,
-    /// Where the damaged file has been put, if it was replaced.
+    /// Where the file has been put, if it was replaced.
     pub set_aside: Option<PathBuf>,
 }
 
@@ -301,12 +301,11 @@ struct Inner {
 
 impl EdgeStore {
     /// Opens the database, or makes one. A file that is damaged is set aside as
-    /// `<name>.corrupt-<time>`, what can be read of it goes into a new file: see [`Health::reset`]. Objects that were
-    /// sealed with a key that is lost are a loss of the same kind. What is to be sealed and is not yet is sealed now.
+    /// `<name>.corrupt-<time>`, one that a newer program has written as `<name>.newer-<time>`; what can be read of it goes
+    /// into a new file: see [`Health::reset`]. Objects that were sealed with a key that is lost are a loss of the same kind. What is to be sealed and is not yet is sealed now.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has it, [`StoreError::Newer`] or [`StoreError::Foreign`]
-    /// if it is not ours to touch, [`StoreError::Full`] or [`StoreError::Unavailable`] if the system
+    /// [`StoreError::InUse`] if another process has it, [`StoreError::Foreign`] if it is not ours to touch, [`StoreError::Full`] or [`StoreError::Unavailable`] if the system
     /// refuses, also if it refuses the file with the keys.
     pub fn open(path: &Path, options: EdgeOptions) -> Result<Self, StoreError> {
         let mut options = options;

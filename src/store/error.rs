@@ -26,8 +26,8 @@ pub enum StoreError {
     Corrupt(#[source] Cause),
     /// A newer program has written this file.
     #[error(
-        "the database '{}' has schema version {found}, this program knows versions up to {known}: \
-         run the program that wrote it, or a newer one", path.display()
+        "the database '{}' has schema version {found}, this program knows versions up to {known}",
+        path.display()
     )]
     Newer {
         /// The database file.

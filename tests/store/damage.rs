@@ -291,3 +291,28 @@ async fn at_most_two_damaged_files_are_kept() {
     }
     assert_eq!(set_aside(dir.path()).len(), 2);
 }
+
+#[tokio::test]
+async fn a_check_that_takes_its_time_does_not_let_the_log_grow_without_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..1000, 1)).await.unwrap();
+    store.close().await;
+    let mut options = quiet();
+    options.check_pause = Duration::from_secs(3600);
+    options.engine.wal_bytes = 128 << 10;
+    let store = EdgeStore::open(&path, options).unwrap();
+    let wal = async || store.stats().await.unwrap().wal_bytes;
+    let mut version = 2;
+    while wal().await <= 256 << 10 {
+        store.apply(batch(0..100, version)).await.unwrap();
+        version += 1;
+    }
+    // The check hurries now: once it is done the log is begun anew, and cut.
+    while wal().await > 256 << 10 {
+        assert!(version < 3000, "the log has {} bytes", wal().await);
+        store.apply(batch(0..2, version)).await.unwrap();
+        version += 1;
+    }
+}

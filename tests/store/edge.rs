@@ -13,6 +13,7 @@ use edgesync::store::StoreError;
 use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry, ListCursor, Writing};
 use edgesync::sync::change::{Change, Put, RejectReason};
 use edgesync::sync::digest::{BucketSet, Digest};
+use edgesync::sync::upload::Lane;
 use support::vfs::Random;
 use support::*;
 
@@ -275,20 +276,66 @@ async fn a_second_process_is_told_that_the_database_is_in_use() {
 }
 
 #[tokio::test]
-async fn a_newer_database_and_a_foreign_one_are_refused_untouched() {
+async fn a_newer_database_is_set_aside_untouched_and_what_waits_is_taken_along() {
     let dir = tempfile::tempdir().unwrap();
-    let newer = dir.path().join("newer.db");
-    let store = open(&newer);
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..20, 1)).await.unwrap();
+    store.set_incarnation(Some("feb9".into())).await.unwrap();
+    store.post(vec![upload(Lane::Events, "event/lab/a", "1"), upload(Lane::Bulk, "b", "2")]).await.unwrap();
+    let (epoch, outbox) = (store.facts().totals.epoch, store.outbox().borrow().marks.clone());
     store.close().await;
-    let conn = rusqlite::Connection::open(&newer).unwrap();
-    conn.execute_batch("INSERT INTO migrations VALUES (77, '0077_x.sql', 0, ''); PRAGMA user_version = 77;")
-        .unwrap();
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let newer = "INSERT INTO migrations VALUES (77, '0077_x.sql', 0, ''); CREATE TABLE later (x TEXT) STRICT;
+                 ALTER TABLE outbox ADD COLUMN later TEXT; PRAGMA user_version = 77;";
+    conn.execute_batch(newer).unwrap();
     drop(conn);
-    let before = std::fs::read(&newer).unwrap();
-    let error = EdgeStore::open(&newer, quiet()).unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 77, .. }), "{error}");
-    assert_eq!(std::fs::read(&newer).unwrap(), before);
+    let before = std::fs::read(&path).unwrap();
 
+    let store = open(&path);
+    let reset = store.health().borrow().reset.clone().unwrap();
+    assert!(reset.cause.contains("schema version 77, this program knows"), "{reset:?}");
+    assert_eq!((reset.kept, reset.lost), (20, 0));
+    let aside = reset.set_aside.unwrap();
+    assert!(aside.to_str().unwrap().contains("edge.db.newer-"), "{aside:?}");
+    assert_eq!(std::fs::read(&aside).unwrap(), before);
+    let facts = store.facts();
+    assert_ne!(facts.totals.epoch, epoch, "the cloud compares");
+    assert_eq!((assert_consistent(&store).await.len(), facts.incarnation.as_deref()), (20, Some("feb9")));
+    assert_eq!(waiting(&store, Lane::Events).await.len(), 1);
+    assert_eq!(waiting(&store, Lane::Bulk).await.len(), 1);
+    // Numbers that the newer program may have given are not given again.
+    let marks = store.outbox().borrow().marks.clone();
+    assert_eq!(marks.id, outbox.id);
+    assert!(marks.last.events > outbox.last.events, "{marks:?}");
+    store.close().await;
+    // It is opened like any other from now on, by this program and by the newer one.
+    let store = open(&path);
+    assert_eq!(store.health().borrow().reset, None);
+    assert_eq!(waiting(&store, Lane::Events).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_newer_database_that_cannot_be_read_is_set_aside_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    store.apply(batch(0..5, 1)).await.unwrap();
+    store.close().await;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let newer = "INSERT INTO migrations VALUES (77, '0077_x.sql', 0, '');
+                 ALTER TABLE objects RENAME TO things; ALTER TABLE outbox RENAME TO queue; PRAGMA user_version = 77;";
+    conn.execute_batch(newer).unwrap();
+    drop(conn);
+    let store = open(&path);
+    let reset = store.health().borrow().reset.clone().unwrap();
+    assert_eq!((reset.kept, reset.set_aside.unwrap().exists()), (0, true));
+    store.apply(batch(0..5, 2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_foreign_database_is_refused_untouched() {
+    let dir = tempfile::tempdir().unwrap();
     let foreign = dir.path().join("foreign.db");
     rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let error = EdgeStore::open(&foreign, quiet()).unwrap_err();

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
 use super::seals::Seals;
 use super::state::State;
 use crate::store::StoreError;
-use crate::store::engine::{EngineOptions, open_reader};
+use crate::store::engine::{EngineOptions, open_reader, wal_path};
 use crate::store::writer::Writer;
 use crate::sync::digest::{Digest, Epoch};
 
@@ -58,6 +58,8 @@ struct Thread {
 const CACHE_KIB: u32 = 128;
 /// Rows between two pauses.
 const BATCH: u64 = 256;
+/// How often a pause looks at the log.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// More damaged rows than this are not picked out one by one: the file is rebuilt.
 const MAX_DAMAGED: usize = 4096;
 
@@ -132,16 +134,8 @@ impl Thread {
     fn pass(&self, waiting: &mut Vec<Reply>) -> Option<Result<CheckReport, StoreError>> {
         // Those who ask later than this get a pass of their own.
         let mut later = Vec::new();
-        let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
-            scan(&conn, &self.recent, &self.seals, || match self.requests.recv_timeout(self.pause) {
-                Ok(reply) => {
-                    later.push(reply);
-                    true
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => true,
-                Err(mpsc::RecvTimeoutError::Disconnected) => false,
-            })
-        });
+        let seen = open_reader(&self.path, &self.engine)
+            .and_then(|conn| scan(&conn, &self.recent, &self.seals, || self.rest(&mut later)));
         let result = match seen {
             Ok(None) => return None,
             Ok(Some(seen)) => self.judge(seen),
@@ -153,6 +147,31 @@ impl Thread {
         }
         waiting.append(&mut later);
         Some(result)
+    }
+
+    /// Pauses, but no longer than somebody asks for a check or the log has grown: the snapshot of this thread keeps it from
+    /// being begun anew. Says whether to go on.
+    fn rest(&self, later: &mut Vec<Reply>) -> bool {
+        let until = Instant::now() + self.pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.requests.recv_timeout(left.min(LOOK_EVERY)) {
+                Ok(reply) => {
+                    later.push(reply);
+                    return true;
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+                Err(mpsc::RecvTimeoutError::Timeout) if left <= LOOK_EVERY || self.log_is_long() => {
+                    return true;
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn log_is_long(&self) -> bool {
+        let bytes = std::fs::metadata(wal_path(&self.path)).map_or(0, |log| log.len());
+        bytes > self.engine.wal_bytes.saturating_mul(2)
     }
 
     fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {

@@ -13,8 +13,29 @@ use crate::store::StoreError;
 use crate::store::durable::{self, sync_directory, with_suffix};
 use crate::store::engine::wal_path;
 
-/// How many damaged files are kept for inspection.
+/// How many files of each sort are kept aside.
 const KEPT_ASIDE: usize = 2;
+
+/// Why a file is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    /// It is damaged; kept for inspection.
+    Corrupt,
+    /// A newer program has written it.
+    Newer,
+}
+
+impl Aside {
+    const ALL: [Self; 2] = [Self::Corrupt, Self::Newer];
+
+    /// What stands behind the name of the database; the time follows.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Corrupt => ".corrupt-",
+            Self::Newer => ".newer-",
+        }
+    }
+}
 
 /// Which files the paths of a database name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +89,15 @@ pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Puts the fresh file, complete and closed, in the place of the damaged one, which is set aside. Says
+/// Puts the fresh file, complete and closed, in the place of the other one, which is set aside. Says
 /// where; none if there was no file any more.
 ///
 /// A crash at any point leaves either file in place, each without the other's log: a log replayed
 /// into another database would ruin it.
-pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
+pub(super) fn replace(path: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
     let fresh = fresh_path(path);
     File::open(&fresh)?.sync_all()?;
-    let aside = free_name(path);
+    let aside = free_name(path, why);
     let existed = match fs::hard_link(path, &aside) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::NotFound => false,
@@ -92,38 +113,41 @@ pub(super) fn replace(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     let _ = fs::remove_file(with_suffix(path, "-shm"));
     sync_directory(path)?;
     durable::rename(&fresh, path)?;
-    prune(path, KEPT_ASIDE - 1, Some(&aside));
+    prune(path, why, KEPT_ASIDE - 1, Some(&aside));
     Ok(existed.then_some(aside))
 }
 
-const ASIDE: &str = ".corrupt-";
-
 /// A name that no file has: `<name>.corrupt-20261121T040000.123456Z`.
-fn free_name(path: &Path) -> PathBuf {
+fn free_name(path: &Path, why: Aside) -> PathBuf {
     let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S.%6fZ").to_string();
-    let name = with_suffix(path, &format!("{ASIDE}{time}"));
+    let name = with_suffix(path, &format!("{}{time}", why.suffix()));
     // A clock that stands still or is set back must not cost a file.
     let numbered = (2u32..).map(|number| with_suffix(&name, &format!("-{number}")));
     let free = |candidate: &PathBuf| !candidate.exists() && !wal_path(candidate).exists();
     std::iter::once(name.clone()).chain(numbered).take(1000).find(free).unwrap_or(name)
 }
 
-/// Removes the oldest of the files that were set aside, all but `keep`, not counting `newest`.
-pub(super) fn prune(path: &Path, keep: usize, newest: Option<&Path>) {
-    let mut aside = set_aside(path);
+/// Removes all files that were set aside.
+pub(super) fn remove_all_aside(path: &Path) {
+    Aside::ALL.into_iter().for_each(|why| prune(path, why, 0, None));
+}
+
+/// Removes the oldest of the files of a sort that were set aside, all but `keep`, not counting `newest`.
+pub(super) fn prune(path: &Path, why: Aside, keep: usize, newest: Option<&Path>) {
+    let mut aside = set_aside(path, why);
     aside.retain(|file| Some(file.as_path()) != newest);
     let surplus = aside.len().saturating_sub(keep);
     for old in aside.drain(..surplus) {
         if let Err(error) = remove(&old) {
-            tracing::warn!(file = %old.display(), %error, "an old damaged database cannot be removed");
+            tracing::warn!(file = %old.display(), %error, "a database that was set aside cannot be removed");
         }
     }
 }
 
-/// The files that were set aside, the oldest first.
-pub(super) fn set_aside(path: &Path) -> Vec<PathBuf> {
+/// The files of a sort that were set aside, the oldest first.
+pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
-    let prefix = format!("{}{ASIDE}", name.to_string_lossy());
+    let prefix = format!("{}{}", name.to_string_lossy(), why.suffix());
     let is_aside = |file: &PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(&prefix) && !name.ends_with("-wal") && !name.ends_with("-shm")
@@ -155,15 +179,21 @@ mod tests {
             fs::write(&path, format!("old {round}")).unwrap();
             fs::write(wal_path(&path), format!("log {round}")).unwrap();
             fs::write(fresh_path(&path), "new").unwrap();
-            replace(&path).unwrap().unwrap();
+            replace(&path, Aside::Corrupt).unwrap().unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "new");
             assert!(!wal_path(&path).exists());
         }
-        let kept = set_aside(&path);
+        let kept = set_aside(&path, Aside::Corrupt);
         let texts: Vec<String> = kept.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
         assert_eq!(texts, ["old 2", "old 3"]);
         assert_eq!(fs::read_to_string(wal_path(&kept[0])).unwrap(), "log 2");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+        // Another sort of files does not make them go.
+        fs::write(fresh_path(&path), "newest").unwrap();
+        replace(&path, Aside::Newer).unwrap().unwrap();
+        assert_eq!((set_aside(&path, Aside::Corrupt), set_aside(&path, Aside::Newer).len()), (kept, 1));
+        remove_all_aside(&path);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
-use super::files;
+use super::files::{self, Aside};
 use super::journal::{self, Recent};
 use super::local;
 use super::new_file::{self, Floor, KIND};
@@ -42,23 +42,24 @@ pub(super) fn rebuild(
     options: &EngineOptions,
     open: Option<&Connection>,
     floor: &Floor,
+    why: Aside,
 ) -> Result<Salvaged, StoreError> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let (kept, lost) = match attempt(path, options, open, floor) {
+    let (kept, lost) = match attempt(path, options, open, floor, why) {
         Err(StoreError::Full(_)) => {
             // Being able to go on is worth more than evidence, and even more than what could be saved:
             // the cloud has it.
-            files::prune(path, 0, None);
-            match attempt(path, options, open, floor) {
+            files::remove_all_aside(path);
+            match attempt(path, options, open, floor, why) {
                 Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
                 other => other?,
             }
         }
         other => other?,
     };
-    let set_aside = files::replace(path)?;
+    let set_aside = files::replace(path, why)?;
     Ok(Salvaged { kept, lost, set_aside })
 }
 
@@ -69,6 +70,7 @@ fn attempt(
     options: &EngineOptions,
     open: Option<&Connection>,
     floor: &Floor,
+    why: Aside,
 ) -> Result<(u64, u64), StoreError> {
     if open.is_some() {
         return copy(path, options, open, floor);
@@ -78,7 +80,7 @@ fn attempt(
     if let Some(source) = source {
         files::let_go(source);
     }
-    if counts.0 > 0 {
+    if counts.0 > 0 || why == Aside::Newer {
         return Ok(counts);
     }
     match mend(path, options) {

@@ -15,7 +15,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio::sync::watch;
 
-use super::files::{self, Identity};
+use super::files::{self, Aside, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
 use super::new_file::{self, Floor, KIND, recount};
@@ -124,7 +124,23 @@ impl State {
                 | StoreError::Internal(_)),
             ) => {
                 let cause = describe(&error);
-                let salvaged = salvage::rebuild(path, &options.engine, None, &Floor::default())?;
+                let salvaged =
+                    salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Corrupt)?;
+                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                reset = Some((cause, salvaged));
+                opened
+            }
+            Err(error @ StoreError::Newer { .. }) => {
+                let cause = describe(&error);
+                let salvaged =
+                    salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Newer)?;
+                let file = salvaged.set_aside.as_ref().map(|file| file.display().to_string());
+                tracing::error!(
+                    cause,
+                    file,
+                    "a newer edgesync has written the database: it is set aside, and a new one is begun with what can \
+                     be read of it; nothing needs to be done, the cloud sends what is missing"
+                );
                 let opened = open_settled(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
                 opened
@@ -372,7 +388,7 @@ impl State {
             versions: self.told,
             numbering: Some(self.stored.outbox.numbering()),
         };
-        let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor)?;
+        let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor, Aside::Corrupt)?;
         let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
         let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
         let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);

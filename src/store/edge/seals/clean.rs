@@ -77,7 +77,7 @@ pub(in crate::store::edge) fn clean(
         files::remove(&files::fresh_path(path))?;
         return Ok(conn);
     }
-    files::prune(path, 0, None);
+    files::remove_all_aside(path);
     files::let_go(conn);
     take_place(path)?;
     let conn = open()?;

@@ -1,0 +1,112 @@
+//! The time before the agent is ready: opening the database may mean to rebuild it, to seal it or to free it of plain text,
+//! which takes as long as it is large. While files beside it change the service manager is asked for more time; work that
+//! hangs gets none.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use crate::process::systemd;
+use crate::store::durable::with_suffix;
+
+/// How often the files are looked at: often enough for the shortest time that a unit gives.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The time that is asked for, from now on.
+const EXTENSION: Duration = Duration::from_secs(60);
+
+/// Asks for time until it is dropped.
+#[derive(Debug)]
+pub(super) struct Starting {
+    done: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Starting {
+    /// Watches the files of a database. Without a thread the service manager waits as long as its unit says.
+    pub(super) fn watch(database: &Path) -> Self {
+        let (done, is_done) = mpsc::channel();
+        let mut files = Files::of(database);
+        let look = move || {
+            while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if let Some(bytes) = files.progress() {
+                    let mib = bytes >> 20;
+                    systemd::extend_start(EXTENSION, &format!("preparing the database, {mib} MiB so far"));
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("starting".to_owned()).spawn(look).ok();
+        Self { done: Some(done), thread }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.done.take();
+        if let Some(thread) = self.thread.take() {
+            // It waits for nothing but its channel.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A size in bytes and the time of the last change; none of a file that is not there.
+type Seen = Option<(u64, SystemTime)>;
+
+/// What a database is written to while it is opened: itself, its log, and what is built beside it.
+#[derive(Debug)]
+struct Files {
+    paths: Vec<PathBuf>,
+    seen: Vec<Seen>,
+}
+
+impl Files {
+    fn of(database: &Path) -> Self {
+        let names = ["", "-wal", ".fresh", ".fresh-wal", ".fresh-journal", ".mended", ".mended-wal"];
+        let paths: Vec<PathBuf> = names.iter().map(|suffix| with_suffix(database, suffix)).collect();
+        let seen = paths.iter().map(|path| look(path)).collect();
+        Self { paths, seen }
+    }
+
+    /// The bytes in all of them, if one has changed since it was asked for last.
+    fn progress(&mut self) -> Option<u64> {
+        let now: Vec<Seen> = self.paths.iter().map(|path| look(path)).collect();
+        let before = std::mem::replace(&mut self.seen, now);
+        (before != self.seen).then(|| self.seen.iter().flatten().map(|(bytes, _)| bytes).sum())
+    }
+}
+
+fn look(path: &Path) -> Seen {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_writes_makes_progress_and_work_that_hangs_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("edge.db");
+        std::fs::write(&database, [0; 100]).unwrap();
+        let mut files = Files::of(&database);
+        assert_eq!(files.progress(), None);
+        std::fs::write(with_suffix(&database, ".fresh"), [0; 20]).unwrap();
+        assert_eq!(files.progress(), Some(120));
+        assert_eq!(files.progress(), None);
+        // A log that is written from its start again does not grow.
+        let log = std::fs::File::create(with_suffix(&database, "-wal")).unwrap();
+        assert_eq!(files.progress(), Some(120));
+        log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(files.progress(), Some(120));
+        assert_eq!(files.progress(), None);
+    }
+
+    #[test]
+    fn it_ends_at_once_with_the_opening() {
+        let begun = std::time::Instant::now();
+        drop(Starting::watch(Path::new("/nowhere/edge.db")));
+        assert!(begun.elapsed() < LOOK_EVERY);
+    }
+}
