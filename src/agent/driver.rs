@@ -91,6 +91,8 @@ pub(super) struct Driver {
     held_back: u64,
     /// Whether the cloud has said that this node was removed from the fleet.
     removed: bool,
+    /// Why the cloud does not talk to this node, until it does.
+    refusal: Option<String>,
     upstream: Upstream,
     /// Key and certificates, once the node has joined.
     identity: Option<Membership>,
@@ -146,6 +148,7 @@ impl Driver {
             writing: Writing::Works,
             held_back: 0,
             removed: false,
+            refusal: None,
             upstream,
             identity,
             look_at: Instant::now(),
@@ -300,7 +303,7 @@ impl Driver {
             kept = reset.kept,
             lost = reset.lost,
             set_aside = ?reset.set_aside,
-            "the database was damaged: what could be read is kept, the cloud is asked for the rest"
+            "the database was replaced: what could be read is kept, the cloud is asked for the rest"
         );
         self.tell_reset(reset);
         let facts = self.store.facts();

@@ -26,7 +26,7 @@ use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record};
-use crate::sync::frame::Up;
+use crate::sync::frame::{FrameError, Up, other_protocol};
 use crate::sync::timing::{Now, earlier};
 
 use super::admin::AdminRequest;
@@ -428,11 +428,7 @@ impl<S: Source> Fleet<S> {
                 return;
             }
             Ok(frame) => frame,
-            Err(error) => {
-                *self.bad_frames.entry(error.label()).or_default() += 1;
-                tracing::warn!(node = name, bytes = payload.len(), %error, "a frame that cannot be read");
-                return;
-            }
+            Err(error) => return self.unreadable(name, payload.len(), error),
         };
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
@@ -451,6 +447,21 @@ impl<S: Source> Fleet<S> {
             Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
         self.with_machine(name, |machine, desired| machine.received(now, frame, desired));
+    }
+
+    /// A frame that is no frame, or one of another version.
+    fn unreadable(&mut self, name: &str, bytes: usize, error: FrameError) {
+        let count = self.bad_frames.entry(error.label()).or_default();
+        *count += 1;
+        if error.is_of_another_version() && *count > 1 {
+            tracing::debug!(node = name, bytes, %error, "a frame of another version");
+        } else {
+            tracing::warn!(node = name, bytes, %error, "a frame that cannot be read");
+        }
+        if let FrameError::Protocol { found, hello: Some(session) } = error {
+            let session = session.chars().take(MAX_SESSION).collect();
+            self.request_hello(name, other_protocol(session, found));
+        }
     }
 
     // --- operators

@@ -91,6 +91,9 @@ pub enum RejectReason {
     StoreFull,
     /// The database cannot be written at the moment.
     StoreUnavailable,
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 /// An object that the edge could not apply.

@@ -193,7 +193,8 @@ pub struct InventoryRequest {
     pub buckets: Buckets,
 }
 
-/// The cloud does not know the session: the node is asked to say Hello (again).
+/// The cloud does not know the session: the node is asked to say Hello (again). Its form and its protocol number stay
+/// what they are whatever comes: with it nodes of other protocols are told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HelloRequest {
@@ -207,6 +208,18 @@ pub struct HelloRequest {
     /// Whether an operator has removed the node from the fleet. Absent when not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub removed: bool,
+}
+
+/// What the cloud says to a node of another protocol, which can do nothing but wait for an update.
+#[must_use]
+pub fn other_protocol(session: String, found: u32) -> HelloRequest {
+    let behind = if found > PROTOCOL { "the cloud side" } else { "the agent" };
+    HelloRequest {
+        session,
+        reason: format!("the node speaks protocol {found}, the cloud side {PROTOCOL}: update {behind}"),
+        retry_after_seconds: 3600,
+        removed: false,
+    }
 }
 
 /// A piece of one message that is larger than a frame. Pieces arrive in order.
@@ -318,8 +331,13 @@ pub enum FrameError {
     #[error("frame must be the JSON of its type: {0}")]
     Json(#[from] serde_json::Error),
     /// A newer or foreign protocol.
-    #[error("protocol must be {PROTOCOL}, is {0}")]
-    Protocol(u32),
+    #[error("protocol must be {PROTOCOL}, is {found}")]
+    Protocol {
+        /// The number that was found.
+        found: u32,
+        /// The session, if the frame is a Hello: it can be answered.
+        hello: Option<String>,
+    },
     /// A type that this side does not know.
     #[error("type must be one of {expected}, is '{found}'")]
     Type {
@@ -331,6 +349,12 @@ pub enum FrameError {
 }
 
 impl FrameError {
+    /// Whether it is a frame as a later version may send it, rather than nonsense.
+    #[must_use]
+    pub fn is_of_another_version(&self) -> bool {
+        matches!(self, Self::Protocol { .. } | Self::Type { .. })
+    }
+
     /// A short stable name for counters.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -339,7 +363,7 @@ impl FrameError {
             Self::Compression(_) => "compression",
             Self::Encoding(_) => "encoding",
             Self::Json(_) => "json",
-            Self::Protocol(_) => "protocol",
+            Self::Protocol { .. } => "protocol",
             Self::Type { .. } => "type",
         }
     }
@@ -371,6 +395,8 @@ struct Probe<'a> {
     #[serde(borrow)]
     r#type: Cow<'a, str>,
     protocol: u32,
+    #[serde(borrow)]
+    session: Option<&'a RawValue>,
 }
 
 fn to_json<T: Serialize>(r#type: &'static str, body: &T) -> serde_json::Result<String> {
@@ -509,7 +535,9 @@ impl Received {
 fn probe(json: &str) -> Result<Probe<'_>, FrameError> {
     let probe: Probe<'_> = serde_json::from_str(json)?;
     if probe.protocol != PROTOCOL {
-        return Err(FrameError::Protocol(probe.protocol));
+        let session = probe.session.filter(|_| probe.r#type == "Hello");
+        let hello = session.and_then(|session| serde_json::from_str(session.get()).ok());
+        return Err(FrameError::Protocol { found: probe.protocol, hello });
     }
     Ok(probe)
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::object::{Head, ObjectRef, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
@@ -52,9 +52,17 @@ pub struct Route<'a> {
     /// Lower-case plural of the kind.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub plural: Option<Cow<'a, str>>,
-    /// Whether the kind is namespaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Whether the kind is namespaced; a word that this version does not know is none.
+    #[serde(default, deserialize_with = "known_scope", skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
+}
+
+fn known_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Scope>, D::Error> {
+    Ok(match Option::<Cow<'_, str>>::deserialize(deserializer)?.as_deref() {
+        Some("Namespaced") => Some(Scope::Namespaced),
+        Some("Cluster") => Some(Scope::Cluster),
+        _ => None,
+    })
 }
 
 /// One object message.

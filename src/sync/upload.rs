@@ -6,7 +6,8 @@
 //! and with it for each key, is kept. [`Taken::accept`] is that rule; both the cloud's store and the simulation
 //! run it.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
@@ -26,10 +27,13 @@ pub enum Lane {
     Events,
     /// Events of programs on the device.
     Bulk,
+    /// A lane that this version does not know. Nothing is ever in it.
+    #[serde(other)]
+    Other,
 }
 
 impl Lane {
-    /// All lanes, the most important one first.
+    /// All lanes that this version knows, the most important one first.
     pub const ALL: [Self; 3] = [Self::Status, Self::Events, Self::Bulk];
 
     /// The name, as in frames and metrics.
@@ -39,10 +43,11 @@ impl Lane {
             Self::Status => "status",
             Self::Events => "events",
             Self::Bulk => "bulk",
+            Self::Other => "other",
         }
     }
 
-    /// The place in [`Lane::ALL`].
+    /// The place in [`Lane::ALL`]; behind them all for a lane that is not in it.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -71,6 +76,7 @@ impl Lanes {
             Lane::Status => self.status,
             Lane::Events => self.events,
             Lane::Bulk => self.bulk,
+            Lane::Other => 0,
         }
     }
 
@@ -80,6 +86,7 @@ impl Lanes {
             Lane::Status => self.status = number,
             Lane::Events => self.events = number,
             Lane::Bulk => self.bulk = number,
+            Lane::Other => {}
         }
     }
 }
@@ -164,18 +171,36 @@ pub struct UploadItem {
 }
 
 /// What an item says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content<'a> {
-    /// What the node says of itself: a [`crate::object::NodeReport`].
-    #[serde(borrow)]
+    /// What the node says of itself: a [`crate::sync::node::NodeReport`].
     Node(&'a RawValue),
     /// The status of an object that the node holds.
-    #[serde(borrow)]
     Status(StatusContent<'a>),
     /// An `events.k8s.io/v1` Event that was made on the node.
-    #[serde(borrow)]
     Event(&'a RawValue),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    /// Reads the field that this version knows, whatever a later one has put beside it.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            #[serde(borrow)]
+            node: Option<&'a RawValue>,
+            #[serde(borrow)]
+            status: Option<StatusContent<'a>>,
+            #[serde(borrow)]
+            event: Option<&'a RawValue>,
+        }
+        match Fields::deserialize(deserializer)? {
+            Fields { node: Some(report), status: None, event: None } => Ok(Self::Node(report)),
+            Fields { node: None, status: Some(status), event: None } => Ok(Self::Status(status)),
+            Fields { node: None, status: None, event: Some(event) } => Ok(Self::Event(event)),
+            _ => Err(D::Error::custom("it must have one of the fields `node`, `status` and `event`")),
+        }
+    }
 }
 
 /// The status of an object that the node holds.

@@ -134,6 +134,24 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     .await;
     cloud.process.logged("a frame that cannot be read", 0).await;
 
+    // A Hello of another protocol is answered in words that each version understands, and changes nothing.
+    let mut later = hello(ROGUE, "5e552000", 0);
+    later.agent = "9.0.0".into();
+    let mut later = serde_json::to_value(&later).unwrap();
+    later["type"] = "Hello".into();
+    later["protocol"] = 2.into();
+    later["digest"] = json!({ "algorithm": "later" });
+    forger.say(&up(ROGUE), later.to_string().as_bytes()).await;
+    let answer: Value = serde_json::from_slice(&forger.hears().await).unwrap();
+    let reason = "the node speaks protocol 2, the cloud side 1: update the cloud side";
+    let expected_answer = json!({
+        "type": "HelloRequest", "protocol": 1, "session": "5e552000", "reason": reason,
+        "retryAfterSeconds": 3600,
+    });
+    assert_eq!(answer, expected_answer);
+    bad.push(("protocol", Vec::new()));
+    let expected = json!(tally(&bad));
+
     strange_but_readable(&cloud, &mut forger).await;
     let grown = cloud.process.resident().saturating_sub(before);
     assert!(grown < GROWTH, "the cloud has grown by {grown} KiB");
@@ -374,6 +392,24 @@ async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_re
     assert_eq!((&status["objects"]["total"], status["rejected"].as_array().unwrap().len()), (&json!(2), 3));
     let why = status["rejected"][0]["message"].as_str().unwrap();
     assert!(why.contains("metadata.name"), "{why}");
+}
+
+#[tokio::test]
+async fn an_agent_says_why_a_cloud_of_another_protocol_does_not_take_it() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
+    let agent = Agent::start(&site, NODE, broker.address()).await;
+    let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
+    let says = |status: &Value, words: &str| status["cloud"]["state"].as_str().unwrap().contains(words);
+    cloud.say(&down(NODE), br#"{"type":"Welcome","protocol":2,"session":{"id":"later"}}"#).await;
+    let words = "the cloud side speaks protocol 2, this agent 1: update the agent";
+    agent.until("the protocol is said", |status| says(status, words)).await;
+    let reason = "the node speaks protocol 1, the cloud side 2: update the agent";
+    let request = json!({ "session": hello.session, "reason": reason, "retryAfterSeconds": 3600 });
+    cloud.say(&down(NODE), &frame("HelloRequest", request)).await;
+    agent.until("the reason is said", |status| says(status, reason)).await;
+    assert_eq!(agent.status().await["counters"]["badFrames"], json!({ "protocol": 1 }));
 }
 
 async fn reported(cloud: &mut Forger) -> Up {

@@ -5,6 +5,7 @@ mod cli;
 mod config;
 mod documents;
 mod figures;
+mod frames;
 mod imports;
 mod layers;
 mod limits;

@@ -83,7 +83,7 @@ fn decode_down(example: &Example) -> Received {
 }
 
 /// What our own encoder makes of a received frame; none for `Objects`, whose messages are read into changes.
-fn written_again(frame: Received) -> Option<Down> {
+pub(crate) fn written_again(frame: Received) -> Option<Down> {
     match frame {
         Received::Welcome(frame) => Some(Down::Welcome(frame)),
         Received::Objects(_) => None,

@@ -25,6 +25,7 @@ impl Driver {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.removed = false;
+                self.refusal = None;
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
                 self.welcome_round_trip = Some(round_trip);
                 if let Some(since) = self.upstream.silent.take() {
@@ -54,7 +55,12 @@ impl Driver {
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
-                tracing::info!(reason, retry_after_seconds, "the cloud asks for a Hello");
+                if retry_after_seconds > 0 {
+                    tracing::warn!(reason, retry_after_seconds, "the cloud does not take this node now");
+                    self.refusal = Some(reason);
+                } else {
+                    tracing::info!(reason, "the cloud asks for a Hello");
+                }
             }
             EdgeNotice::Register => self.tell_of_node(true),
             EdgeNotice::Removed { reason } => {

@@ -27,10 +27,11 @@ impl Driver {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => "connected".to_owned(),
             _ if self.removed => {
-                "this node was removed from the fleet: 'edgesync-cloud node admit' takes it in again"
+                "this node was removed from the fleet: 'edgesync-cloud node admit NODE' takes it in again"
                     .to_owned()
             }
             (true, _, Some(false)) => "offline".to_owned(),
+            (true, ..) if let Some(why) = &self.refusal => format!("refuses this node: {why}"),
             (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
         };
         json!({

@@ -296,13 +296,13 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Sends it if there is room: a node that does not hear it says Hello again.
-    fn request_hello(&self, name: &str, request: HelloRequest) {
+    pub(super) fn request_hello(&self, name: &str, request: HelloRequest) {
         let sent = Down::HelloRequest(request)
             .encode(self.compress_above)
             .map_err(|error| error.to_string())
             .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::debug!(node = name, error, "the node could not be told whether it is removed");
+            tracing::debug!(node = name, error, "the node could not be asked for a Hello");
         }
     }
 }

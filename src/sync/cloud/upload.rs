@@ -2,7 +2,9 @@
 
 use crate::sync::frame::Down;
 use crate::sync::timing::Now;
-use crate::sync::upload::{Lane, Lease, Refused, Taken, Upload, UploadConfirm};
+use crate::sync::upload::{
+    Lane, Lanes, Lease, Refused, RefusedReason, Taken, Upload, UploadConfirm, UploadItem,
+};
 
 use super::{CloudEffect, CloudMachine, Phase};
 
@@ -82,6 +84,9 @@ impl CloudMachine {
         if self.taker.taking.is_some() || !upload.is_sane() {
             return;
         }
+        if upload.lane == Lane::Other {
+            return self.refuse_lane(upload);
+        }
         let token = self.taker.next_token;
         self.taker.next_token += 1;
         self.counters.uploads += 1;
@@ -90,6 +95,26 @@ impl CloudMachine {
         let (session, lane) = (upload.session.clone(), upload.lane);
         self.taker.taking = Some(Taking { token, session, lane, range });
         self.effects.push_back(CloudEffect::Take { token, upload });
+    }
+
+    /// A lane of a later version: nothing of it is ever taken, and it must not hold up the others.
+    fn refuse_lane(&mut self, upload: Upload) {
+        // The node sends it again.
+        if self.frames.iter().any(|frame| matches!(frame, Down::UploadConfirm(_))) {
+            return;
+        }
+        let Phase::Live { limits, .. } = &self.phase else { return };
+        let message = "this version of the cloud side does not know the lane";
+        let refused = |item: UploadItem| Refused {
+            seq: item.seq,
+            reason: RefusedReason::Other,
+            message: message.to_owned(),
+        };
+        let room = limits.max_frame.saturating_sub(FRAME_OVERHEAD);
+        let refused = shorten(upload.items.into_iter().map(refused).collect(), room);
+        let (session, outbox) = (upload.session, upload.outbox);
+        let confirm = UploadConfirm { session, outbox, last: Lanes::default(), refused };
+        self.frames.push_back(Down::UploadConfirm(confirm));
     }
 
     /// The effects of an upload are stored: the numbers after it, and what was refused of it; or they could

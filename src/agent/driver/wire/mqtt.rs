@@ -6,7 +6,7 @@ use crate::agent::traffic::Direction;
 use crate::link::presence::CloudPresence;
 use crate::link::{Backlog, Topic};
 use crate::process::random;
-use crate::sync::frame::Received;
+use crate::sync::frame::{FrameError, PROTOCOL, Received};
 
 impl Driver {
     /// A message on a topic.
@@ -54,10 +54,24 @@ impl Driver {
                 }
                 self.machine.received(self.now(), frame, random());
             }
-            Err(error) => {
-                *self.bad_frames.entry(error.label()).or_default() += 1;
-                tracing::warn!(bytes = payload.len(), %error, "a frame that cannot be read");
-            }
+            Err(error) => self.unreadable(payload.len(), &error),
+        }
+    }
+
+    /// A frame that is no frame, or one of another version.
+    fn unreadable(&mut self, bytes: usize, error: &FrameError) {
+        let count = self.bad_frames.entry(error.label()).or_default();
+        *count += 1;
+        if error.is_of_another_version() && *count > 1 {
+            tracing::debug!(bytes, %error, "a frame of another version");
+        } else {
+            tracing::warn!(bytes, %error, "a frame that cannot be read");
+        }
+        if let FrameError::Protocol { found, .. } = error {
+            let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
+            self.refusal = Some(format!(
+                "the cloud side speaks protocol {found}, this agent {PROTOCOL}: update the {behind}"
+            ));
         }
     }
 
