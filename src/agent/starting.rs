@@ -2,10 +2,11 @@
 //! which takes as long as it is large. While files beside it change the service manager is asked for more time; work that
 //! hangs gets none.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::process::systemd;
 use crate::store::durable::with_suffix;
@@ -50,8 +51,8 @@ impl Drop for Starting {
     }
 }
 
-/// A size in bytes and the time of the last change; none of a file that is not there.
-type Seen = Option<(u64, SystemTime)>;
+/// A size in bytes and the time of the last change, seconds and nanoseconds; none of a file that is not there.
+type Seen = Option<(u64, i64, i64)>;
 
 /// What a database is written to while it is opened: itself, its log, and what is built beside it.
 #[derive(Debug)]
@@ -72,13 +73,13 @@ impl Files {
     fn progress(&mut self) -> Option<u64> {
         let now: Vec<Seen> = self.paths.iter().map(|path| look(path)).collect();
         let before = std::mem::replace(&mut self.seen, now);
-        (before != self.seen).then(|| self.seen.iter().flatten().map(|(bytes, _)| bytes).sum())
+        (before != self.seen).then(|| self.seen.iter().flatten().map(|(bytes, ..)| bytes).sum())
     }
 }
 
 fn look(path: &Path) -> Seen {
     let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
+    Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 #[cfg(test)]
@@ -98,7 +99,7 @@ mod tests {
         // A log that is written from its start again does not grow.
         let log = std::fs::File::create(with_suffix(&database, "-wal")).unwrap();
         assert_eq!(files.progress(), Some(120));
-        log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        log.set_modified(jiff::Timestamp::UNIX_EPOCH.into()).unwrap();
         assert_eq!(files.progress(), Some(120));
         assert_eq!(files.progress(), None);
     }
