@@ -264,3 +264,6 @@ fn edge_config(config: &Config) -> EdgeConfig {
         lease_duration: config.lease.duration,
     }
 }
+
+#[cfg(test)]
+mod tests;

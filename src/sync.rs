@@ -20,3 +20,4 @@ pub mod replica;
 mod simulation;
 pub mod timing;
 pub mod upload;
+mod wait;

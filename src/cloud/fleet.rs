@@ -511,3 +511,6 @@ impl<S: Source> Fleet<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@
 mod connect;
 mod desired;
 mod ledger;
+mod pace;
 mod queue;
 mod record;
 mod send;
@@ -28,6 +29,8 @@ use crate::object::{ObjectKey, Relation, ResourceVersion};
 
 use super::change::{ObjectRef, Uid};
 use super::digest::Tally;
+#[cfg(test)]
+use super::fault;
 use super::frame::{Confirm, Down};
 use super::message::Outgoing;
 use super::timing::{Now, earlier};
@@ -39,6 +42,7 @@ pub use types::{
 
 use connect::Connecting;
 use ledger::Ledger;
+use pace::PaceOf;
 use queue::{Action, Queue};
 use record::Recorder;
 use send::Sender;
@@ -65,6 +69,15 @@ struct Trouble {
     /// Not before this time.
     retry_at: Now,
     refusal: Option<Refusal>,
+    /// What was sent of it in this session: the frame that it went with first, and the version.
+    sent: Option<(u64, ResourceVersion)>,
+}
+
+impl Trouble {
+    /// Whether it may be the object's fault: then it goes alone.
+    fn is_suspect(&self) -> bool {
+        self.attempts > 1 || self.refusal.is_some()
+    }
 }
 
 /// The cloud's half of the protocol, for one node.
@@ -98,7 +111,9 @@ pub struct CloudMachine {
     effects: VecDeque<CloudEffect>,
     frames: VecDeque<Down>,
     last_heard: Now,
-    round_trip: Option<Duration>,
+    pace: PaceOf,
+    /// Whether the fleet was told, in this incarnation, that the store went back.
+    has_told: bool,
     taker: Taker,
     /// Whether the cloud knows of the Node.
     registered: bool,
@@ -135,7 +150,8 @@ impl CloudMachine {
             effects: VecDeque::new(),
             frames: VecDeque::new(),
             last_heard: Now::ZERO,
-            round_trip: None,
+            pace: PaceOf::default(),
+            has_told: false,
             taker: Taker::default(),
             registered: true,
             counters: CloudCounters::default(),
@@ -287,10 +303,25 @@ impl CloudMachine {
     pub fn set_incarnation(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
         self.incarnation = incarnation;
         self.issued = issued;
+        self.has_told = false;
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::StoreWentBack));
     }
 
     /// The link to the node is gone.
     pub fn disconnected(&mut self) {
+        self.end_session();
+        self.pace.end_connection();
+    }
+
+    /// How far the link to the node is: of the frames that it was given on this connection, so many have not left for
+    /// the network, and so many, those included, have not been acknowledged by the node. To be told, if it can be known,
+    /// before [`CloudMachine::tick`]: what has not left is not sent again.
+    pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
+        self.pace.link_progress(now, &self.config, unsent, unacknowledged);
+    }
+
+    fn end_session(&mut self) {
+        self.pace.end_session();
         self.phase = Phase::Offline;
         self.queue.clear();
         self.sender.clear();
@@ -343,7 +374,7 @@ impl CloudMachine {
                 // Nothing more is sent before the records are read again.
                 let waiting = self.trouble.iter().filter(|(uid, _)| !self.behind && !self.is_under_way(uid));
                 let retry = waiting.map(|(_, trouble)| trouble.retry_at).min();
-                earlier(retry, self.sender.next_overdue(self.last_heard, self.resend_after()))
+                earlier(retry, self.pace.deadline())
             }
         };
         earlier(phase, self.recorder.retry_at())
@@ -364,6 +395,12 @@ impl CloudMachine {
 
     /// The next frame for the node. To be called only when its link has room for one.
     pub fn poll_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
+        let frame = self.next_frame(now, desired)?;
+        self.pace.hand();
+        Some(frame)
+    }
+
+    fn next_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         if let Some(frame) = self.frames.pop_front() {
             return Some(frame);
         }
@@ -387,6 +424,11 @@ impl CloudMachine {
         let (pending, held) = (self.pending(), self.held_count);
         self.told = (pending, held);
         let revision = self.ledger.facts().confirmed;
+        #[cfg(test)]
+        let revision = match fault::planted(fault::Fault::ConfirmUnstored) {
+            true => self.recorder.reached(),
+            false => revision,
+        };
         // Confirms are cumulative: one that has not left yet is overtaken.
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
         self.frames.push_back(Down::Confirm(Confirm { session, revision, pending, held }));
@@ -449,15 +491,6 @@ impl CloudMachine {
         self.ledger.tally()
     }
 
-    /// The UIDs and versions recorded, as far as the ledger is open.
-    #[cfg(test)]
-    pub(super) fn recorded_versions<'a>(
-        &'a self,
-        desired: &'a impl DesiredState,
-    ) -> impl Iterator<Item = (&'a Uid, &'a ResourceVersion)> {
-        self.ledger.versions(desired)
-    }
-
     /// Objects of which other versions are recorded than desired: what the memory for the node grows with.
     #[must_use]
     pub fn differences(&self) -> usize {
@@ -473,7 +506,7 @@ impl CloudMachine {
     /// The time from sending to report, smoothed.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.round_trip
+        self.pace.smoothed()
     }
 
     /// The counters.

@@ -21,6 +21,7 @@ use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
 use super::parts::Assembler;
 use super::replica::Totals;
 use super::timing::{Now, backoff, earlier};
+use super::wait::{Carried, Wait};
 pub use types::{
     ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,
     OutboxMarks,
@@ -30,7 +31,6 @@ use applying::Applying;
 use lease::Renewal;
 use outbox::Outbox;
 use pages::Reading;
-use wait::{Carried, Wait};
 
 #[derive(Debug)]
 enum Phase {
@@ -88,7 +88,7 @@ impl EdgeMachine {
     /// A machine without a link, over a store with these totals.
     #[must_use]
     pub fn new(config: EdgeConfig, totals: Totals, confirmed: u64, incarnation: Option<String>) -> Self {
-        let parts = Assembler::new(config.max_object as usize, config.max_frame as usize);
+        let parts = Assembler::new(config.max_object as usize);
         Self {
             config,
             totals,
@@ -197,7 +197,7 @@ impl EdgeMachine {
 
     /// Limits and delays that may change while the machine runs; the node's name may not.
     pub fn set_config(&mut self, config: EdgeConfig) {
-        self.parts = Assembler::new(config.max_object as usize, config.max_frame as usize);
+        self.parts = Assembler::new(config.max_object as usize);
         self.config = config;
     }
 

@@ -24,6 +24,20 @@ pub(crate) enum Fault {
     NoRenumbering,
     /// The edge takes whatever the link carries for progress of what it waits for.
     AnyProgressCounts,
+    /// The cloud's machine counts objects as recorded before their records are stored.
+    RecordBeforeStored,
+    /// The cloud welcomes a node without comparing.
+    WelcomeUncompared,
+    /// The cloud confirms what is not stored.
+    ConfirmUnstored,
+    /// The cloud holds no removals back.
+    NoGuard,
+    /// The cloud sends nothing again.
+    NeverAgain,
+    /// The cloud takes the late answer to a load of an earlier session for that of now.
+    StaleLoad,
+    /// The cloud has an object removed before it sends another version of it.
+    DeleteAndResend,
 }
 
 thread_local! {

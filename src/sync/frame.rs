@@ -123,8 +123,12 @@ pub struct Report {
     /// The object whose parts are arriving: a sign of life while a large object crosses a slow link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Uid>,
-    /// The receipt of the [`Objects`] whose commit this tells, zero for all other reports. Not sent.
-    #[serde(skip)]
+    /// How many bytes of its message have arrived without a gap. Absent when nothing is being received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<u64>,
+    /// The receipt of the [`Objects`] whose commit this tells, or of the last [`Part`]. Absent, and zero, in all other
+    /// reports.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub receipt: u64,
 }
 
@@ -228,6 +232,9 @@ pub fn other_protocol(session: String, found: u32) -> HelloRequest {
 pub struct Part {
     /// The session.
     pub session: String,
+    /// Comes back in the [`Report`] that answers it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub receipt: u64,
     /// The UID of the object.
     pub uid: Uid,
     /// The version of the object.
@@ -250,7 +257,7 @@ pub struct Objects {
     pub changes: Vec<Change>,
     /// Objects that did not.
     pub rejected: Vec<Rejected>,
-    /// Comes back in the [`Report`] of exactly these changes. Not sent: only a bridge on the node itself uses it.
+    /// Comes back in the [`Report`] of exactly these changes.
     pub receipt: u64,
 }
 
@@ -278,6 +285,8 @@ pub enum Down {
     Objects {
         /// The session.
         session: String,
+        /// Comes back in the [`Report`] that answers it: the number of the frame on its connection.
+        receipt: u64,
         /// Messages as JSON text.
         messages: Vec<Box<RawValue>>,
     },
@@ -380,12 +389,16 @@ struct Envelope<'a, T> {
 #[derive(Serialize)]
 struct ObjectsOut<'a> {
     session: &'a str,
+    #[serde(skip_serializing_if = "is_zero")]
+    receipt: u64,
     objects: &'a [Box<RawValue>],
 }
 
 #[derive(Deserialize)]
 struct ObjectsIn<'a> {
     session: String,
+    #[serde(default)]
+    receipt: u64,
     #[serde(borrow)]
     objects: Vec<Message<'a>>,
 }
@@ -472,7 +485,9 @@ impl Down {
         let name = self.name();
         let json = match self {
             Self::Welcome(body) => to_json(name, body),
-            Self::Objects { session, messages } => to_json(name, &ObjectsOut { session, objects: messages }),
+            Self::Objects { session, receipt, messages } => {
+                to_json(name, &ObjectsOut { session, receipt: *receipt, objects: messages })
+            }
             Self::Part(body) => to_json(name, body),
             Self::Confirm(body) => to_json(name, body),
             Self::InventoryRequest(body) => to_json(name, body),
@@ -508,7 +523,7 @@ impl Received {
         match &*probe(json)?.r#type {
             "Welcome" => Ok(Self::Welcome(body(json)?)),
             "Objects" => {
-                let ObjectsIn { session, objects } = serde_json::from_str(json)?;
+                let ObjectsIn { session, receipt, objects } = serde_json::from_str(json)?;
                 let (mut changes, mut rejected) = (Vec::with_capacity(objects.len()), Vec::new());
                 let mut interner = Interner::default();
                 for message in &objects {
@@ -517,7 +532,7 @@ impl Received {
                         Err(reason) => rejected.push(reason),
                     }
                 }
-                Ok(Self::Objects(Objects { session, changes, rejected, receipt: 0 }))
+                Ok(Self::Objects(Objects { session, changes, rejected, receipt }))
             }
             "Part" => Ok(Self::Part(body(json)?)),
             "Confirm" => Ok(Self::Confirm(body(json)?)),

@@ -15,9 +15,8 @@ const ENVELOPE: u64 = 4096;
 /// What a part came to.
 #[derive(Debug)]
 pub(super) enum Assembled {
-    /// More parts are needed; `progress` tells that a good piece of the message has arrived since
-    /// the sender last heard of it.
-    Waiting { progress: bool },
+    /// More parts are needed; so many bytes are there without a gap.
+    Waiting { received: u64 },
     /// The message is complete.
     Message(String),
     /// The message will not be accepted.
@@ -30,7 +29,6 @@ struct Open {
     version: ResourceVersion,
     total: u64,
     text: String,
-    told: usize,
 }
 
 /// The messages under way in parts, bounded in number and size.
@@ -38,12 +36,11 @@ struct Open {
 pub(super) struct Assembler {
     open: VecDeque<Open>,
     max_object: u64,
-    tell_every: usize,
 }
 
 impl Assembler {
-    pub(super) fn new(max_object: usize, tell_every: usize) -> Self {
-        Self { open: VecDeque::new(), max_object: max_object as u64, tell_every }
+    pub(super) fn new(max_object: usize) -> Self {
+        Self { open: VecDeque::new(), max_object: max_object as u64 }
     }
 
     /// Forgets what is under way: a new session sends from the start.
@@ -52,7 +49,7 @@ impl Assembler {
     }
 
     /// Takes the next part. A part that does not continue what is there is dropped: the sender
-    /// starts anew when no report comes.
+    /// is told how much is there, and goes on from that.
     pub(super) fn take(&mut self, part: Part) -> Assembled {
         // Without data it is an announcement: the sender knows the limit and asks for the refusal.
         if part.total > self.max_object.saturating_add(ENVELOPE) || part.data.is_empty() {
@@ -75,30 +72,23 @@ impl Assembler {
                 version: part.resource_version.clone(),
                 total: part.total,
                 text: String::new(),
-                told: 0,
             });
         }
-        let Some(at) = self.open.iter().position(same) else {
-            return Assembled::Waiting { progress: false };
+        let Some((at, open)) = self.open.iter_mut().enumerate().find(|(_, open)| same(open)) else {
+            return Assembled::Waiting { received: 0 };
         };
-        let Some(open) = self.open.get_mut(at) else {
-            return Assembled::Waiting { progress: false };
-        };
-        let end = open.text.len() as u64 + part.data.len() as u64;
-        if part.offset != open.text.len() as u64 || end > open.total {
-            return Assembled::Waiting { progress: false };
+        let received = open.text.len() as u64;
+        let end = received + part.data.len() as u64;
+        if part.offset != received || end > open.total {
+            return Assembled::Waiting { received };
         }
         open.text.push_str(&part.data);
         if end < open.total {
-            let progress = open.text.len() - open.told >= self.tell_every;
-            if progress {
-                open.told = open.text.len();
-            }
-            return Assembled::Waiting { progress };
+            return Assembled::Waiting { received: end };
         }
         match self.open.remove(at) {
             Some(open) => Assembled::Message(open.text),
-            None => Assembled::Waiting { progress: false },
+            None => Assembled::Waiting { received: 0 },
         }
     }
 }
@@ -110,6 +100,7 @@ mod tests {
     fn part(uid: &str, offset: usize, total: usize, data: &str) -> Part {
         Part {
             session: "s".into(),
+            receipt: 0,
             uid: uid.into(),
             resource_version: 1.into(),
             offset: offset as u64,
@@ -120,10 +111,10 @@ mod tests {
 
     #[test]
     fn parts_in_order_make_the_message() {
-        let mut parts = Assembler::new(100, 3);
-        assert!(matches!(parts.take(part("a", 0, 6, "ab")), Assembled::Waiting { progress: false }));
+        let mut parts = Assembler::new(100);
+        assert!(matches!(parts.take(part("a", 0, 6, "ab")), Assembled::Waiting { received: 2 }));
         assert!(matches!(parts.take(part("b", 0, 2, "x")), Assembled::Waiting { .. }));
-        assert!(matches!(parts.take(part("a", 2, 6, "cd")), Assembled::Waiting { progress: true }));
+        assert!(matches!(parts.take(part("a", 2, 6, "cd")), Assembled::Waiting { received: 4 }));
         let Assembled::Message(text) = parts.take(part("a", 4, 6, "ef")) else { panic!("complete") };
         assert_eq!(text, "abcdef");
         let Assembled::Message(text) = parts.take(part("b", 1, 2, "y")) else { panic!("complete") };
@@ -132,7 +123,7 @@ mod tests {
 
     #[test]
     fn gaps_repeats_and_overruns_are_dropped() {
-        let mut parts = Assembler::new(100, 3);
+        let mut parts = Assembler::new(100);
         assert!(matches!(parts.take(part("a", 2, 6, "cd")), Assembled::Waiting { .. }));
         parts.take(part("a", 0, 4, "ab"));
         assert!(matches!(parts.take(part("a", 3, 4, "d")), Assembled::Waiting { .. }));
@@ -143,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_refused_at_its_first_part() {
-        let mut parts = Assembler::new(100, 3);
+        let mut parts = Assembler::new(100);
         let Assembled::Rejected(rejected) = parts.take(part("a", 0, 20_000_000, "")) else {
             panic!("must be refused");
         };
@@ -152,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_number_of_open_messages_is_bounded() {
-        let mut parts = Assembler::new(100, 3);
+        let mut parts = Assembler::new(100);
         for n in 0..100 {
             parts.take(part(&format!("u{n}"), 0, 10, "x"));
         }

@@ -13,14 +13,14 @@ mod world;
 
 use crate::sync::fault::Fault;
 use seeds::Seeds;
-use world::{Chaos, World};
+use world::{Setting, World};
 
 const SEEDS: Seeds = Seeds { run, count: 2500, one: "sync::simulation::one_seed" };
 
 /// Runs one seed with all kinds of faults, then lets the link heal and expects convergence.
 fn run(seed: u64, trace: bool) -> Result<(), String> {
-    let chaos = Chaos::for_seed(seed);
-    let mut world = World::new(seed, chaos, trace);
+    let setting = Setting::for_seed(seed);
+    let mut world = World::new(seed, setting, trace);
     world.run_chaos()?;
     world.run_to_convergence()?;
     world.reconnect_with_changes()
@@ -74,4 +74,39 @@ fn an_older_copy_of_the_outbox_that_gives_numbers_again_is_found() {
 #[test]
 fn leases_that_put_off_every_repetition_are_found() {
     SEEDS.find(Fault::AnyProgressCounts);
+}
+
+#[test]
+fn records_that_count_before_they_are_stored_are_found() {
+    SEEDS.find(Fault::RecordBeforeStored);
+}
+
+#[test]
+fn a_welcome_without_a_comparison_is_found() {
+    SEEDS.find(Fault::WelcomeUncompared);
+}
+
+#[test]
+fn a_confirm_of_what_is_not_stored_is_found() {
+    SEEDS.find(Fault::ConfirmUnstored);
+}
+
+#[test]
+fn a_cloud_that_deletes_what_its_store_has_lost_is_found() {
+    SEEDS.find(Fault::NoGuard);
+}
+
+#[test]
+fn a_cloud_that_sends_nothing_again_is_found() {
+    SEEDS.find(Fault::NeverAgain);
+}
+
+#[test]
+fn an_answer_to_an_older_load_that_is_taken_is_found() {
+    SEEDS.find(Fault::StaleLoad);
+}
+
+#[test]
+fn a_cloud_that_deletes_what_is_wanted_and_sends_it_again_is_found() {
+    SEEDS.find(Fault::DeleteAndResend);
 }

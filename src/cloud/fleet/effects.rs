@@ -1,5 +1,7 @@
 //! What the machines want, carried out: frames, loads, records.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::{Fleet, Inbox, TURNS};
@@ -200,6 +202,7 @@ impl<S: Source> Fleet<S> {
                     Ok(incarnation) => {
                         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
                         self.incarnation = incarnation;
+                        self.issued = Arc::new(self.issued.renewed());
                         for node in self.nodes.values_mut() {
                             node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
                         }

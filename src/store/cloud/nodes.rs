@@ -260,7 +260,8 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, Cloud
         let digest = digest.map_err(|_| damaged("held_digest"))?;
         let tally = row.get::<_, Option<u64>>(6)?.zip(digest).map(|(count, digest)| Tally { count, digest });
         let accepted = Some(accepted).filter(|accepted| !accepted.is_empty());
-        let ledger = LedgerFacts { epoch, confirmed: row.get(2)?, accepted, tally };
+        let epochs = Vec::new();
+        let ledger = LedgerFacts { epoch, confirmed: row.get(2)?, accepted, tally, epochs };
         nodes.push((name.clone(), NodeFacts { ledger, agent_version: row.get(4)?, last_seen }));
     }
     Ok(nodes)

@@ -31,7 +31,7 @@ impl Gaps {
     /// The same, for whoever compares versions that a node holds.
     pub(super) fn issued(&self) -> Issued {
         let gap = |(last, base): &(u64, u64)| (ResourceVersion::from(*last), ResourceVersion::from(*base));
-        Issued { gaps: self.0.iter().map(gap).collect() }
+        Issued { gaps: self.0.iter().map(gap).collect(), since: None }
     }
 
     /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.

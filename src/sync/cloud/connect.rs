@@ -11,6 +11,7 @@ use crate::sync::frame::{
 use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
+use super::pace::LATE;
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
 /// After so many inventories without equality the node is asked to begin anew.
@@ -42,6 +43,8 @@ pub(super) struct Connecting {
     pub(super) until: Now,
     stage: Stage,
     repairs: u32,
+    /// A wait that was looked at too late goes on once.
+    was_late: bool,
 }
 
 impl Connecting {
@@ -76,8 +79,9 @@ impl CloudMachine {
             // Delivered twice: what it says was true when the first copy came.
             return;
         }
-        self.disconnected();
+        self.end_session();
         self.trouble.retain(|_, trouble| trouble.refusal.is_some());
+        self.trouble.values_mut().for_each(|trouble| trouble.sent = None);
         self.last_heard = now;
         if hello.max_frame < MIN_MAX_FRAME {
             let reason = format!("`maxFrame` must be at least {MIN_MAX_FRAME}, is {}", hello.max_frame);
@@ -95,9 +99,11 @@ impl CloudMachine {
             Some(_) if hello.revision < recorded => {
                 self.notice(CloudNotice::NodeWentBack { recorded, revision: hello.revision });
             }
-            Some(_) if told > recorded => self.store_went_back(),
             _ => {}
         }
+        // Each change that a node calls confirmed was recorded once. A copy of its database knows no more than that, so
+        // it is this store that has forgotten. But it is one node that says so: its own removals are held back, no more.
+        self.suspect |= self.ledger.facts().highest(hello.epoch).is_some_and(|highest| told > highest);
         let in_step = same_file && (told..=hello.revision).contains(&recorded);
         self.recorder.rebase(if in_step { recorded } else { told }, accepted);
         if in_step && hello.revision == recorded {
@@ -106,7 +112,13 @@ impl CloudMachine {
         }
         let opening = Stage::Opening(Vec::new());
         let until = now + self.config.answer_timeout / 3;
-        self.phase = Phase::Connecting(Box::new(Connecting { hello, until, stage: opening, repairs: 0 }));
+        self.phase = Phase::Connecting(Box::new(Connecting {
+            hello,
+            until,
+            stage: opening,
+            repairs: 0,
+            was_late: false,
+        }));
         if self.ledger.is_open() && !self.behind {
             self.begin_replay(now, desired);
         } else {
@@ -206,6 +218,10 @@ impl CloudMachine {
         if !complete {
             return;
         }
+        #[cfg(test)]
+        if crate::sync::fault::planted(crate::sync::fault::Fault::WelcomeUncompared) {
+            return self.go_live(desired);
+        }
         if self.ledger.tally() == (Tally { count: hello.count, digest: hello.digest }) {
             return self.go_live(desired);
         }
@@ -220,7 +236,7 @@ impl CloudMachine {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         if connecting.repairs == MAX_REPAIRS {
             let session = connecting.hello.session.clone();
-            self.disconnected();
+            self.end_session();
             return self.refuse_session(session, "the inventory did not settle".into(), RETRY_AFTER);
         }
         connecting.repairs += 1;
@@ -282,7 +298,12 @@ impl CloudMachine {
     pub(super) fn answer_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let timeout = self.config.answer_timeout;
+        let is_late = now.saturating_sub(connecting.until) > LATE;
         match connecting.stage {
+            // Who looks so late may not have heard what came meanwhile.
+            _ if is_late && !std::mem::replace(&mut connecting.was_late, true) => {
+                connecting.until = now + self.config.resend_min;
+            }
             // It is the node that waits: it is told that its Hello is heard, before it says the next one.
             Stage::Opening(_) => {
                 connecting.until = now + timeout / 3;
@@ -352,6 +373,8 @@ impl CloudMachine {
         #[allow(clippy::cast_precision_loss)] // a share need not be exact
         let many = removals.len() as u64 > self.config.mass_delete_min
             && removals.len() as f64 > self.config.mass_delete_share * self.ledger.tally().count as f64;
+        #[cfg(test)]
+        let many = many && !crate::sync::fault::planted(crate::sync::fault::Fault::NoGuard);
         self.held.clear();
         if suspicious && many {
             self.held.extend(removals.into_iter().map(|(uid, _)| uid));

@@ -32,6 +32,30 @@ pub struct LedgerFacts {
     pub accepted: Option<Arc<str>>,
     /// Count and digest of the records under `epoch`, if they are known.
     pub tally: Option<Tally>,
+    /// For each database file that the node has had lately: the newest change that was ever recorded of it. The last
+    /// one is that of now.
+    pub epochs: Vec<(Epoch, u64)>,
+}
+
+/// Of so many database files of a node it is remembered what was recorded of them.
+const MAX_EPOCHS: usize = 8;
+
+impl LedgerFacts {
+    /// The newest change that was ever recorded of a database file of the node, if it is remembered.
+    pub(super) fn highest(&self, epoch: Epoch) -> Option<u64> {
+        let recorded = (self.epoch == Some(epoch)).then_some(self.confirmed);
+        let remembered = self.epochs.iter().find(|(other, _)| *other == epoch);
+        recorded.max(remembered.map(|(_, highest)| *highest))
+    }
+
+    /// What is to be remembered once this is recorded of a file.
+    pub(super) fn epochs_with(&self, epoch: Epoch, confirmed: u64) -> Vec<(Epoch, u64)> {
+        let highest = self.highest(epoch).max(Some(confirmed)).unwrap_or_default();
+        let mut epochs: Vec<_> = self.epochs.iter().filter(|(other, _)| *other != epoch).copied().collect();
+        epochs.push((epoch, highest));
+        epochs.drain(..epochs.len().saturating_sub(MAX_EPOCHS));
+        epochs
+    }
 }
 
 /// By UID, where what is recorded differs from what is desired: none if nothing is recorded.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::object::ResourceVersion;
-use crate::object::name::MAX_UID;
 use crate::sync::change::{Rejected, Uid};
 use crate::sync::frame::{Item, Report};
 use crate::sync::message::clip;
@@ -13,6 +12,7 @@ use crate::sync::timing::{Now, backoff};
 
 use super::desired::DesiredState;
 use super::ledger::{LedgerFacts, Record};
+use super::queue::Action;
 use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal};
 
 /// The delay after a batch that could not be stored; doubles up to a minute.
@@ -112,10 +112,7 @@ impl CloudMachine {
     /// Takes a report of the current session.
     pub(super) fn take_report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
         self.counters.reports += 1;
-        // A mere question is no sign that what was sent is being worked on.
-        if report.receiving.is_some() || !report.objects.is_empty() || !report.removed.is_empty() {
-            self.last_heard = now;
-        }
+        self.last_heard = now;
         self.recorder.confirm_owed = true;
         if report.to < self.recorder.reached {
             // Everything it covers was covered since: what it says of its objects may be outdated.
@@ -123,21 +120,11 @@ impl CloudMachine {
         }
         let mut newest = None;
         for item in &report.objects {
-            if let Some(sent) = self.sender.sent_at(&item.uid) {
-                self.measure(now.saturating_sub(sent));
-            }
             newest = newest.max(self.sender.answered(&item.uid, Some(&item.resource_version)));
         }
         for uid in &report.removed {
             newest = newest.max(self.sender.answered(uid, None));
         }
-        let uids: HashSet<Uid> = report
-            .objects
-            .iter()
-            .map(|item| item.uid.clone())
-            .chain(report.removed.iter().cloned())
-            .chain(report.rejected.iter().map(|rejected| rejected.uid.clone()))
-            .collect();
         let mut named = true;
         for item in report.objects {
             self.counters.reported += 1;
@@ -152,8 +139,28 @@ impl CloudMachine {
         for rejected in report.rejected {
             self.take_rejected(now, rejected, desired);
         }
-        self.resend_overtaken(now, newest, &uids, desired);
+        if let Some(uid) = &report.receiving {
+            self.receiving(now, uid, report.received, report.receipt);
+        }
+        self.take_receipt(now, report.receipt, newest, desired);
         self.flush_records(desired);
+    }
+
+    /// The node applies in order: what went with a frame that it has answered, or before it, and is not reported is lost.
+    /// If it does not say which frame it answers, that follows from what it reports.
+    fn take_receipt(&mut self, now: Now, receipt: u64, newest: Option<u64>, desired: &impl DesiredState) {
+        let (answered, lost) = match newest {
+            _ if receipt > 0 && receipt < self.pace.next_frame() => {
+                self.pace.names_frames = true;
+                (receipt, receipt + 1)
+            }
+            Some(newest) => (newest, newest),
+            // A mere question is no sign that what was sent is being worked on.
+            None => return,
+        };
+        self.pace.answered(now, &self.config, answered);
+        let lost = self.sender.unanswered_before(lost);
+        self.send_again(now, lost, desired);
     }
 
     /// Takes one item. False if nobody knows any more which object it is: the report then counts as a gap,
@@ -161,17 +168,18 @@ impl CloudMachine {
     pub(super) fn take_item(&mut self, item: Item, desired: &impl DesiredState) -> bool {
         let Item { uid, resource_version, object } = item;
         if self.issued.is_lost(&resource_version) {
-            self.store_went_back();
+            self.store_went_back(&resource_version);
         }
         let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid, desired)) else { return false };
         self.recorder.put(uid, Record { version: resource_version, object });
         true
     }
 
-    /// The node knows what this store never said.
-    pub(super) fn store_went_back(&mut self) {
-        if !self.suspect {
-            self.suspect = true;
+    /// The node has a version that this store gave in a life that is lost. The incarnation of now may be there for
+    /// that already: no copy of a node's database makes another one necessary.
+    fn store_went_back(&mut self, version: &ResourceVersion) {
+        self.suspect = true;
+        if self.issued.is_news(version) && !std::mem::replace(&mut self.has_told, true) {
             self.effects.push_back(CloudEffect::StoreWentBack);
         }
     }
@@ -179,15 +187,25 @@ impl CloudMachine {
     fn take_rejected(&mut self, now: Now, rejected: Rejected, desired: &impl DesiredState) {
         self.counters.rejected += 1;
         let Rejected { uid, resource_version: version, reason, message, .. } = rejected;
-        if desired.get(&uid).is_none() {
-            self.sender.done(&uid);
-            return self.reconsider(now, &uid, desired);
+        let sent = self.sender.sent(&uid).map(|(action, version)| (action, version.clone()));
+        if sent.as_ref().is_some_and(|(_, sent)| !version.as_str().is_empty() && *sent != version) {
+            // It says nothing of the version that is under way.
+            return;
         }
         self.sender.done(&uid);
+        let (action, version) = sent.unwrap_or((Action::Put, version));
+        let wanted = self.ahead.get(&uid).or(desired.get(&uid).map(|desired| desired.version));
+        let is_wanted = match self.needed(&uid, desired) {
+            Some(Action::Put) => action == Action::Put && wanted == Some(&version),
+            Some(Action::Delete) => action == Action::Delete,
+            None => false,
+        };
+        if !is_wanted {
+            self.trouble.remove(&uid);
+            return self.reconsider(now, &uid, desired);
+        }
         self.queue.remove(&uid);
         let message = clip(&message, MAX_REASON).to_owned();
-        // A longer one was never issued; cut, it is one just as little.
-        let version = ResourceVersion::new(clip(version.as_str(), MAX_UID));
         let trouble = self.trouble.entry(uid.clone()).or_default();
         let refusal = Refusal { version, reason, message: message.clone() };
         let news = trouble.refusal.as_ref() != Some(&refusal);
@@ -200,13 +218,6 @@ impl CloudMachine {
             let object = self.object(&uid, desired);
             self.notice(CloudNotice::Rejected { uid, object, reason, message });
         }
-    }
-
-    fn measure(&mut self, sample: Duration) {
-        self.round_trip = Some(match self.round_trip {
-            Some(smoothed) => (smoothed * 7 + sample) / 8,
-            None => sample,
-        });
     }
 
     /// Hands the next batch to the store if none is under way, or pays an owed Confirm.
@@ -253,12 +264,17 @@ impl CloudMachine {
             confirmed,
             accepted: self.recorder.accepted.clone(),
             tally,
+            epochs: self.ledger.facts().epochs_with(self.ledger.epoch(), confirmed),
             reset,
             put: put.into_iter().collect(),
             remove: remove.into_iter().collect(),
         };
         self.recorder.storing = Some(batch.clone());
         self.effects.push_back(CloudEffect::Record(batch));
+        #[cfg(test)]
+        if crate::sync::fault::planted(crate::sync::fault::Fault::RecordBeforeStored) {
+            self.recorded(self.recorder.now, token, true, 0, desired);
+        }
     }
 
     /// Whether what was gathered says only what is stored already.
@@ -291,7 +307,7 @@ impl CloudMachine {
             return;
         }
         self.recorder.retry = None;
-        let RecordBatch { epoch, confirmed, accepted, tally, reset, put, remove, .. } = batch;
+        let RecordBatch { epoch, confirmed, accepted, tally, epochs, reset, put, remove, .. } = batch;
         let mut uids = Vec::with_capacity(put.len() + remove.len());
         for uid in &remove {
             if let Some(record) = self.ledger.get(uid, desired) {
@@ -301,7 +317,7 @@ impl CloudMachine {
         }
         uids.extend(put.iter().map(|(uid, _)| uid.clone()));
         uids.extend(remove.iter().cloned());
-        let facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally };
+        let facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
         self.ledger.store(facts, reset, put, remove, desired);
         self.release(now, &uids, desired);
         if std::mem::take(&mut self.recorder.confirm_owed) || !uids.is_empty() {

@@ -1,8 +1,9 @@
-//! What is on its way to one node: loading, framing, the window, and sending again.
+//! What is on its way to one node: loading, framing, the window, and [sending again](again).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod again;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
 
@@ -15,21 +16,24 @@ use crate::sync::timing::Now;
 use super::desired::DesiredState;
 use super::ledger::{Ledger, Record};
 use super::queue::Action;
-use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, outgoing};
+use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, Trouble, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;
+/// The least that is sent of a large object at a time, in bytes.
+const MIN_PART: usize = 4096;
 
 /// An object that was sent and not reported yet.
 #[derive(Debug)]
 struct InFlight {
-    sequence: u64,
+    /// The frame that it went with.
+    frame: u64,
+    /// The frame that it went with first.
+    first: u64,
     version: ResourceVersion,
     object: Arc<ObjectRef>,
     action: Action,
     bytes: usize,
-    sent_at: Now,
-    attempts: u32,
     /// Reported; the record of it is being stored.
     answered: bool,
 }
@@ -47,6 +51,17 @@ struct Ready {
 struct Parts {
     ready: Ready,
     offset: usize,
+    /// So much of it the node has.
+    arrived: usize,
+    /// The frames that parts went with and that are not answered, each with the end of its part.
+    sent: VecDeque<(u64, usize)>,
+}
+
+impl Parts {
+    fn begin_again_at(&mut self, offset: usize) {
+        (self.offset, self.arrived) = (offset, offset);
+        self.sent.clear();
+    }
 }
 
 /// Objects whose bodies are being loaded.
@@ -62,13 +77,12 @@ struct Loading {
 pub(super) struct Sender {
     in_flight: HashMap<Uid, InFlight>,
     window_bytes: usize,
-    next_sequence: u64,
     /// Asked of the store.
     loading: Option<Loading>,
     next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
-    parts: Option<Parts>,
+    parts: Option<Box<Parts>>,
     parts_next: bool,
     /// UIDs in `loading`, `ready`, `large` and `parts`.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
@@ -76,8 +90,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn clear(&mut self) {
-        let (next_sequence, next_load) = (self.next_sequence, self.next_load);
-        *self = Self { next_sequence, next_load, ..Self::default() };
+        let next_load = self.next_load;
+        *self = Self { next_load, ..Self::default() };
     }
 
     pub(super) fn is_busy_with(&self, uid: &Uid) -> bool {
@@ -122,33 +136,36 @@ impl Sender {
         }
     }
 
-    /// Notes that a UID was reported: the node holds this version of it, or nothing.
+    /// Notes that a UID was reported: the node holds this version of it, or nothing. If that is what was to be achieved:
+    /// the frame that it went with first.
     pub(super) fn answered(&mut self, uid: &Uid, version: Option<&ResourceVersion>) -> Option<u64> {
         let sent = self.in_flight.get_mut(uid)?;
         sent.answered |= sent.is_settled(version);
-        sent.answered.then_some(sent.sequence)
+        sent.answered.then_some(sent.first)
     }
 
-    pub(super) fn sent_at(&self, uid: &Uid) -> Option<Now> {
-        self.in_flight.get(uid).filter(|sent| sent.attempts == 0).map(|sent| sent.sent_at)
+    /// What is to be done about a UID that is under way, and the version that was sent.
+    pub(super) fn sent(&self, uid: &Uid) -> Option<(Action, &ResourceVersion)> {
+        self.in_flight.get(uid).map(|sent| (sent.action, &sent.version))
     }
 
-    /// When the next unreported object is to be sent again.
-    pub(super) fn next_overdue(&self, last_heard: Now, after: Duration) -> Option<Now> {
-        self.in_flight
-            .values()
-            .filter(|sent| !sent.answered)
-            .map(|sent| sent.overdue_at(last_heard, after))
-            .min()
+    /// What went with frames before this one and was not reported.
+    pub(super) fn unanswered_before(&self, frame: u64) -> Vec<Uid> {
+        let lost = |(uid, sent): (&Uid, &InFlight)| {
+            (!sent.answered && sent.frame < frame).then(|| (sent.frame, uid.clone()))
+        };
+        let mut lost: Vec<_> = self.in_flight.iter().filter_map(lost).collect();
+        lost.sort_unstable();
+        lost.into_iter().map(|(_, uid)| uid).collect()
+    }
+
+    /// Whether nothing is waited for.
+    fn is_at_rest(&self) -> bool {
+        self.in_flight.is_empty() && self.preparing.is_empty()
     }
 }
 
 impl InFlight {
-    fn overdue_at(&self, last_heard: Now, after: Duration) -> Now {
-        let factor = 1u32 << self.attempts.min(10);
-        self.sent_at.max(last_heard) + after.saturating_mul(factor)
-    }
-
     fn is_settled(&self, held: Option<&ResourceVersion>) -> bool {
         match (self.action, held) {
             (Action::Delete, held) => held.is_none(),
@@ -199,6 +216,13 @@ impl CloudMachine {
     /// The bodies of a [`CloudEffect::Load`] were loaded. One that is missing is tried again later, unless it is no
     /// longer desired.
     pub fn loaded(&mut self, now: Now, token: u64, bodies: Vec<Loaded>, desired: &impl DesiredState) {
+        #[cfg(test)]
+        let token = match &self.sender.loading {
+            Some(loading) if crate::sync::fault::planted(crate::sync::fault::Fault::StaleLoad) => {
+                loading.token
+            }
+            _ => token,
+        };
         if let Some(loading) = self.sender.loading.take_if(|loading| loading.token == token) {
             self.prepare(now, loading.objects, bodies, desired);
         }
@@ -216,6 +240,14 @@ impl CloudMachine {
         let mut bodies: HashMap<Uid, Loaded> =
             bodies.into_iter().map(|loaded| (loaded.uid.clone(), loaded)).collect();
         for (uid, action) in objects {
+            #[cfg(test)]
+            if crate::sync::fault::planted(crate::sync::fault::Fault::DeleteAndResend)
+                && action == Action::Put
+                && let Some(out) = self.removal(&uid, desired)
+                && let (Some(object), Ok(json)) = (self.object(&uid, desired), out.to_json())
+            {
+                self.sender.ready.push_back(Ready { out, object, json });
+            }
             let out = match (action, bodies.remove(&uid)) {
                 (Action::Delete, _) => self.removal(&uid, desired),
                 (Action::Put, Some(loaded)) => self.put(loaded, desired),
@@ -247,6 +279,8 @@ impl CloudMachine {
         let latest = desired.get(&uid)?;
         if latest.version.is_older_than(&version) {
             self.ahead.insert(uid.clone(), version.clone());
+            // What went wrong with another version says nothing of this one.
+            self.trouble.remove(&uid);
         }
         let mut out = outgoing(&uid, version, &latest, body);
         let replaced = match self.ledger.get(&uid, desired) {
@@ -288,11 +322,13 @@ impl CloudMachine {
             return Some(part);
         }
         self.sender.parts_next = true;
-        let messages = self.next_messages(now, limits, desired);
+        let (receipt, messages) = (self.pace.next_frame(), self.next_messages(now, limits, desired));
         if messages.is_empty() {
             return self.next_part(now, &session, limits, desired);
         }
-        Some(Down::Objects { session, messages })
+        let bytes = messages.iter().map(|json| json.get().len()).sum();
+        self.pace.sent(now, &self.config, bytes);
+        Some(Down::Objects { session, receipt, messages })
     }
 
     fn next_messages(
@@ -310,16 +346,18 @@ impl CloudMachine {
                 self.drop_prepared(now, &uid, desired);
                 continue;
             }
-            let alone = self.trouble.contains_key(&uid);
+            let Some(room) = self.pace.room(&self.config, 0) else { break };
+            let alone = self.trouble.get(&uid).is_some_and(Trouble::is_suspect);
+            let length = bytes + ready.json.get().len() + 1;
             let full = messages.len() >= self.config.frame_objects
-                || bytes + ready.json.get().len() + 1 > limits.max_frame
-                || (alone && !messages.is_empty());
+                || length > limits.max_frame
+                || (!messages.is_empty() && (alone || length > room));
             if full {
                 break;
             }
             let Some(ready) = self.sender.ready.pop_front() else { break };
-            bytes += ready.json.get().len() + 1;
-            let json = self.launch(now, ready, true);
+            bytes = length;
+            let json = self.launch(ready, true);
             messages.push(json);
             if alone {
                 break;
@@ -330,6 +368,10 @@ impl CloudMachine {
 
     /// Whether sending the message would be a waste: the wish has changed since it was prepared.
     fn is_obsolete(&self, out: &Outgoing, desired: &impl DesiredState) -> bool {
+        #[cfg(test)]
+        if crate::sync::fault::planted(crate::sync::fault::Fault::DeleteAndResend) {
+            return false;
+        }
         match out.body {
             Some(_) => desired.get(&out.uid).is_none(),
             None => desired.get(&out.uid).is_some() || self.ledger.get(&out.uid, desired).is_none(),
@@ -341,31 +383,22 @@ impl CloudMachine {
         self.reconsider(now, uid, desired);
     }
 
-    /// Books a message as sent.
-    fn launch(&mut self, now: Now, ready: Ready, in_window: bool) -> Box<RawValue> {
+    /// Books a message as sent with the next frame.
+    fn launch(&mut self, ready: Ready, in_window: bool) -> Box<RawValue> {
         let Ready { out, object, json } = ready;
-        let attempts = self.trouble.get(&out.uid).map_or(0, |trouble| trouble.attempts);
         let action = if out.body.is_some() { Action::Put } else { Action::Delete };
         match action {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
         let bytes = if in_window { json.get().len() } else { 0 };
+        let frame = self.pace.next_frame();
+        let before = self.trouble.get(&out.uid).and_then(|trouble| trouble.sent.as_ref());
+        let first = before.filter(|(_, version)| *version == out.version).map_or(frame, |(first, _)| *first);
         let sender = &mut self.sender;
         sender.window_bytes += bytes;
         sender.preparing.remove(&out.uid);
-        let sequence = sender.next_sequence;
-        sender.next_sequence += 1;
-        let sent = InFlight {
-            sequence,
-            version: out.version,
-            object,
-            action,
-            bytes,
-            sent_at: now,
-            attempts,
-            answered: false,
-        };
+        let sent = InFlight { frame, first, version: out.version, object, action, bytes, answered: false };
         sender.in_flight.insert(out.uid, sent);
         json
     }
@@ -377,24 +410,29 @@ impl CloudMachine {
         limits: PeerLimits,
         desired: &impl DesiredState,
     ) -> Option<Down> {
+        // A node that does not say which frame it answers tells no sooner than after a frame's length.
+        let more = if self.pace.names_frames { 0 } else { 2 * limits.max_frame };
+        let window = self.pace.room(&self.config, more)?;
         if self.sender.parts.is_none() {
             let ready = self.sender.large.pop_front()?;
             if self.is_obsolete(&ready.out, desired) {
                 self.drop_prepared(now, &ready.out.uid, desired);
                 return None;
             }
-            self.sender.parts = Some(Parts { ready, offset: 0 });
+            let parts = Parts { ready, offset: 0, arrived: 0, sent: VecDeque::new() };
+            self.sender.parts = Some(Box::new(parts));
         }
-        let Parts { ready, offset } = self.sender.parts.take()?;
+        let Parts { ready, offset, arrived, mut sent } = *self.sender.parts.take()?;
         let body = ready.out.body.as_ref().map_or(0, |body| body.len());
         let announce_only = body > limits.max_object;
         // As a JSON string a piece of JSON text grows at most twofold.
-        let room = (limits.max_frame - FRAME_OVERHEAD) / 2;
+        let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(window.max(MIN_PART));
         let json = ready.json.get();
         let end = json.floor_char_boundary((offset + room).min(json.len()));
         let data = if announce_only { "" } else { &json[offset..end] };
         let part = Part {
             session: session.to_owned(),
+            receipt: self.pace.next_frame(),
             uid: ready.out.uid.clone(),
             resource_version: ready.out.version.clone(),
             offset: offset as u64,
@@ -402,58 +440,13 @@ impl CloudMachine {
             data: data.to_owned(),
         };
         if announce_only || end == json.len() {
-            self.launch(now, ready, false);
+            self.launch(ready, false);
         } else {
-            self.sender.parts = Some(Parts { ready, offset: end });
+            sent.push_back((part.receipt, end));
+            self.sender.parts = Some(Box::new(Parts { ready, offset: end, arrived, sent }));
         }
+        self.pace.sent(now, &self.config, part.data.len());
         Some(Down::Part(part))
-    }
-
-    /// How long to wait for the report of an object.
-    pub(super) fn resend_after(&self) -> Duration {
-        let measured = self.round_trip.map_or(Duration::ZERO, |round_trip| round_trip * 4);
-        measured.clamp(self.config.resend_min, self.config.resend_max)
-    }
-
-    pub(super) fn resend_overdue(&mut self, now: Now, desired: &impl DesiredState) {
-        let after = self.resend_after();
-        let last_heard = self.last_heard;
-        let overdue = |sent: &InFlight| !sent.answered && sent.overdue_at(last_heard, after) <= now;
-        self.resend(now, overdue, desired);
-    }
-
-    /// The node applies in order: what was sent before a reported object and is not reported is lost.
-    pub(super) fn resend_overtaken(
-        &mut self,
-        now: Now,
-        newest: Option<u64>,
-        named: &HashSet<Uid>,
-        desired: &impl DesiredState,
-    ) {
-        let Some(newest) = newest else { return };
-        let overtaken: HashSet<u64> = self
-            .sender
-            .in_flight
-            .iter()
-            .filter(|(uid, sent)| !sent.answered && sent.sequence < newest && !named.contains(*uid))
-            .map(|(_, sent)| sent.sequence)
-            .collect();
-        if !overtaken.is_empty() {
-            self.resend(now, |sent| overtaken.contains(&sent.sequence), desired);
-        }
-    }
-
-    fn resend(&mut self, now: Now, lost: impl Fn(&InFlight) -> bool, desired: &impl DesiredState) {
-        let uids: Vec<Uid> =
-            self.sender.in_flight.iter().filter(|(_, sent)| lost(sent)).map(|(uid, _)| uid.clone()).collect();
-        for uid in uids {
-            self.sender.done(&uid);
-            self.counters.resent += 1;
-            let trouble = self.trouble.entry(uid.clone()).or_default();
-            trouble.attempts = trouble.attempts.saturating_add(1);
-            trouble.retry_at = now;
-            self.reconsider(now, &uid, desired);
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts};
 use crate::object::{ObjectRef, Resource, ResourceVersion};
@@ -62,19 +61,7 @@ impl DesiredState for Wishes {
 
 /// A machine with the limits and times of the default configuration.
 pub(super) fn machine() -> CloudMachine {
-    let config = CloudConfig {
-        window_objects: 1024,
-        window_bytes: 1 << 20,
-        frame_objects: 128,
-        max_frame: DEFAULT_MAX_FRAME,
-        resend_min: Duration::from_secs(5),
-        resend_max: Duration::from_secs(300),
-        reject_retry_min: Duration::from_secs(300),
-        reject_retry_max: Duration::from_secs(3600),
-        answer_timeout: Duration::from_secs(10),
-        mass_delete_share: 0.5,
-        mass_delete_min: 10,
-    };
+    let config = CloudConfig::defaults();
     CloudMachine::new(Arc::new(config), "inc".into(), Arc::new(Issued::default()), LedgerFacts::default())
 }
 

@@ -11,7 +11,7 @@ use crate::sync::upload::{Lease, Upload};
 use super::ledger::Record;
 
 /// The limits and delays of the cloud side, for one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CloudConfig {
     /// The largest number of objects sent and not yet reported.
     pub window_objects: usize,
@@ -35,6 +35,26 @@ pub struct CloudConfig {
     pub mass_delete_share: f64,
     /// Removals up to this number are never held back.
     pub mass_delete_min: u64,
+}
+
+#[cfg(test)]
+impl CloudConfig {
+    /// Those of the configuration.
+    pub(crate) fn defaults() -> Self {
+        Self {
+            window_objects: 1024,
+            window_bytes: 1 << 20,
+            frame_objects: 128,
+            max_frame: 256 << 10,
+            resend_min: Duration::from_secs(5),
+            resend_max: Duration::from_secs(300),
+            reject_retry_min: Duration::from_secs(300),
+            reject_retry_max: Duration::from_secs(3600),
+            answer_timeout: Duration::from_secs(10),
+            mass_delete_share: 0.1,
+            mass_delete_min: 10,
+        }
+    }
 }
 
 /// The body of an object, loaded for sending.
@@ -61,6 +81,9 @@ pub struct RecordBatch {
     pub accepted: Option<Arc<str>>,
     /// Count and digest of all records of the node once these are stored, under `epoch`; none if they are not known.
     pub tally: Option<Tally>,
+    /// For each database file that the node has had lately, that of now included: the newest change that was ever
+    /// recorded of it.
+    pub epochs: Vec<(Epoch, u64)>,
     /// Whether `put` is all that the node holds: all other records of it go.
     pub reset: bool,
     /// Records to write.
@@ -84,8 +107,8 @@ pub enum CloudEffect {
     },
     /// Store these records; answer with [`super::CloudMachine::recorded`].
     Record(RecordBatch),
-    /// A node knows more than the store ever said: the store was replaced by an older copy. The fleet is to
-    /// begin a new incarnation.
+    /// A node has a version that the store gave in a life that is lost: it was replaced by an older copy. The fleet is
+    /// to begin a new incarnation.
     StoreWentBack,
     /// The node lives: its Lease is to be renewed. It was sent within the session of now.
     Renew(Lease),
@@ -208,13 +231,35 @@ pub struct CloudCounters {
 pub struct Issued {
     /// For each opening, in their order: the last version before, and the first one after.
     pub gaps: Vec<(ResourceVersion, ResourceVersion)>,
+    /// The version with which the incarnation of now began; none if it began with the store. What was lost before is
+    /// what that incarnation is for.
+    pub since: Option<ResourceVersion>,
 }
 
 impl Issued {
     /// Whether the version was given out by a store that was since replaced by an older copy.
     #[must_use]
     pub fn is_lost(&self, version: &ResourceVersion) -> bool {
+        self.gap(version).is_some()
+    }
+
+    /// Whether the version shows a loss that the incarnation of now knows nothing of.
+    #[must_use]
+    pub fn is_news(&self, version: &ResourceVersion) -> bool {
+        let is_after =
+            |base: &ResourceVersion| self.since.as_ref().is_none_or(|since| since.is_older_than(base));
+        self.gap(version).is_some_and(is_after)
+    }
+
+    /// The same once a new incarnation has begun.
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self { since: self.gaps.last().map(|(_, base)| base.clone()), ..self.clone() }
+    }
+
+    /// The end of the gap that the version lies in.
+    fn gap(&self, version: &ResourceVersion) -> Option<&ResourceVersion> {
         let next = self.gaps.partition_point(|(_, base)| !version.is_older_than(base));
-        self.gaps.get(next).is_some_and(|(last, _)| last.is_older_than(version))
+        self.gaps.get(next).filter(|(last, _)| last.is_older_than(version)).map(|(_, base)| base)
     }
 }

@@ -36,14 +36,14 @@ impl EdgeMachine {
             return self.foreign(now);
         }
         self.objects_arrive(now);
-        let uid = part.uid.clone();
+        let (uid, receipt) = (part.uid.clone(), part.receipt);
         match self.parts.take(part) {
-            Assembled::Waiting { progress: false } => {}
-            Assembled::Waiting { progress: true } => {
-                let at = self.totals.revision;
-                self.report(Report { from: at, to: at, receiving: Some(uid), ..Report::default() });
+            Assembled::Waiting { received } => {
+                let (at, received) = (self.totals.revision, Some(received));
+                let receiving = Some(uid);
+                self.report(Report { from: at, to: at, receiving, received, receipt, ..Report::default() });
             }
-            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected], 0),
+            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
             Assembled::Message(text) => {
                 let change = serde_json::from_str::<Message<'_>>(&text)
                     .map_err(|error| Rejected {
@@ -57,8 +57,8 @@ impl EdgeMachine {
                         message.to_change(&mut Interner::default(), self.config.max_object as usize)
                     });
                 match change {
-                    Ok(change) => self.apply(vec![change], Vec::new(), 0),
-                    Err(rejected) => self.apply(Vec::new(), vec![rejected], 0),
+                    Ok(change) => self.apply(vec![change], Vec::new(), receipt),
+                    Err(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
                 }
             }
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::sync::frame::{Up, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
 use crate::sync::upload::{Lane, MAX_SEQ, Refused, RefusedReason, Upload, UploadItem};
+use crate::sync::wait::Wait;
 
-use super::wait::Wait;
 use super::{EdgeEffect, EdgeMachine, EdgeNotice, OutboxMarks, Phase};
 
 /// The most items in a frame.

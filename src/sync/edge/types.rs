@@ -9,7 +9,7 @@ use crate::sync::replica::{Applied, Totals};
 use crate::sync::upload::{Lane, Lanes, RefusedReason};
 
 /// The limits and delays of the edge.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EdgeConfig {
     /// The name of the node.
     pub node: String,
@@ -37,20 +37,29 @@ pub struct EdgeConfig {
 
 #[cfg(test)]
 impl EdgeConfig {
-    /// Sizes are the test's; times are those of the configuration.
-    pub(in crate::sync) fn of_tests(node: &str, max_frame: usize, max_object: usize) -> Self {
+    /// Those of the configuration.
+    pub(crate) fn defaults(node: &str) -> Self {
         Self {
             node: node.into(),
             agent: "test".into(),
-            max_frame: u32::try_from(max_frame).unwrap(),
-            max_object: u32::try_from(max_object).unwrap(),
+            max_frame: 256 << 10,
+            max_object: 8 << 20,
             hello_timeout: Duration::from_secs(10),
             report_timeout: Duration::from_secs(10),
             retry_max: Duration::from_secs(60),
             report_attempts: 4,
-            max_applying: 16,
+            max_applying: 8,
             lease_interval: Duration::from_secs(10),
             lease_duration: Duration::from_secs(40),
+        }
+    }
+
+    /// Sizes are the test's; times are those of the configuration.
+    pub(in crate::sync) fn of_tests(node: &str, max_frame: usize, max_object: usize) -> Self {
+        Self {
+            max_frame: u32::try_from(max_frame).unwrap(),
+            max_object: u32::try_from(max_object).unwrap(),
+            ..Self::defaults(node)
         }
     }
 }

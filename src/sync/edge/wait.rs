@@ -1,50 +1,11 @@
-//! Waits for answers. A wait lasts its time from when the frame that is to be answered has left: what the link carries
-//! of that frame and of those before it puts the end off, what it carries for others does not.
+//! The waits of the edge: for Welcome, Confirm and UploadConfirm.
 
 use std::time::Duration;
 
 use crate::sync::timing::Now;
+use crate::sync::wait::Wait;
 
 use super::{EdgeMachine, Phase};
-
-/// The number of a frame that will get one when the link is given it.
-const QUEUED: u64 = u64::MAX;
-
-/// How far the link is with the frames of a connection, by their numbers from 1.
-#[derive(Debug, Default)]
-pub(super) struct Carried {
-    /// The last one that the link was given.
-    handed: u64,
-    /// The last one that has left for the network.
-    sent: u64,
-    /// The last one that the other end of the link has acknowledged.
-    taken: u64,
-}
-
-/// See the module.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    pub(super) until: Now,
-    /// The last of the frames that are to be answered.
-    pub(super) frame: u64,
-    since: Now,
-}
-
-impl Wait {
-    /// A wait for the answer to a frame that the link will be given once it has room.
-    pub(super) fn queued(now: Now, time: Duration) -> Self {
-        Self { until: now + time, frame: QUEUED, since: now }
-    }
-
-    pub(super) fn is_queued(&self) -> bool {
-        self.frame == QUEUED
-    }
-
-    fn restart(&mut self, now: Now, time: Duration) {
-        self.until = self.until.max(now + time);
-        self.since = now;
-    }
-}
 
 impl EdgeMachine {
     /// A wait for the answer to everything that was said so far.
@@ -54,7 +15,7 @@ impl EdgeMachine {
 
     /// The number of the last frame that was made, outbox and Lease apart.
     pub(super) fn last_frame(&self) -> u64 {
-        self.carried.handed + self.frames.len() as u64
+        self.carried.handed() + self.frames.len() as u64
     }
 
     fn waits(&mut self) -> impl Iterator<Item = (&mut Wait, Duration)> {
@@ -74,8 +35,7 @@ impl EdgeMachine {
 
     /// The link is given the next frame.
     pub(super) fn handed(&mut self, now: Now) {
-        self.carried.handed += 1;
-        let number = self.carried.handed;
+        let number = self.carried.hand();
         self.restart_waits(now, |wait| wait.frame >= number);
     }
 
@@ -83,17 +43,12 @@ impl EdgeMachine {
     /// and so many, those included, have not been acknowledged by its other end. To be told before
     /// [`EdgeMachine::tick`]: what has not left is not said again.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
-        let handed = self.carried.handed;
-        let (sent, taken) = (handed.saturating_sub(unsent), handed.saturating_sub(unacknowledged));
-        let before = std::mem::replace(&mut self.carried, Carried { handed, sent, taken });
+        let progress = self.carried.progress(unsent, unacknowledged);
         #[cfg(test)]
-        if crate::sync::fault::planted(crate::sync::fault::Fault::AnyProgressCounts) && taken > before.taken {
+        if crate::sync::fault::planted(crate::sync::fault::Fault::AnyProgressCounts) && progress.is_any() {
             self.restart_waits(now, |_| true);
         }
-        self.restart_waits(now, |wait| {
-            (sent > before.sent && wait.frame > before.sent)
-                || (taken > before.taken && wait.frame > before.taken)
-        });
+        self.restart_waits(now, |wait| progress.concerns(wait));
     }
 
     /// The cloud is at work on what it was told to begin the session: its answer to that will come.
@@ -124,7 +79,7 @@ impl EdgeMachine {
 
     /// Nothing is said again behind itself.
     pub(super) fn wait_for_the_link(&mut self, now: Now) {
-        let sent = self.carried.sent;
-        self.restart_waits(now, |wait| wait.until <= now && wait.frame > sent);
+        let carried = self.carried;
+        self.restart_waits(now, |wait| wait.until <= now && !carried.has_sent(wait));
     }
 }

@@ -54,7 +54,8 @@ fn frames_survive_encoding_compressed_or_not() {
             object: None,
         }],
         receiving: None,
-        receipt: 0,
+        received: None,
+        receipt: 7,
     };
     let mut sizes = Vec::new();
     for above in [0, usize::MAX] {

@@ -1,22 +1,23 @@
 //! What the simulation puts in the place of the real parts: a transactional table for the edge's database
 //! and one for the cloud's, each with exactly one copy of what is committed. A crash loses everything else.
+//! [`History`] remembers what was really written, whatever is lost.
 
+mod cloud;
+mod history;
 mod outbox;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
 use crate::sync::change::{Change, ObjectRef, Put, Uid};
-use crate::sync::cloud::testing::Wish;
-use crate::sync::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
 
-use super::timeline::Random;
-use outbox::Effects;
+pub(super) use cloud::CloudDb;
+pub(super) use history::History;
 pub(super) use outbox::{Outbox, Thing};
 
 pub(super) fn config_map() -> Arc<Resource> {
@@ -58,12 +59,21 @@ pub(in crate::sync) struct EdgeDb {
     ever: HashSet<(Uid, ResourceVersion)>,
     /// Totals not yet saved, when the planted bug saves them apart from the rows.
     unsaved: Option<Totals>,
+    /// What went since somebody asked.
+    gone: Vec<(Uid, ObjectKey)>,
+}
+
+/// What decides whether a change of a row is right (guarantees G2 and G3).
+pub(in crate::sync) trait Truth {
+    /// Whether this version of an object may take the place of that one.
+    fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool;
+    /// Whether the object may go.
+    fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool;
 }
 
 struct Transaction<'a> {
     db: &'a mut EdgeDb,
-    allowed_removals: HashSet<Uid>,
-    supersedes: HashMap<Uid, ResourceVersion>,
+    truth: &'a dyn Truth,
 }
 
 impl Rows for Transaction<'_> {
@@ -86,8 +96,7 @@ impl Rows for Transaction<'_> {
 
     fn put(&mut self, revision: u64, put: &Put, _replaced: Option<Uid>) -> Result<(), String> {
         if let Some(old) = self.db.rows.get(&put.uid)
-            && put.version.is_older_than(&old.version)
-            && self.supersedes.get(&put.uid) != Some(&old.version)
+            && !self.truth.may_replace(&put.uid, &old.version, &put.version)
         {
             return Err(format!("G2: {} went from {} back to {}", put.uid, old.version, put.version));
         }
@@ -98,10 +107,11 @@ impl Rows for Transaction<'_> {
     }
 
     fn remove(&mut self, revision: u64, held: Held<Uid>) -> Result<(), String> {
-        if !self.allowed_removals.contains(&held.uid) {
-            return Err(format!("G3: {} was removed though nobody named it", held.uid));
+        if !self.truth.may_remove(&held.uid, &held.key) {
+            return Err(format!("G3: {} was removed though it was wanted all the time", held.uid));
         }
         self.db.rows.remove(&held.uid);
+        self.db.gone.push((held.uid.clone(), held.key.clone()));
         self.db.tombstones.insert(revision, (held.uid, held.key));
         Ok(())
     }
@@ -118,6 +128,7 @@ impl EdgeDb {
             outbox: Outbox::new(epoch),
             ever: HashSet::new(),
             unsaved: None,
+            gone: Vec::new(),
         }
     }
 
@@ -130,29 +141,11 @@ impl EdgeDb {
         self.unsaved = None;
     }
 
-    pub(in crate::sync) fn apply(&mut self, changes: &[Change]) -> Result<Commit, String> {
-        let mut allowed: HashSet<Uid> = HashSet::new();
-        let mut supersedes = HashMap::new();
-        for change in changes {
-            match change {
-                Change::Delete(delete) => {
-                    allowed.insert(delete.uid.clone());
-                }
-                Change::Put(put) => {
-                    // A new object of the same name takes the place of the old one.
-                    let key = put.key();
-                    let old = self.rows.iter().filter(|(uid, row)| row.key == key && **uid != put.uid);
-                    allowed.extend(old.map(|(uid, _)| uid.clone()));
-                    if let Some(old) = &put.supersedes {
-                        supersedes.insert(put.uid.clone(), old.clone());
-                    }
-                }
-            }
-        }
+    pub(in crate::sync) fn apply(&mut self, changes: &[Change], truth: &dyn Truth) -> Result<Commit, String> {
         let mut totals = self.totals();
         let before = totals.revision;
         let mut applied = Applied::default();
-        let mut transaction = Transaction { db: self, allowed_removals: allowed, supersedes };
+        let mut transaction = Transaction { db: self, truth };
         for change in changes {
             replica::apply(&mut transaction, &mut totals, change, &mut applied)?;
         }
@@ -162,6 +155,15 @@ impl EdgeDb {
             self.totals = totals;
         }
         Ok(Commit { before, totals, applied })
+    }
+
+    /// The objects that went since this was asked last.
+    pub(super) fn take_gone(&mut self) -> Vec<(Uid, ObjectKey)> {
+        std::mem::take(&mut self.gone)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
     }
 
     pub(super) fn save_totals(&mut self) {
@@ -243,122 +245,4 @@ impl EdgeDb {
 
 fn entry(uid: &Uid, version: Option<&ResourceVersion>, key: &ObjectKey) -> Entry {
     Entry { uid: uid.clone(), version: version.cloned(), object: object_ref(&key.name) }
-}
-
-/// One object of the cloud's store.
-#[derive(Clone)]
-pub(super) struct CloudObject {
-    pub(super) version: u64,
-    pub(super) name: String,
-    size: usize,
-}
-
-/// The cloud's database: what is committed.
-#[derive(Clone)]
-pub(super) struct CloudDb {
-    pub(super) objects: BTreeMap<Uid, CloudObject>,
-    pub(super) facts: LedgerFacts,
-    pub(super) records: HashMap<Uid, Record>,
-    pub(super) incarnation: String,
-    pub(super) effects: Effects,
-    last_version: u64,
-    gaps: Vec<(ResourceVersion, ResourceVersion)>,
-    uids: Random,
-}
-
-impl CloudDb {
-    pub(super) fn new(random: &mut Random) -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            facts: LedgerFacts::default(),
-            records: HashMap::new(),
-            incarnation: format!("{:016x}", random.next()),
-            effects: Effects::default(),
-            last_version: 100,
-            gaps: Vec::new(),
-            uids: Random(random.next()),
-        }
-    }
-
-    /// Opening jumps to a version that no lost copy can have given out.
-    pub(super) fn open(&mut self, base: u64) {
-        let base = base.max(self.last_version + 1);
-        self.gaps.push((self.last_version.into(), base.into()));
-        self.last_version = base;
-        self.uids = Random(self.uids.next() ^ base);
-    }
-
-    pub(super) fn issued(&self) -> Arc<Issued> {
-        Arc::new(Issued { gaps: self.gaps.clone() })
-    }
-
-    /// Creates the object, or gives it a new version.
-    pub(super) fn write(&mut self, name: &str, size: usize) -> Uid {
-        self.last_version += 1;
-        let version = self.last_version;
-        let found = self.objects.iter_mut().find(|(_, object)| object.name == name);
-        if let Some((uid, object)) = found {
-            (object.version, object.size) = (version, size);
-            return uid.clone();
-        }
-        let uid: Uid = format!("uid-{:016x}", self.uids.next()).into();
-        self.objects.insert(uid.clone(), CloudObject { version, name: name.into(), size });
-        uid
-    }
-
-    pub(super) fn delete(&mut self, name: &str) -> Option<Uid> {
-        let uid = self.objects.iter().find(|(_, object)| object.name == name)?.0.clone();
-        self.last_version += 1;
-        self.objects.remove(&uid);
-        Some(uid)
-    }
-
-    /// What the node is to hold of a UID, as the store has it now.
-    pub(super) fn wish(&self, uid: &Uid) -> Option<Wish> {
-        self.objects.get(uid).map(|object| Wish {
-            version: object.version.into(),
-            object: Arc::new(object_ref(&object.name)),
-            resource: config_map(),
-            size: object.size,
-        })
-    }
-
-    pub(super) fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
-        let load = |(uid, _): &(Uid, ResourceVersion)| {
-            let object = self.objects.get(uid)?;
-            let body = format!(
-                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
-                object.name,
-                object.version,
-                "x".repeat(object.size)
-            );
-            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: body.into() })
-        };
-        objects.iter().filter_map(load).collect()
-    }
-
-    pub(super) fn record(&mut self, batch: &RecordBatch) {
-        if batch.reset {
-            self.records.clear();
-        }
-        self.records.extend(batch.put.iter().cloned());
-        for uid in &batch.remove {
-            self.records.remove(uid);
-        }
-        let RecordBatch { epoch, confirmed, accepted, tally, .. } = batch.clone();
-        self.facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally };
-    }
-
-    /// What a node can be brought to hold: everything that it does not have to refuse.
-    pub(super) fn acceptable(&self, max_object: usize) -> BTreeMap<Uid, ResourceVersion> {
-        self.objects
-            .iter()
-            .filter(|(_, object)| !object.name.contains("..") && object.size < max_object)
-            .map(|(uid, object)| (uid.clone(), object.version.into()))
-            .collect()
-    }
-
-    pub(super) fn names(&self) -> BTreeSet<String> {
-        self.objects.values().map(|object| object.name.clone()).collect()
-    }
 }

@@ -3,15 +3,24 @@
 use std::time::Duration;
 
 use super::model::EdgeDb;
-use super::world::{Chaos, LIMIT, MAX_OBJECT, World};
+use crate::sync::frame::Down;
+
+use super::world::{Line, Setting, Sizes, World};
 use crate::sync::simulation::timeline::Simulated;
 
+mod copies;
+mod line;
 mod memory;
+mod refusal;
 mod silence;
 mod upstream;
 
+fn max_object() -> usize {
+    Sizes::Small.max_object()
+}
+
 fn quiet() -> World {
-    World::new(1, Chaos::none(), false)
+    World::new(1, Setting::QUIET, false)
 }
 
 /// A world in which the edge holds `count` objects and both sides know it.
@@ -68,8 +77,8 @@ fn a_recreated_object_replaces_the_old_one_in_one_frame() {
 fn small_objects_do_not_wait_for_a_large_one() {
     // Where frames arrive in one clump they are applied in the same instant.
     let rests = (0..10).map(|seed| {
-        let mut world = World::new(seed, Chaos::none(), false);
-        world.write("a-large-one", MAX_OBJECT - 2000);
+        let mut world = World::new(seed, Setting::QUIET, false);
+        world.write("a-large-one", max_object() - 2000);
         for n in 0..3 {
             world.write(&format!("small-{n}"), 20);
         }
@@ -87,7 +96,7 @@ fn small_objects_do_not_wait_for_a_large_one() {
 fn an_object_that_is_refused_delays_nobody_and_is_sent_again_when_it_changes() {
     let mut world = in_sync(3);
     world.write("bad..name", 20);
-    world.write("too-large", MAX_OBJECT + 5000);
+    world.write("too-large", max_object() + 5000);
     world.write("good", 20);
     world.settle();
     assert_eq!((world.held(), world.refused()), (4, 2));
@@ -136,7 +145,7 @@ fn an_older_copy_of_the_clouds_store_deletes_nothing_unconfirmed() {
     world.write("object-001", 20);
     world.settle();
     world.stop_cloud();
-    world.replace_cloud_db(copy);
+    world.restore_cloud(copy);
     world.start_cloud();
     world.connect(0);
     world.pass(Duration::from_secs(60)).unwrap();
@@ -150,7 +159,7 @@ fn an_older_copy_of_the_clouds_store_deletes_nothing_unconfirmed() {
 fn a_store_that_was_lost_altogether_deletes_nothing_unconfirmed() {
     let mut world = in_sync(20);
     world.stop_cloud();
-    world.replace_cloud_db(world.fresh_cloud_db());
+    world.restore_cloud(world.fresh_cloud_db());
     world.start_cloud();
     world.connect(0);
     world.pass(Duration::from_secs(60)).unwrap();
@@ -192,11 +201,11 @@ fn what_is_under_way_stays_within_the_window() {
 #[test]
 fn no_frame_is_larger_than_the_node_takes() {
     let mut world = quiet();
-    world.write("large", MAX_OBJECT - 2000);
+    world.write("large", max_object() - 2000);
     for n in 0..50 {
         world.write(&format!("object-{n:03}"), 3000);
     }
     world.connect(0);
     world.settle();
-    assert!(world.largest_frame() <= LIMIT, "{}", world.largest_frame());
+    assert!(world.largest_frame() <= Sizes::Small.max_frame(), "{}", world.largest_frame());
 }

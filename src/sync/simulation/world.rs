@@ -5,28 +5,32 @@ mod events;
 mod fate;
 mod handles;
 mod upstream;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sync::change::Change;
 use crate::sync::cloud::testing::Wishes;
 use crate::sync::cloud::{CloudConfig, CloudEffect, CloudMachine};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
-use crate::sync::frame::{MIN_MAX_FRAME, Up};
+use crate::sync::frame::{Down, MIN_MAX_FRAME, Up};
 use crate::sync::timing::Now;
 
-use super::model::{CloudDb, EdgeDb};
+use super::model::{CloudDb, EdgeDb, History};
 use super::timeline::{Random, Timeline};
 use events::Event;
 use upstream::Upstream;
+pub(super) use wire::Line;
+use wire::{DOWN, UP, Way};
 
-pub(super) const MAX_OBJECT: usize = 60_000;
-pub(super) const LIMIT: usize = MIN_MAX_FRAME as usize;
+/// Frames of at least this size are compressed, as in the configuration.
+const COMPRESS_ABOVE: usize = 1 << 10;
 /// Agents that share one node name; the second one comes up in some seeds only.
 const AGENTS: usize = 2;
 
 /// How bad it gets, in percent per frame or step.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Chaos {
     steps: u64,
     drop: u64,
@@ -36,7 +40,56 @@ pub(super) struct Chaos {
     crash: u64,
     lose_database: u64,
     restore: u64,
+    half_open: u64,
+    stall: u64,
     twins: bool,
+}
+
+/// The limits of both machines. Times are those of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// Those of the configuration.
+    Default,
+    /// So small that a few objects fill them.
+    Small,
+}
+
+impl Sizes {
+    pub(super) fn max_frame(self) -> usize {
+        match self {
+            Self::Default => EdgeConfig::defaults("edge").max_frame as usize,
+            Self::Small => MIN_MAX_FRAME as usize,
+        }
+    }
+
+    pub(super) fn max_object(self) -> usize {
+        match self {
+            Self::Default => EdgeConfig::defaults("edge").max_object as usize,
+            Self::Small => 60_000,
+        }
+    }
+
+    fn edge(self) -> EdgeConfig {
+        EdgeConfig {
+            max_frame: u32::try_from(self.max_frame()).unwrap(),
+            max_object: u32::try_from(self.max_object()).unwrap(),
+            ..EdgeConfig::defaults("edge")
+        }
+    }
+
+    fn cloud(self) -> Arc<CloudConfig> {
+        let defaults = CloudConfig::defaults();
+        Arc::new(match self {
+            Self::Default => defaults,
+            Self::Small => CloudConfig {
+                window_objects: 12,
+                window_bytes: 20_000,
+                frame_objects: 5,
+                max_frame: MIN_MAX_FRAME,
+                ..defaults
+            },
+        })
+    }
 }
 
 /// Frames that went one way.
@@ -49,12 +102,21 @@ pub(super) struct Sent {
 
 impl Chaos {
     /// A good link and healthy disks.
-    pub(super) fn none() -> Self {
-        Self::default()
-    }
+    pub(super) const NONE: Self = Self {
+        steps: 0,
+        drop: 0,
+        duplicate: 0,
+        late: 0,
+        cut: 0,
+        crash: 0,
+        lose_database: 0,
+        restore: 0,
+        half_open: 0,
+        stall: 0,
+        twins: false,
+    };
 
-    pub(super) fn for_seed(seed: u64) -> Self {
-        let mut random = Random(seed ^ 0x5eed);
+    pub(super) fn for_seed(random: &mut Random) -> Self {
         let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
         Self {
             steps: 120,
@@ -65,8 +127,47 @@ impl Chaos {
             crash: up_to(8),
             lose_database: up_to(3),
             restore: up_to(3),
+            half_open: up_to(3),
+            stall: up_to(3),
             twins: up_to(10) > 7,
         }
+    }
+}
+
+/// All that a run is drawn from.
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) chaos: Chaos,
+    pub(super) line: Line,
+    pub(super) sizes: Sizes,
+    /// How long the cloud's store takes to load bodies, at most.
+    pub(super) load_ms: u64,
+    /// Whether the node is of a version that does not say which frame it answers.
+    pub(super) is_old: bool,
+}
+
+impl Setting {
+    /// A good link, healthy disks, and small limits.
+    pub(super) const QUIET: Self =
+        Self { chaos: Chaos::NONE, line: Line::FAST, sizes: Sizes::Small, load_ms: 5, is_old: false };
+
+    pub(super) fn for_seed(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x5eed);
+        let chaos = Chaos::for_seed(&mut random);
+        let mut rate = || match random.below(8) {
+            0 => Some(10_000),
+            1 => Some(30_000),
+            2 => Some(200_000),
+            _ => None,
+        };
+        let rate = [rate(), rate()];
+        let latency =
+            Duration::from_millis([10, 40, 40, 200, 400][usize::try_from(random.below(5)).unwrap()]);
+        let socket = if random.percent(50) { 0 } else { 64 << 10 };
+        let line = Line { rate, latency, socket, is_external: random.percent(50) };
+        let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
+        let load_ms = if random.percent(70) { 5 } else { 1000 };
+        Self { chaos, line, sizes, load_ms, is_old: random.percent(10) }
     }
 }
 
@@ -83,6 +184,15 @@ struct Agent {
 pub(super) struct World {
     time: Timeline<Event>,
     chaos: Chaos,
+    line: Line,
+    sizes: Sizes,
+    load_ms: u64,
+    is_old: bool,
+    /// What a node of an older version has told of the object that it receives.
+    received: u64,
+    /// Bodies asked for.
+    loads: usize,
+    history: History,
     agents: Vec<Agent>,
     cloud: Option<CloudMachine>,
     wishes: Wishes,
@@ -93,12 +203,24 @@ pub(super) struct World {
     link: Option<usize>,
     /// Counts the connections.
     connection: u64,
-    /// Frames of the connection that the broker has not acknowledged.
-    unacknowledged: u64,
-    /// Frames that the broker acknowledges and nobody hears.
+    /// Up and down.
+    ways: [Way; 2],
+    /// Frames that an agent's link takes and nobody hears.
     unheard: fn(&Up) -> bool,
-    /// Frames of one connection and direction arrive in order: when the last one arrives.
-    last_arrival: [Now; 2],
+    /// Frames that a broker takes for the node and loses.
+    unseen: fn(&Down) -> bool,
+    /// Changes that the agent's store cannot commit.
+    unstorable: fn(&Change) -> bool,
+    /// Frames that were lost.
+    lost: usize,
+    /// How often a new incarnation was begun.
+    renewals: usize,
+    /// The cloud does nothing until then.
+    stalled_until: Now,
+    /// How often each side was woken by the clock.
+    wakes: [usize; 2],
+    /// Objects that went on this connection although nobody deleted them, and how many may.
+    vanished: (usize, usize),
     /// Frames up and down.
     sent: [Sent; 2],
     /// How often the cloud has read the records of the node.
@@ -107,29 +229,9 @@ pub(super) struct World {
     chaos_has_twins: bool,
 }
 
-/// Sizes are small, so that a few objects fill them; times are those of the configuration.
-fn edge_config() -> EdgeConfig {
-    EdgeConfig::of_tests("edge", LIMIT, MAX_OBJECT)
-}
-
-fn cloud_config() -> Arc<CloudConfig> {
-    Arc::new(CloudConfig {
-        window_objects: 12,
-        window_bytes: 20_000,
-        frame_objects: 5,
-        max_frame: MIN_MAX_FRAME,
-        resend_min: Duration::from_secs(2),
-        resend_max: Duration::from_secs(60),
-        reject_retry_min: Duration::from_secs(30),
-        reject_retry_max: Duration::from_secs(600),
-        answer_timeout: Duration::from_secs(10),
-        mass_delete_share: 0.5,
-        mass_delete_min: 2,
-    })
-}
-
 impl World {
-    pub(super) fn new(seed: u64, chaos: Chaos, trace: bool) -> Self {
+    pub(super) fn new(seed: u64, setting: Setting, trace: bool) -> Self {
+        let Setting { chaos, line, sizes, load_ms, is_old } = setting;
         let mut random = Random(seed);
         let cloud_db = CloudDb::new(&mut random);
         let agent = |n: u64| {
@@ -146,6 +248,13 @@ impl World {
         let mut world = Self {
             time: Timeline::new(random, trace),
             chaos,
+            line,
+            sizes,
+            load_ms,
+            is_old,
+            received: 0,
+            loads: 0,
+            history: History::default(),
             agents: (0..AGENTS as u64).map(agent).collect(),
             cloud: None,
             wishes: Wishes::default(),
@@ -154,9 +263,15 @@ impl World {
             cloud_db,
             link: None,
             connection: 0,
-            unacknowledged: 0,
+            ways: Default::default(),
             unheard: |_| false,
-            last_arrival: [Now::ZERO; 2],
+            unseen: |_| false,
+            unstorable: |_| false,
+            lost: 0,
+            renewals: 0,
+            stalled_until: Now::ZERO,
+            wakes: [0; 2],
+            vanished: (0, usize::MAX),
             sent: [Sent::default(); 2],
             reads: 0,
             upstream: Upstream::default(),
@@ -167,17 +282,22 @@ impl World {
         world
     }
 
+    /// What the clock of the cloud's store says, in microseconds.
+    fn clock(&self) -> u64 {
+        1_000_000 + u64::try_from(self.time.now.as_micros()).unwrap()
+    }
+
     // --- processes
 
     pub(super) fn start_cloud(&mut self) {
         self.cloud_life += 1;
-        let base = 1_000_000 + u64::try_from(self.time.now.as_micros()).unwrap();
+        let base = self.clock();
         self.cloud_db.open(base);
         let db = &self.cloud_db;
         self.wishes =
             Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect());
         let incarnation = db.incarnation.as_str().into();
-        let machine = CloudMachine::new(cloud_config(), incarnation, db.issued(), db.facts.clone());
+        let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), db.facts.clone());
         self.cloud = Some(machine);
         self.time.say(|| "cloud starts".into());
     }
@@ -196,7 +316,7 @@ impl World {
         it.db.crash();
         it.db.outbox.open();
         let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
-        let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, it.db.incarnation.clone());
+        let mut machine = EdgeMachine::new(self.sizes.edge(), totals, confirmed, it.db.incarnation.clone());
         machine.outbox_changed(self.time.now, &it.db.outbox.items.marks());
         it.machine = Some(machine);
         self.time.say(|| format!("agent {agent} starts with {totals:?}"));
@@ -227,14 +347,19 @@ impl World {
             return;
         }
         self.cut();
+        if !self.line.is_external {
+            // A new connection takes the place of one that the endpoint believes to be alive.
+            self.gone();
+        }
         self.link = Some(agent);
         self.connection += 1;
-        self.unacknowledged = 0;
-        self.last_arrival = [self.time.now; 2];
+        self.new_ways();
+        self.history.connected(self.time.now);
+        self.vanished = (0, self.may_vanish(agent));
         let (now, random) = (self.time.now, self.time.random.next());
         self.time.say(|| format!("agent {agent} connects"));
         if let Some(machine) = &mut self.agents[agent].machine {
-            machine.connected(now, LIMIT, random);
+            machine.connected(now, self.sizes.max_frame(), random);
         }
     }
 
@@ -245,30 +370,6 @@ impl World {
         sent.frames += 1;
         sent.bytes += bytes.len();
         sent.largest = sent.largest.max(bytes.len());
-    }
-
-    fn transmit(&mut self, direction: usize, bytes: &[u8]) {
-        let copies = match () {
-            () if self.time.random.percent(self.chaos.drop) => 0,
-            () if self.time.random.percent(self.chaos.duplicate) => 2,
-            () => 1,
-        };
-        for _ in 0..copies {
-            let mut arrival = self.time.now + Duration::from_millis(self.time.random.below(40) + 1);
-            if self.time.random.percent(self.chaos.late) {
-                // Late and out of order, perhaps into another session.
-                arrival += Duration::from_millis(self.time.random.below(8000));
-            } else {
-                arrival = arrival.max(self.last_arrival[direction]);
-                self.last_arrival[direction] = arrival;
-            }
-            let bytes = bytes.to_vec();
-            let event = match direction {
-                0 => Event::ToCloud { bytes },
-                _ => Event::ToEdge { bytes },
-            };
-            self.time.at(arrival, event);
-        }
     }
 
     // --- driving the machines
@@ -285,28 +386,47 @@ impl World {
                 self.perform(agent, life, effect);
                 continue;
             }
-            if !connected {
+            if !connected || !self.has_room(UP) {
                 return;
             }
             let Some(machine) = &mut self.agents[agent].machine else { return };
-            let Some(frame) = machine.poll_frame(self.time.now) else { return };
-            self.unacknowledged += 1;
-            machine.link_progress(self.time.now, 0, self.unacknowledged);
+            let Some(mut frame) = machine.poll_frame(self.time.now) else { return };
+            if self.is_old && !self.make_old(&mut frame) {
+                self.swallow(UP);
+                self.tell_progress(UP);
+                continue;
+            }
             self.check_report(agent, &frame);
             self.time.say(|| format!("agent {agent} → {frame:?}"));
-            let bytes = frame.encode(2000).unwrap();
+            let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
             *self.upstream.frames.entry(frame.name()).or_default() += 1;
             // What a reconnect costs does not depend on the others.
             if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
-                self.count(0, &bytes);
+                self.count(UP, &bytes);
             }
-            // A broker acknowledges in order what it may lose all the same.
-            let acknowledged = self.time.now + Duration::from_millis(20);
-            self.time.at(acknowledged, Event::Acknowledged { agent, connection: self.connection });
-            if !(self.unheard)(&frame) {
-                self.transmit(0, &bytes);
+            if (self.unheard)(&frame) {
+                self.swallow(UP);
+            } else {
+                self.transmit(UP, bytes);
             }
+            self.tell_progress(UP);
         }
+    }
+
+    /// What a node of an older version says instead, if it says anything.
+    fn make_old(&mut self, frame: &mut Up) -> bool {
+        let Up::Report(report) = frame else { return true };
+        report.receipt = 0;
+        let Some(received) = report.received.take() else { return true };
+        // After each further frame's length.
+        if received < self.received {
+            self.received = 0;
+        }
+        let tells = received - self.received >= self.sizes.max_frame() as u64;
+        if tells {
+            self.received = received;
+        }
+        tells
     }
 
     fn perform(&mut self, agent: usize, life: u64, effect: EdgeEffect) {
@@ -335,7 +455,8 @@ impl World {
 
     fn drive_cloud(&mut self) {
         let life = self.cloud_life;
-        loop {
+        while self.time.now >= self.stalled_until {
+            let has_room = self.has_room(DOWN);
             let Some(cloud) = &mut self.cloud else { return };
             match cloud.poll_effect(&self.wishes) {
                 Some(CloudEffect::Open) => {
@@ -343,26 +464,40 @@ impl World {
                     self.time.after(5, Event::Opened { life });
                 }
                 Some(CloudEffect::Load { token, objects }) => {
-                    self.time.after(5, Event::Loaded { life, token, objects });
+                    self.loads += objects.len();
+                    self.time.after(self.load_ms, Event::Loaded { life, token, objects });
                 }
                 Some(CloudEffect::Record(batch)) => self.time.after(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
-                    let incarnation = format!("{:016x}", self.time.random.next());
-                    self.cloud_db.incarnation.clone_from(&incarnation);
-                    let issued = self.cloud_db.issued();
-                    cloud.set_incarnation(incarnation.into(), issued);
+                    self.renewals += 1;
+                    if self.renewals > self.history.restores() {
+                        self.time.violation = Some("the store went back, it is said; it did not".into());
+                    }
+                    let (base, id) = (self.clock(), self.time.random.next());
+                    self.cloud_db.renew(base, id);
+                    let (incarnation, issued) =
+                        (self.cloud_db.incarnation.as_str().into(), self.cloud_db.issued());
+                    if let Some(cloud) = &mut self.cloud {
+                        cloud.set_incarnation(incarnation, issued);
+                    }
                 }
                 Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
                 Some(other) => self.perform_upstream(other),
+                None if !has_room => return,
                 None => {
                     let now = self.time.now;
                     let Some(frame) = cloud.poll_frame(now, &self.wishes) else { return };
                     self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
-                    let bytes = frame.encode(2000).unwrap();
-                    self.check_welcome(&frame);
+                    let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
+                    self.check_told(&frame);
                     if self.link.is_some() {
-                        self.count(1, &bytes);
-                        self.transmit(1, &bytes);
+                        self.count(DOWN, &bytes);
+                        if (self.unseen)(&frame) {
+                            self.swallow(DOWN);
+                        } else {
+                            self.transmit(DOWN, bytes);
+                        }
+                        self.tell_progress(DOWN);
                     }
                 }
             }

@@ -3,9 +3,11 @@
 use super::cloudcore::Connection;
 use super::outbox::Item;
 use super::world::{Agent, Body, World};
-use crate::sync::change::{Change, RejectReason};
+use crate::object::{ObjectKey, ResourceVersion};
+use crate::sync::change::{Change, RejectReason, Uid};
 use crate::sync::edge::{Commit, EdgeEffect};
 use crate::sync::kubeedge::{HeldEntry, HeldPage, Sent, references};
+use crate::sync::simulation::model::Truth;
 use crate::sync::simulation::timeline::{Simulated, Timeline};
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
@@ -168,7 +170,7 @@ impl World {
             Err((RejectReason::StoreFull, "no room".into()))
         } else {
             self.check_deletes(changes)?;
-            let commit = self.disk.db.apply(changes)?;
+            let commit = self.disk.db.apply(changes, &Named(changes))?;
             self.note_commit(changes, &commit);
             self.time.say(|| format!("committed: {:?}", commit.applied));
             Ok(commit)
@@ -240,5 +242,22 @@ impl World {
         } else {
             bridge.held_read(at, HeldPage { entries, next });
         }
+    }
+}
+
+/// What the messages of a batch name.
+struct Named<'a>(&'a [Change]);
+
+impl Truth for Named<'_> {
+    fn may_replace(&self, _: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
+        !new.is_older_than(old)
+    }
+
+    fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
+        self.0.iter().any(|change| match change {
+            Change::Delete(delete) => delete.uid == *uid,
+            // A new object of the same name takes the place of the old one.
+            Change::Put(put) => put.key() == *key,
+        })
     }
 }

@@ -60,7 +60,7 @@ fn an_upload_that_is_not_confirmed_is_sent_again_for_a_day_although_all_else_is_
     assert!(often(DAY, Duration::from_secs(60)).contains(&uploads), "{uploads} Uploads");
     assert_eq!(world.frames("Hello"), hellos);
     world.lose(|_| false);
-    world.settle();
+    world.pass_until_in_sync(Duration::from_secs(61));
     assert_eq!(world.effects(), ["0/events/0"]);
 }
 

@@ -115,7 +115,7 @@ fn an_older_copy_of_the_clouds_store_goes_on_where_the_node_stands() {
     (2..5).for_each(|key| world.post(0, Lane::Events, key));
     world.settle();
     world.stop_cloud();
-    world.replace_cloud_db(copy);
+    world.restore_cloud(copy);
     world.start_cloud();
     (5..7).for_each(|key| world.post(0, Lane::Events, key));
     world.connect(0);

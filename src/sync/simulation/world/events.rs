@@ -10,7 +10,7 @@ use crate::sync::timing::Now;
 use crate::sync::upload::{Lane, Refused, Taken, Upload};
 use std::time::Duration;
 
-use super::{Agent, LIMIT, MAX_OBJECT, World};
+use super::{Agent, DOWN, UP, World};
 
 pub(in crate::sync::simulation) enum Event {
     ToCloud {
@@ -19,9 +19,23 @@ pub(in crate::sync::simulation) enum Event {
     ToEdge {
         bytes: Vec<u8>,
     },
-    /// The broker has acknowledged the oldest frame that it had not.
+    /// The oldest frame that had not has left for the network.
+    Left {
+        connection: u64,
+        direction: usize,
+        size: usize,
+    },
+    /// The other end of the link has acknowledged the oldest frame that it had not.
     Acknowledged {
-        agent: usize,
+        connection: u64,
+        direction: usize,
+    },
+    /// The node finds out that the connection is dead.
+    Silent {
+        connection: u64,
+    },
+    /// The cloud finds out.
+    Gone {
         connection: u64,
     },
     Commit {
@@ -94,6 +108,21 @@ pub(in crate::sync::simulation) enum Event {
     Wake,
 }
 
+impl Event {
+    fn is_for_the_cloud(&self) -> bool {
+        matches!(
+            self,
+            Self::ToCloud { .. }
+                | Self::Opened { .. }
+                | Self::Loaded { .. }
+                | Self::Recorded { .. }
+                | Self::Taken { .. }
+                | Self::Desire { .. }
+                | Self::Gone { .. }
+        )
+    }
+}
+
 impl Simulated for World {
     type Event = Event;
 
@@ -107,7 +136,8 @@ impl Simulated for World {
         }
         self.drive_cloud();
         let deadlines = self.agents.iter().filter_map(|agent| agent.machine.as_ref()?.deadline());
-        let next = deadlines.chain(self.cloud.as_ref().and_then(CloudMachine::deadline)).min();
+        let cloud = self.cloud.as_ref().and_then(CloudMachine::deadline);
+        let next = deadlines.chain(cloud.map(|at| at.max(self.stalled_until))).min();
         if let Some(at) = next.filter(|at| *at != Now::MAX) {
             self.time.wake_at(at, Duration::from_micros(10), Event::Wake);
         }
@@ -115,34 +145,43 @@ impl Simulated for World {
 
     fn handle(&mut self, event: Event) -> Result<(), String> {
         let (now, random) = (self.time.now, self.time.random.next());
+        let (max_frame, max_object) = (self.sizes.max_frame(), self.sizes.max_object());
+        if now < self.stalled_until && event.is_for_the_cloud() {
+            self.time.at(self.stalled_until, event);
+            return Ok(());
+        }
         match event {
             Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.
                 if let Some(cloud) = &mut self.cloud {
-                    cloud.received(now, Up::decode(&bytes, LIMIT).map_err(|e| e.to_string())?, &self.wishes);
+                    let frame = Up::decode(&bytes, max_frame).map_err(|e| e.to_string())?;
+                    cloud.received(now, frame, &self.wishes);
                 }
             }
             Event::ToEdge { bytes } => {
                 let Some(agent) = self.link else { return Ok(()) };
                 if let Some(machine) = &mut self.agents[agent].machine {
-                    let frame = Received::decode(&bytes, LIMIT, MAX_OBJECT).map_err(|e| e.to_string())?;
+                    let frame = Received::decode(&bytes, max_frame, max_object).map_err(|e| e.to_string())?;
                     machine.received(now, frame, random);
                 }
             }
-            Event::Acknowledged { agent, connection }
-                if self.connection == connection && self.link == Some(agent) =>
-            {
-                self.unacknowledged -= 1;
-                if let Some(machine) = &mut self.agents[agent].machine {
-                    machine.link_progress(now, 0, self.unacknowledged);
-                }
+            Event::Left { connection, direction, size } if self.connection == connection => {
+                self.left(direction, size);
             }
+            Event::Acknowledged { connection, direction } if self.connection == connection => {
+                self.acknowledged(direction);
+            }
+            Event::Silent { connection } if self.connection == connection => self.silent(),
+            Event::Gone { connection } if self.connection == connection => self.gone(),
             Event::Commit { agent, life, token, changes } if self.agents[agent].life == life => {
                 // Now and then the store is full: nothing is committed then.
-                let result = if self.time.random.percent(self.chaos.crash / 2) {
+                let is_full = self.time.random.percent(self.chaos.crash / 2);
+                let result = if is_full || changes.iter().any(self.unstorable) {
                     Err((RejectReason::StoreFull, "no room".to_owned()))
                 } else {
-                    Ok(self.agents[agent].db.apply(&changes)?)
+                    let commit = self.agents[agent].db.apply(&changes, &self.history)?;
+                    self.check_gone(agent)?;
+                    Ok(commit)
                 };
                 let at = self.time.in_order(&mut self.agents[agent].last_answer, 5);
                 self.time.at(at, Event::Applied { agent, life, token, result });
@@ -214,12 +253,15 @@ impl Simulated for World {
                         && machine.deadline().is_some_and(|at| at <= now)
                     {
                         machine.tick(now, random);
+                        self.wakes[UP] += 1;
                     }
                 }
                 if let Some(cloud) = &mut self.cloud
+                    && now >= self.stalled_until
                     && cloud.deadline().is_some_and(|at| at <= now)
                 {
                     cloud.tick(now, &self.wishes);
+                    self.wakes[DOWN] += 1;
                 }
             }
             other => self.handle_upstream(other)?,

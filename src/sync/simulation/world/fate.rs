@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::model::EdgeDb;
-use super::{Event, LIMIT, MAX_OBJECT, World};
+use super::{Event, Sizes, World};
 use crate::sync::simulation::timeline::Simulated;
 
 impl World {
@@ -13,22 +13,24 @@ impl World {
         }
         let name = match self.time.random.below(40) {
             0 => "bad..name".to_owned(),
-            n => format!("object-{}", n % 24),
+            n => format!("object-{n}"),
         };
-        let size = match self.time.random.below(60) {
-            0 => MAX_OBJECT + 1000,
-            1 | 2 => 2 * LIMIT + 3000,
+        let (max_frame, max_object) = (self.sizes.max_frame(), self.sizes.max_object());
+        let size = match (self.sizes, self.time.random.below(60)) {
+            (Sizes::Small, 0) => max_object + 1000,
+            (Sizes::Small, 1 | 2) => 2 * max_frame + 3000,
+            (Sizes::Default, 0) if self.time.random.percent(10) => 2 * max_frame + 3000,
             _ => 20,
         };
         let life = self.cloud_life;
         let mut touched = Vec::new();
         match self.time.random.below(10) {
-            0..=6 => touched.push(self.cloud_db.write(&name, size)),
-            7 => touched.extend(self.cloud_db.delete(&name)),
+            0..=6 => touched.push(self.put(&name, size)),
+            7 => touched.extend(self.remove(&name)),
             _ => {
                 // Delete and recreate under the same name; the news may arrive in either order.
-                touched.extend(self.cloud_db.delete(&name));
-                touched.push(self.cloud_db.write(&name, size));
+                touched.extend(self.remove(&name));
+                touched.push(self.put(&name, size));
                 if self.time.random.percent(50) {
                     touched.reverse();
                 }
@@ -73,6 +75,13 @@ impl World {
         if self.time.random.percent(chaos.cut) {
             self.cut();
         }
+        if self.time.random.percent(chaos.half_open) {
+            self.half_open();
+        }
+        if self.time.random.percent(chaos.stall) {
+            let time = Duration::from_millis(self.time.random.below(40_000));
+            self.stall(time);
+        }
         if self.time.random.percent(chaos.crash) {
             self.stop_agent(0);
         }
@@ -98,7 +107,7 @@ impl World {
         }
         if self.time.random.percent(chaos.restore) {
             self.stop_cloud();
-            self.cloud_db = self.cloud_backup.clone();
+            self.restore_cloud(self.cloud_backup.clone());
             self.time.say(|| "the cloud has an older copy of its database".into());
         }
     }

@@ -2,24 +2,53 @@
 
 use std::time::Duration;
 
-use crate::sync::change::Uid;
-use crate::sync::cloud::CloudMachine;
-use crate::sync::frame::Up;
+use crate::sync::change::{Change, Uid};
+use crate::sync::cloud::{CloudCounters, CloudMachine};
+use crate::sync::frame::{Down, Up};
 
 use super::super::model::{CloudDb, EdgeDb};
 use super::{Event, Sent, World};
 use crate::sync::simulation::timeline::Simulated;
+use crate::sync::timing::Now;
 
 impl World {
     pub(in crate::sync::simulation) fn write(&mut self, name: &str, size: usize) {
-        let uid = self.cloud_db.write(name, size);
+        let uid = self.put(name, size);
         self.tell(uid);
     }
 
     pub(in crate::sync::simulation) fn delete(&mut self, name: &str) {
-        if let Some(uid) = self.cloud_db.delete(name) {
+        if let Some(uid) = self.remove(name) {
             self.tell(uid);
         }
+    }
+
+    /// Somebody writes an object in the cloud.
+    pub(super) fn put(&mut self, name: &str, size: usize) -> Uid {
+        let (uid, version) = self.cloud_db.write(name, size);
+        self.history.wrote(&uid, &version);
+        uid
+    }
+
+    /// Somebody deletes an object in the cloud.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Uid> {
+        let uid = self.cloud_db.delete(name)?;
+        self.history.deleted(&uid);
+        Some(uid)
+    }
+
+    /// An older copy, or another file, takes the place of the cloud's database.
+    pub(in crate::sync::simulation) fn restore_cloud(&mut self, db: CloudDb) {
+        let before = std::mem::replace(&mut self.cloud_db, db);
+        self.history.restored(self.time.now, &before, &self.cloud_db);
+    }
+
+    /// The cloud does nothing for a while; what arrives waits.
+    pub(in crate::sync::simulation) fn stall(&mut self, time: Duration) {
+        self.stalled_until = self.time.now + time;
+        self.time.say(|| format!("the cloud is stalled for {time:?}"));
+        // Its clock is looked at first when it goes on.
+        self.time.at(self.stalled_until, Event::Wake);
     }
 
     fn tell(&mut self, uid: Uid) {
@@ -36,6 +65,20 @@ impl World {
             }
         }
         self.converged().unwrap();
+    }
+
+    pub(in crate::sync::simulation) fn now(&self) -> Now {
+        self.time.now
+    }
+
+    /// Lets time pass until both sides are equal and at rest, and says how long that took.
+    pub(in crate::sync::simulation) fn pass_until_in_sync(&mut self, most: Duration) -> Duration {
+        let start = self.time.now;
+        while self.converged().is_err() && self.time.now - start < most {
+            self.pass(Duration::from_millis(500)).unwrap();
+        }
+        self.converged().unwrap();
+        self.time.now - start
     }
 
     /// Steps until the condition holds, and says how long that took.
@@ -75,6 +118,16 @@ impl World {
         self.unheard = unheard;
     }
 
+    /// From now on the agent's store cannot commit such changes.
+    pub(in crate::sync::simulation) fn refuse(&mut self, refused: fn(&Change) -> bool) {
+        self.unstorable = refused;
+    }
+
+    /// From now on the broker loses such frames to the node.
+    pub(in crate::sync::simulation) fn lose_down(&mut self, unseen: fn(&Down) -> bool) {
+        self.unseen = unseen;
+    }
+
     /// The cloud dies, and nobody tells the node.
     pub(in crate::sync::simulation) fn lose_cloud(&mut self) {
         self.cloud = None;
@@ -92,8 +145,22 @@ impl World {
 
     /// Objects and removals sent so far.
     pub(in crate::sync::simulation) fn sent(&self) -> (u64, u64) {
-        let counters = self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default();
+        let counters = self.cloud_counters();
         (counters.sent, counters.removals_sent)
+    }
+
+    pub(in crate::sync::simulation) fn cloud_counters(&self) -> CloudCounters {
+        self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default()
+    }
+
+    /// How often the agent repeated what was not confirmed.
+    pub(in crate::sync::simulation) fn repeated_reports(&self) -> u64 {
+        self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().repeated_reports)
+    }
+
+    /// Frames of both sides, all counted.
+    pub(in crate::sync::simulation) fn frames_sent(&self) -> usize {
+        self.upstream.frames.values().sum::<usize>() + self.sent[1].frames
     }
 
     pub(in crate::sync::simulation) fn held(&self) -> usize {
@@ -126,9 +193,27 @@ impl World {
 
     pub(in crate::sync::simulation) fn confirm_deletions(&mut self) {
         let now = self.time.now;
+        self.vanished.1 = usize::MAX;
         if let Some(cloud) = &mut self.cloud {
             cloud.confirm_deletions(now, &self.wishes);
         }
+    }
+
+    /// The second agent is the first one over a copy of its database.
+    pub(in crate::sync::simulation) fn copy_agent(&mut self, from: usize, to: usize) {
+        self.agents[to].db = self.agents[from].db.clone();
+        self.chaos_has_twins = true;
+        self.start_agent(to);
+    }
+
+    /// How often the cloud has begun a new incarnation.
+    pub(in crate::sync::simulation) fn renewals(&self) -> usize {
+        self.renewals
+    }
+
+    /// How often both sides were woken by the clock.
+    pub(in crate::sync::simulation) fn wakes(&self) -> usize {
+        self.wakes.iter().sum()
     }
 
     pub(in crate::sync::simulation) fn edge_db(&self) -> EdgeDb {
@@ -146,9 +231,5 @@ impl World {
 
     pub(in crate::sync::simulation) fn fresh_cloud_db(&self) -> CloudDb {
         CloudDb::new(&mut self.time.random.clone())
-    }
-
-    pub(in crate::sync::simulation) fn replace_cloud_db(&mut self, db: CloudDb) {
-        self.cloud_db = db;
     }
 }

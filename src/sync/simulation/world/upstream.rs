@@ -10,7 +10,7 @@ use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
 
 use super::super::model::Thing;
-use super::{Event, LIMIT, World};
+use super::{Event, World};
 
 /// What is known of the upstream half whatever happens to the databases.
 #[derive(Default)]
@@ -149,7 +149,8 @@ impl World {
     /// The agent's database is replaced by another one. Restoring one takes longer than a frame lives: nothing
     /// that a lost life put on its way arrives in the session of a later one.
     pub(super) fn forget_uploads(&mut self) {
-        let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, LIMIT), Ok(Up::Upload(_)));
+        let limit = self.sizes.max_frame();
+        let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, limit), Ok(Up::Upload(_)));
         self.time.retain(|next| !matches!(next, Event::ToCloud { bytes } if is_upload(bytes)));
     }
 
@@ -173,9 +174,7 @@ impl World {
     /// While the node is connected its Lease is renewed.
     pub(super) fn check_lease(&self) -> Result<(), String> {
         match self.upstream.renewed {
-            Some(at)
-                if self.time.now - at <= super::edge_config().lease_interval + Duration::from_secs(1) =>
-            {
+            Some(at) if self.time.now - at <= self.sizes.edge().lease_interval + Duration::from_secs(1) => {
                 Ok(())
             }
             renewed => Err(format!("lease: renewed at {renewed:?}, now {:?}", self.time.now)),

@@ -1,0 +1,163 @@
+//! The cloud's database of the simulation.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::object::ResourceVersion;
+use crate::sync::change::Uid;
+use crate::sync::cloud::testing::Wish;
+use crate::sync::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
+
+use super::super::timeline::Random;
+use super::outbox::Effects;
+use super::{config_map, object_ref};
+
+/// One object of the cloud's store.
+#[derive(Clone)]
+pub(in crate::sync::simulation) struct CloudObject {
+    pub(in crate::sync::simulation) version: u64,
+    pub(in crate::sync::simulation) name: String,
+    pub(in crate::sync::simulation) size: usize,
+}
+
+/// The cloud's database: what is committed.
+#[derive(Clone)]
+pub(in crate::sync::simulation) struct CloudDb {
+    pub(in crate::sync::simulation) objects: BTreeMap<Uid, CloudObject>,
+    pub(in crate::sync::simulation) facts: LedgerFacts,
+    pub(in crate::sync::simulation) records: HashMap<Uid, Record>,
+    pub(in crate::sync::simulation) incarnation: String,
+    pub(in crate::sync::simulation) effects: Effects,
+    last_version: u64,
+    issued: Issued,
+    uids: Random,
+}
+
+impl CloudDb {
+    pub(in crate::sync::simulation) fn new(random: &mut Random) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            facts: LedgerFacts::default(),
+            records: HashMap::new(),
+            incarnation: format!("{:016x}", random.next()),
+            effects: Effects::default(),
+            last_version: 100,
+            issued: Issued::default(),
+            uids: Random(random.next()),
+        }
+    }
+
+    /// Opening jumps to a version that no lost copy can have given out.
+    pub(in crate::sync::simulation) fn open(&mut self, base: u64) {
+        let base = base.max(self.last_version + 1);
+        self.issued.gaps.push((self.last_version.into(), base.into()));
+        self.last_version = base;
+        self.uids = Random(self.uids.next() ^ base);
+    }
+
+    pub(in crate::sync::simulation) fn issued(&self) -> Arc<Issued> {
+        Arc::new(self.issued.clone())
+    }
+
+    /// The last version given.
+    pub(in crate::sync::simulation) fn last_version(&self) -> u64 {
+        self.last_version
+    }
+
+    /// A new incarnation begins, with a jump.
+    pub(in crate::sync::simulation) fn renew(&mut self, base: u64, id: u64) {
+        self.open(base);
+        self.issued = self.issued.renewed();
+        self.incarnation = format!("{id:016x}");
+    }
+
+    /// Creates the object, or gives it a new version.
+    pub(in crate::sync::simulation) fn write(&mut self, name: &str, size: usize) -> (Uid, ResourceVersion) {
+        self.last_version += 1;
+        let version = self.last_version;
+        let found = self.objects.iter_mut().find(|(_, object)| object.name == name);
+        if let Some((uid, object)) = found {
+            (object.version, object.size) = (version, size);
+            return (uid.clone(), version.into());
+        }
+        let uid: Uid = format!("uid-{:016x}", self.uids.next()).into();
+        self.objects.insert(uid.clone(), CloudObject { version, name: name.into(), size });
+        (uid, version.into())
+    }
+
+    pub(in crate::sync::simulation) fn delete(&mut self, name: &str) -> Option<Uid> {
+        let uid = self.objects.iter().find(|(_, object)| object.name == name)?.0.clone();
+        self.last_version += 1;
+        self.objects.remove(&uid);
+        Some(uid)
+    }
+
+    /// What the node is to hold of a UID, as the store has it now.
+    pub(in crate::sync::simulation) fn wish(&self, uid: &Uid) -> Option<Wish> {
+        self.objects.get(uid).map(|object| Wish {
+            version: object.version.into(),
+            object: Arc::new(object_ref(&object.name)),
+            resource: config_map(),
+            size: object.size,
+        })
+    }
+
+    pub(in crate::sync::simulation) fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
+        let load = |(uid, _): &(Uid, ResourceVersion)| {
+            let object = self.objects.get(uid)?;
+            let body = format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
+                object.name,
+                object.version,
+                noise(object.version, object.size)
+            );
+            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: body.into() })
+        };
+        objects.iter().filter_map(load).collect()
+    }
+
+    pub(in crate::sync::simulation) fn record(&mut self, batch: &RecordBatch) {
+        if batch.reset {
+            self.records.clear();
+        }
+        self.records.extend(batch.put.iter().cloned());
+        for uid in &batch.remove {
+            self.records.remove(uid);
+        }
+        let RecordBatch { epoch, confirmed, accepted, tally, epochs, .. } = batch.clone();
+        self.facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
+    }
+
+    /// What a node can be brought to hold: everything that it does not have to refuse.
+    pub(in crate::sync::simulation) fn acceptable(
+        &self,
+        max_object: usize,
+    ) -> BTreeMap<Uid, ResourceVersion> {
+        self.objects
+            .iter()
+            .filter(|(_, object)| !object.name.contains("..") && object.size < max_object)
+            .map(|(uid, object)| (uid.clone(), object.version.into()))
+            .collect()
+    }
+
+    pub(in crate::sync::simulation) fn names(&self) -> BTreeSet<String> {
+        self.objects.values().map(|object| object.name.clone()).collect()
+    }
+
+    pub(in crate::sync::simulation) fn has_name(&self, name: &str) -> bool {
+        self.objects.values().any(|object| object.name == name)
+    }
+}
+
+/// Text that cannot be compressed much.
+fn noise(seed: u64, size: usize) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut random = Random(seed);
+    let mut text = String::with_capacity(size + 10);
+    while text.len() < size {
+        let word = random.next();
+        text.extend((0..10).map(|n| char::from(DIGITS[usize::try_from(word >> (6 * n) & 63).unwrap()])));
+    }
+    text.truncate(size);
+    text
+}

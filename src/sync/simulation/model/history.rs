@@ -1,0 +1,88 @@
+//! What was really written in the cloud, in all its timelines. It decides what is right, whatever a message says.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::object::{ObjectKey, ResourceVersion};
+use crate::sync::change::Uid;
+use crate::sync::timing::Now;
+
+use super::{CloudDb, Truth};
+
+/// What was under way at the node when a connection ended may be committed so much later.
+const COMMIT: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Default)]
+pub(in crate::sync::simulation) struct History {
+    /// For each version the number of its writing, over all timelines.
+    written: HashMap<(Uid, ResourceVersion), usize>,
+    /// Versions that a restore has undone.
+    lost: HashSet<(Uid, ResourceVersion)>,
+    /// Until when a UID was not wanted; [`Now::MAX`] while it is not.
+    unwanted: HashMap<Uid, Now>,
+    /// UIDs that are gone although nobody deleted them.
+    vanished: HashSet<Uid>,
+    /// When the connection of now began.
+    connected: Now,
+    restores: usize,
+}
+
+impl History {
+    pub(in crate::sync::simulation) fn wrote(&mut self, uid: &Uid, version: &ResourceVersion) {
+        let number = self.written.len();
+        self.written.insert((uid.clone(), version.clone()), number);
+    }
+
+    pub(in crate::sync::simulation) fn deleted(&mut self, uid: &Uid) {
+        self.unwanted.insert(uid.clone(), Now::MAX);
+    }
+
+    pub(in crate::sync::simulation) fn connected(&mut self, now: Now) {
+        self.connected = now;
+    }
+
+    /// An older copy takes the place of the cloud's database.
+    pub(in crate::sync::simulation) fn restored(&mut self, now: Now, from: &CloudDb, to: &CloudDb) {
+        self.restores += 1;
+        let kept: u64 = to.last_version();
+        for (uid, version) in self.written.keys() {
+            // Whatever was written after the copy was made, and is not in it.
+            if version.as_str().parse().is_ok_and(|number: u64| number > kept) {
+                self.lost.insert((uid.clone(), version.clone()));
+            }
+        }
+        for uid in from.objects.keys().filter(|uid| !to.objects.contains_key(*uid)) {
+            self.unwanted.insert(uid.clone(), Now::MAX);
+            self.vanished.insert(uid.clone());
+        }
+        for uid in to.objects.keys() {
+            self.vanished.remove(uid);
+            if let Some(until) = self.unwanted.get_mut(uid) {
+                *until = (*until).min(now);
+            }
+        }
+    }
+
+    /// How often an older copy took the place of the database.
+    pub(in crate::sync::simulation) fn restores(&self) -> usize {
+        self.restores
+    }
+
+    /// Whether the object is gone although nobody deleted it.
+    pub(in crate::sync::simulation) fn has_vanished(&self, uid: &Uid) -> bool {
+        self.vanished.contains(uid)
+    }
+}
+
+impl Truth for History {
+    fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
+        let number = |version: &ResourceVersion| self.written.get(&(uid.clone(), version.clone()));
+        let is_lost = |version: &ResourceVersion| self.lost.contains(&(uid.clone(), version.clone()));
+        number(new).is_some() && (number(new) > number(old) || is_lost(old))
+    }
+
+    fn may_remove(&self, uid: &Uid, _key: &ObjectKey) -> bool {
+        self.unwanted.get(uid).is_some_and(|until| until.saturating_add(COMMIT) >= self.connected)
+    }
+}

@@ -1,0 +1,92 @@
+//! Copies of databases: of one node's, and of the cloud's.
+
+use super::*;
+
+#[test]
+fn agents_with_copies_of_one_database_do_not_make_the_cloud_doubt_its_store() {
+    let mut world = in_sync(20);
+    world.copy_agent(0, 1);
+    for round in 0..10 {
+        for agent in [0, 1] {
+            (0..12).for_each(|n| world.write(&format!("object-{n:03}"), 20 + round));
+            world.connect(agent);
+            world.pass(Duration::from_secs(10)).unwrap();
+            assert_eq!((world.renewals(), world.held_back()), (0, 0), "round {round}, agent {agent}");
+        }
+    }
+}
+
+#[test]
+fn a_card_that_is_put_back_does_not_make_the_cloud_doubt_its_store() {
+    let mut world = in_sync(20);
+    let old = world.edge_db();
+    (0..20).for_each(|n| world.write(&format!("object-{n:03}"), 30));
+    world.settle();
+    let new = world.edge_db();
+    for db in [old, EdgeDb::new(77), new] {
+        world.stop_agent(0);
+        world.replace_edge_db(db);
+        world.start_agent(0);
+        (0..15).for_each(|n| world.delete(&format!("object-{n:03}")));
+        (0..15).for_each(|n| world.write(&format!("object-{n:03}"), 40));
+        world.connect(0);
+        world.settle();
+        assert_eq!((world.renewals(), world.held_back()), (0, 0));
+    }
+}
+
+#[test]
+fn a_restored_store_begins_one_incarnation_however_often_the_nodes_come_back() {
+    let mut world = in_sync(20);
+    let copy = world.cloud_db();
+    (20..50).for_each(|n| world.write(&format!("object-{n:03}"), 20));
+    world.settle();
+    world.copy_agent(0, 1);
+    world.stop_cloud();
+    world.restore_cloud(copy);
+    world.start_cloud();
+    for _ in 0..5 {
+        for agent in [1, 0] {
+            world.connect(agent);
+            world.pass(Duration::from_secs(20)).unwrap();
+            assert_eq!((world.renewals(), world.held_back()), (1, 30));
+        }
+        world.stop_cloud();
+        world.start_cloud();
+    }
+}
+
+#[test]
+fn a_node_that_knows_more_than_was_ever_recorded_of_it_has_its_own_removals_held_back() {
+    let mut world = in_sync(40);
+    let copy = world.cloud_db();
+    // Nothing that is written after the copy stays on the node.
+    for _ in 0..3 {
+        world.write("passing", 20);
+        world.settle();
+        world.delete("passing");
+        world.settle();
+    }
+    world.stop_cloud();
+    world.restore_cloud(copy);
+    (0..30).for_each(|n| world.delete(&format!("object-{n:03}")));
+    world.start_cloud();
+    world.connect(0);
+    world.pass(Duration::from_secs(20)).unwrap();
+    assert_eq!((world.renewals(), world.held_back()), (0, 30));
+}
+
+#[test]
+fn a_node_that_does_not_say_which_frame_it_answers_gets_everything_too() {
+    let mut world = World::new(1, Setting { is_old: true, ..Setting::QUIET }, false);
+    (0..50).for_each(|n| world.write(&format!("object-{n:03}"), 200));
+    world.write("large", max_object() - 2000);
+    world.connect(0);
+    world.settle();
+    world.lose_down(|frame| matches!(frame, Down::Objects { .. } | Down::Part(_)));
+    world.write("large", max_object() - 3000);
+    (0..50).for_each(|n| world.write(&format!("object-{n:03}"), 300));
+    world.pass(Duration::from_secs(1)).unwrap();
+    world.lose_down(|_| false);
+    world.pass_until_in_sync(Duration::from_secs(120));
+}
