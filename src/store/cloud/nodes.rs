@@ -196,14 +196,16 @@ impl Tx<'_> {
         agent_version: Option<&str>,
         batch: &RecordBatch,
     ) -> Result<(), CloudError> {
+        let epochs =
+            serde_json::to_string(&batch.epochs).map_err(|error| StoreError::internal(error.to_string()))?;
         self.conn
             .prepare_cached(
                 "INSERT INTO nodes
-                   (name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                   (name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest, epochs)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                  ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, confirmed = excluded.confirmed,
                    incarnation = excluded.incarnation, last_seen = excluded.last_seen,
-                   held_count = excluded.held_count, held_digest = excluded.held_digest,
+                   held_count = excluded.held_count, held_digest = excluded.held_digest, epochs = excluded.epochs,
                    agent_version = coalesce(excluded.agent_version, agent_version)",
             )?
             .execute((
@@ -216,6 +218,7 @@ impl Tx<'_> {
                 self.now.to_string(),
                 batch.tally.map(|tally| tally.count),
                 batch.tally.map(|tally| tally.digest.to_string()),
+                epochs,
             ))?;
         Ok(())
     }
@@ -240,7 +243,8 @@ impl Tx<'_> {
 /// The nodes that have reported, in the order of their names.
 pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, CloudError> {
     let mut statement = conn.prepare_cached(
-        "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest
+        "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest,
+           epochs
          FROM nodes ORDER BY name",
     )?;
     let mut rows = statement.query([])?;
@@ -260,7 +264,8 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, Cloud
         let digest = digest.map_err(|_| damaged("held_digest"))?;
         let tally = row.get::<_, Option<u64>>(6)?.zip(digest).map(|(count, digest)| Tally { count, digest });
         let accepted = Some(accepted).filter(|accepted| !accepted.is_empty());
-        let epochs = Vec::new();
+        let epochs = row.get_ref(8)?.as_str().ok().and_then(|json| serde_json::from_str(json).ok());
+        let epochs = epochs.ok_or_else(|| damaged("epochs"))?;
         let ledger = LedgerFacts { epoch, confirmed: row.get(2)?, accepted, tally, epochs };
         nodes.push((name.clone(), NodeFacts { ledger, agent_version: row.get(4)?, last_seen }));
     }

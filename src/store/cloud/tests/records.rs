@@ -133,14 +133,15 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     assert_eq!(fixture.store.nodes().await.unwrap(), []);
     fixture.store.record("a", Some("0.1.0".into()), batch(&[put("u1", 1)], &[])).await.unwrap();
     let tally = Tally { count: 1, digest: Digest(5) };
-    let later = RecordBatch { confirmed: 9, tally: Some(tally), ..batch(&[], &[]) };
+    let epochs = vec![(Epoch(6), 40), (Epoch(7), 9)];
+    let later = RecordBatch { confirmed: 9, tally: Some(tally), epochs: epochs.clone(), ..batch(&[], &[]) };
     fixture.store.record("a", None, later).await.unwrap();
     let fixture = fixture.reopen().await;
     let store = &fixture.store;
     let [(name, node)] = &store.nodes().await.unwrap()[..] else { panic!() };
     let ledger = &node.ledger;
     assert_eq!((ledger.epoch, ledger.confirmed, ledger.accepted.as_deref()), (Some(Epoch(7)), 9, Some("i")));
-    assert_eq!((name.as_str(), ledger.tally), ("a", Some(tally)));
+    assert_eq!((name.as_str(), ledger.tally, &ledger.epochs), ("a", Some(tally), &epochs));
     assert_eq!(node.agent_version.as_deref(), Some("0.1.0"));
     assert!(jiff::Timestamp::now().duration_since(node.last_seen).as_secs() < 60);
     assert!(store.remove_node("a").await.unwrap());
