@@ -5,6 +5,8 @@
 
 #[path = "budgets/api.rs"]
 mod api;
+#[path = "budgets/big_cloud.rs"]
+mod big_cloud;
 #[path = "budgets/document.rs"]
 mod document;
 #[path = "budgets/fleet.rs"]
@@ -54,6 +56,7 @@ const SECTIONS: &[Section] = &[
     ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
     ("api", "The API of the cloud side", api::figures),
+    ("big-cloud", "A cloud with 1,000,000 objects", big_cloud::figures),
     ("leases", "Leases in the store of the cloud side", leases::figures),
     ("kubeedge", "As an edge node of KubeEdge", kubeedge::figures),
 ];

@@ -1,0 +1,218 @@
+//! A cloud with 1,000,000 objects that nothing places: its start, its memory, and what it costs to find one of them.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use edgesync::api::{Address, Client};
+use edgesync::object::{Object, Resource, kinds};
+use edgesync::store::cloud::{CloudOptions, CloudStore};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::processes::{Process, free_port, median, mib, proc_number, spawn, until};
+use crate::table::Table;
+
+const OBJECTS: usize = 1_000_000;
+const NAMESPACES: usize = 100;
+/// Objects that are written at a time.
+const TOGETHER: usize = 4096;
+const REQUESTS: usize = 200;
+const CHANGES: usize = 50;
+
+/// A ConfigMap of about 1 KB. One in 10,000 has the label that is asked for first, one in 50 the other one.
+fn config_map(n: usize) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": format!("settings-{n:07}"), "namespace": format!("plant-{:02}", n % NAMESPACES),
+            "labels": {"machine": format!("m-{}", n % (OBJECTS / 100)), "station": format!("s-{}", n % 50)},
+        },
+        "data": {"station.properties": "station.parameter=0123456789\n".repeat(22)},
+    })
+}
+
+/// All figures.
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let empty = {
+        let site = Site::start(directory.path(), "empty.db")?;
+        runtime.block_on(site.complete())?;
+        site.anonymous()
+    };
+    let started = Instant::now();
+    runtime.block_on(fill(&directory.path().join("big.db")))?;
+    let took = started.elapsed().as_secs_f64();
+    table.figure("1,000,000 objects of 1 KB written", format!("{:.0}/s", OBJECTS as f64 / took));
+    let size = std::fs::metadata(directory.path().join("big.db"))?.len();
+    table.figure("  the database, for each object", format!("{:.0} bytes", size as f64 / OBJECTS as f64));
+    let started = Instant::now();
+    let site = Site::start(directory.path(), "big.db")?;
+    let serving = started.elapsed();
+    table.budget("start to serving", seconds(serving), "≤ 2 s", serving <= Duration::from_secs(2));
+    runtime.block_on(site.complete())?;
+    table.figure("  to nodes being served", seconds(started.elapsed()));
+    let bytes = site.anonymous().saturating_sub(empty) as f64 * 1024.0 / OBJECTS as f64;
+    table.budget(
+        "memory of an object that nothing places",
+        format!("{bytes:.0} bytes"),
+        "≤ 300 bytes",
+        bytes <= 300.0,
+    );
+    until("the database has been looked through", || site.has_logged("the database is sound").then_some(()))?;
+    table.figure("  to the whole database being looked through", seconds(started.elapsed()));
+    table.figure("  memory that cannot be given back, then", mib(site.anonymous()));
+    runtime.block_on(finding(&site, table))?;
+    watching(&site, &runtime, table)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+async fn fill(path: &Path) -> anyhow::Result<()> {
+    let store = CloudStore::open(path, &CloudOptions::default())?;
+    let resource: Resource = kinds::by_word("cm").context("no kind cm")?.resource();
+    for first in (0..OBJECTS).step_by(TOGETHER) {
+        let mut writes = JoinSet::new();
+        for n in first..(first + TOGETHER).min(OBJECTS) {
+            let (store, resource) = (store.clone(), resource.clone());
+            writes.spawn(async move {
+                let object: Object = serde_json::from_value(config_map(n))?;
+                store.create(&resource, object).await?;
+                anyhow::Ok(())
+            });
+        }
+        while let Some(written) = writes.join_next().await {
+            written??;
+        }
+    }
+    store.close().await;
+    Ok(())
+}
+
+/// A cloud side over a database.
+struct Site {
+    api: u16,
+    log: std::path::PathBuf,
+    cloud: Process,
+}
+
+impl Site {
+    /// Starts it, and waits until the API serves.
+    fn start(directory: &Path, database: &str) -> anyhow::Result<Self> {
+        let (broker, api) = (free_port()?, free_port()?);
+        let (config, log) = (directory.join("cloud.toml"), directory.join("cloud.log"));
+        std::fs::write(
+            &config,
+            format!(
+                "[store]\npath = \"{}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n\
+                 [pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
+                 objects = {{ kinds = [\"ConfigMap\"], namespaces = [\"nobodys\"] }}\n",
+                directory.display()
+            ),
+        )?;
+        let cloud = spawn("edgesync-cloud", &config, &log)?;
+        until("the API serves", || {
+            let mut stream = TcpStream::connect(("127.0.0.1", api)).ok()?;
+            stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).ok()?;
+            line.contains(" 200 ").then_some(())
+        })?;
+        Ok(Self { api, log, cloud })
+    }
+
+    fn client(&self) -> Client {
+        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+    }
+
+    /// The fleet answers once it knows what is to be where.
+    async fn complete(&self) -> anyhow::Result<()> {
+        let _: Value = self.client().get("/edgesync/v1/nodes").await?;
+        Ok(())
+    }
+
+    /// Anonymous memory, KiB.
+    fn anonymous(&self) -> u64 {
+        proc_number(&self.cloud, "status", "RssAnon:")
+    }
+
+    fn has_logged(&self, words: &str) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains(words))
+    }
+}
+
+/// How long requests take that find one object or a few, each in the middle of several.
+async fn finding(site: &Site, table: &mut Table) -> anyhow::Result<()> {
+    let client = site.client();
+    let number = |request: usize| request * 4999 % OBJECTS;
+    let path = |n: usize| format!("/api/v1/namespaces/plant-{:02}/configmaps", n % NAMESPACES);
+    for (what, requests, found, ask) in [
+        (
+            "get of one object",
+            REQUESTS,
+            1,
+            &(|n| format!("{}/settings-{n:07}", path(n))) as &dyn Fn(usize) -> String,
+        ),
+        ("list by metadata.name in its namespace", REQUESTS, 1, &|n| {
+            format!("{}?fieldSelector=metadata.name%3Dsettings-{n:07}", path(n))
+        }),
+        ("list by metadata.name in 100 namespaces", REQUESTS, 1, &|n| {
+            format!("/api/v1/configmaps?fieldSelector=metadata.name%3Dsettings-{n:07}")
+        }),
+        ("page of 500 by a label that one in 50 has", 9, 500, &|n| {
+            format!("/api/v1/configmaps?limit=500&labelSelector=station%3Ds-{}", n % 50)
+        }),
+        ("all 100 objects with a label, of 10,000", 9, 1, &|n| {
+            format!("{}?labelSelector=machine%3Dm-{}", path(n), n % (OBJECTS / 100))
+        }),
+        ("all 100 objects with a label, of 1,000,000", 9, 100, &|n| {
+            format!("/api/v1/configmaps?labelSelector=machine%3Dm-{}", n % (OBJECTS / 100))
+        }),
+    ] {
+        let mut times = Vec::new();
+        for request in 0..requests {
+            let started = Instant::now();
+            let answer: Value = client.get(&ask(number(request))).await?;
+            times.push(started.elapsed().as_secs_f64() * 1000.0);
+            let items = answer["items"].as_array().map_or(1, Vec::len);
+            ensure!(items >= found, "{what}: {items} were found");
+        }
+        table.figure(what, format!("{:.2} ms", median(times)));
+    }
+    Ok(())
+}
+
+/// How long it takes from a write's request to the line of a watch.
+fn watching(site: &Site, runtime: &tokio::runtime::Runtime, table: &mut Table) -> anyhow::Result<()> {
+    let path = "/api/v1/namespaces/plant-00/configmaps";
+    let mut stream = TcpStream::connect(("127.0.0.1", site.api))?;
+    let query = "watch=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=false";
+    write!(stream, "GET {path}?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let mut lines = BufReader::new(stream).lines();
+    let mut wait = |word: &str| -> anyhow::Result<()> {
+        for line in &mut lines {
+            if line?.contains(word) {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the watch ended before {word}")
+    };
+    wait("chunked")?;
+    let client = site.client();
+    let mut times = Vec::new();
+    for n in 0..CHANGES {
+        let mut object = config_map(0);
+        object["metadata"]["name"] = format!("watched-{n}").into();
+        let started = Instant::now();
+        runtime.block_on(client.post::<Value>(path, &object))?;
+        wait(&format!("watched-{n}\""))?;
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
+    }
+    table.figure("write to the line of a watch", format!("{:.2} ms", median(times)));
+    Ok(())
+}
