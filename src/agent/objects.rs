@@ -94,6 +94,7 @@ fn unavailable(error: &StoreError) -> Status {
         StoreError::Replaced => {
             Status::expired("the database was replaced while it was read: start the list anew")
         }
+        StoreError::GivenUp => Status::expired(error.to_string()),
         StoreError::Closed => Status::unavailable("the agent is stopping", RETRY_SECONDS),
         _ => Status::unavailable(format!("the store cannot be used: {error}"), RETRY_SECONDS),
     }

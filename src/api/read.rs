@@ -21,7 +21,7 @@ use super::snapshots::{Held, Snapshots, Token};
 use super::storage::{Cursor, Snapshot, Storage};
 use super::table::View;
 use crate::object::Status;
-use crate::object::status::{Cause, Result};
+use crate::object::status::{Cause, Reason, Result};
 
 /// Once this many bytes are gathered, a part of a list is written.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -99,10 +99,18 @@ pub(super) async fn list<K: Storage>(
 ) -> Result<Response<ResponseBody>> {
     let timeout = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let timeout = timeout.map_or(LIST_TIMEOUT, |seconds| Duration::from_secs(seconds).min(LIST_TIMEOUT));
-    let first = async {
+    let begin = async || {
+        let (show, selection) = (show.clone(), selection.clone());
         let mut lister = Lister::open(storage, snapshots, show, selection, options).await?;
         let page = lister.page().await?;
-        Ok((lister, page))
+        Ok::<_, Status>((lister, page))
+    };
+    let first = async {
+        match begin().await {
+            // Given up before it was begun: nobody has seen anything of it.
+            Err(status) if options.continue_token.is_empty() && status.is(&Reason::Expired) => begin().await,
+            first => first,
+        }
     };
     let Ok(first) = tokio::time::timeout(timeout, first).await else {
         return Err(Status::timeout("the list could not be read in time"));
@@ -174,6 +182,8 @@ struct Lister<S> {
     snapshots: Arc<Snapshots<S>>,
     held: Held<S>,
     id: Option<u128>,
+    /// What the client came with.
+    token: Option<Token>,
     place: String,
     /// Where the next page starts; `None` before the first and after the last.
     next: Option<Cursor>,
@@ -216,7 +226,8 @@ impl<S: Snapshot> Lister<S> {
         }
         Ok(Self {
             next: token.as_ref().map(Token::cursor),
-            given: token.map_or(0, |token| token.given),
+            given: token.as_ref().map_or(0, |token| token.given),
+            token,
             show,
             selection: Arc::new(selection),
             snapshots: Arc::clone(snapshots),
@@ -232,7 +243,11 @@ impl<S: Snapshot> Lister<S> {
     async fn page(&mut self) -> Result<Vec<String>> {
         let wanted = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
         let query = self.selection.query(self.next.take(), wanted);
-        let page = self.held.snapshot.page(query).await?;
+        let page = self.held.snapshot.page(query).await.map_err(|status| match &self.token {
+            // Given up meanwhile.
+            Some(token) if !self.begun && status.is(&Reason::Expired) => token.expired(),
+            _ => status,
+        })?;
         self.begun = true;
         let count = page.items.len() as u64;
         self.left = self.left.map(|left| left.saturating_sub(count));

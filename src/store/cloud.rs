@@ -37,7 +37,7 @@ mod versions;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::broadcast;
 
@@ -82,7 +82,7 @@ struct Shared {
     feed: broadcast::WeakSender<FeedChange>,
     observer: Arc<OnceLock<Arc<dyn Observer>>>,
     last_version: Arc<AtomicU64>,
-    gaps: versions::Gaps,
+    gaps: Mutex<versions::Gaps>,
     incarnation: Mutex<Arc<str>>,
     kinds: Mutex<HashSet<Arc<Resource>>>,
     max_object_bytes: usize,
@@ -189,7 +189,7 @@ impl CloudStore {
     /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of a timeline
     /// that this store has replaced; or the store's.
     pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
-        if let Some(oldest) = self.shared.gaps.end_of(query.after) {
+        if let Some(oldest) = self.shared.gaps().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
         }
         self.readers.run(move |conn| read::history(conn, &query)).await
@@ -268,7 +268,7 @@ impl CloudStore {
     /// The versions that this store has given out, as far as they can be told from those of one that it replaced.
     #[must_use]
     pub fn issued(&self) -> Issued {
-        self.shared.gaps.issued()
+        self.shared.gaps().issued()
     }
 
     /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].
@@ -277,18 +277,23 @@ impl CloudStore {
         Arc::clone(&self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives the store another incarnation: called when it turns out that the file is an older copy.
+    /// Gives the store another incarnation: called when it turns out that the file is an older copy, or the process goes on
+    /// in one of its machine. Versions jump ahead as they do when the file is opened, so that what the other copy has given
+    /// is known to be lost ([`CloudStore::issued`]) and is not given again.
     ///
     /// # Errors
     /// The store's.
     pub async fn new_incarnation(&self) -> Result<Arc<str>, CloudError> {
         let fresh: Arc<str> = open::random_id().into();
         let id = Arc::clone(&fresh);
-        self.write(64, move |tx| {
-            tx.conn.execute("UPDATE meta SET incarnation = ?1 WHERE id = 1", [&id])?;
-            Ok(())
-        })
-        .await?;
+        let gaps = self
+            .write(64, move |tx| {
+                let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &id)?;
+                tx.state.jump(base);
+                Ok(versions::gaps(tx.conn)?)
+            })
+            .await?;
+        *self.shared.gaps() = gaps;
         *self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
         Ok(fresh)
     }
@@ -351,6 +356,10 @@ impl CloudStore {
 }
 
 impl Shared {
+    fn gaps(&self) -> MutexGuard<'_, versions::Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One description of each kind, however many objects point to it.
     fn share(&self, resource: &Resource) -> Arc<Resource> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);

@@ -293,7 +293,6 @@ struct Inner {
     readers: Readers,
     shared: Arc<shared::Shared>,
     checker: check::Checker,
-    snapshots: snapshot::Snapshots,
     seals: seals::Seals,
     /// Held while the keys are rotated.
     rotating: tokio::sync::Mutex<()>,
@@ -325,10 +324,9 @@ impl EdgeStore {
         let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
         let recent = Arc::clone(&shared.recent);
         let checker = check::Checker::start(path, &options, writer.clone(), recent, seals.clone())?;
-        let snapshots = snapshot::Snapshots::new(path, engine, generation);
         let path = path.to_owned();
         let rotating = tokio::sync::Mutex::default();
-        let inner = Inner { path, writer, readers, shared, checker, snapshots, seals, rotating };
+        let inner = Inner { path, writer, readers, shared, checker, seals, rotating };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -498,7 +496,7 @@ impl EdgeStore {
             compression::release();
             Ok::<(), StoreError>(conn.execute_batch(SHRINK)?)
         };
-        self.inner.snapshots.release();
+        self.inner.shared.snapshots.release();
         self.inner.readers.run(shrink).await?;
         self.inner.writer.run(0, move |conn, _| shrink(conn)).await
     }
@@ -531,7 +529,7 @@ impl EdgeStore {
     pub async fn close(&self) {
         self.inner.checker.stop();
         self.inner.readers.close();
-        self.inner.snapshots.release();
+        self.inner.shared.snapshots.release();
         self.inner.writer.close().await;
     }
 

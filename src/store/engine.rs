@@ -211,6 +211,18 @@ pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreE
     Ok(WalState { pages: u64::try_from(pages).unwrap_or(0), copied: u64::try_from(copied).unwrap_or(0) })
 }
 
+/// Copies the log and cuts it to zero, if those who read let go of it within some time. Tells whether they did.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn truncate_within(conn: &Connection, patience: Duration) -> Result<bool, StoreError> {
+    let before: u64 = conn.pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
+    conn.busy_timeout(patience)?;
+    let state = checkpoint(conn, Checkpoint::Truncate);
+    conn.busy_timeout(Duration::from_millis(before))?;
+    Ok(state?.pages == 0)
+}
+
 /// The write-ahead log of a database file.
 #[must_use]
 pub fn wal_path(path: &Path) -> PathBuf {

@@ -73,6 +73,9 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The snapshot has been given up so that the write-ahead log can begin anew.
+    #[error("the snapshot was given up, because the log of the database had grown too long")]
+    GivenUp,
     /// The file under a read that takes its time has been replaced by another one.
     #[error("the database file has been replaced meanwhile")]
     Replaced,

@@ -66,6 +66,9 @@ pub trait WriterHooks: Send + 'static {
     /// Called when the database itself has failed, outside of a transaction. May replace the connection.
     fn failed(&mut self, _conn: &mut Connection, _error: &StoreError) {}
 
+    /// Called when the write-ahead log has grown far beyond its limit: whoever reads from it for long is to let go of it.
+    fn log_too_long(&mut self) {}
+
     /// Called when nothing has been asked for a while, outside of a transaction; says when to call
     /// again if nothing happens before. May replace the connection.
     fn idle(&mut self, _conn: &mut Connection) -> Duration {
@@ -251,7 +254,8 @@ impl<S: WriterHooks> Writer<S> {
             thread: Mutex::new(None),
             ended,
         });
-        let owner = Owner { conn, hooks, receiver, shared: Arc::clone(&shared), carried: None };
+        let owner =
+            Owner { conn, hooks, receiver, shared: Arc::clone(&shared), carried: None, bound_from: 0 };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             owner.run();
             drop(alive);
@@ -359,6 +363,8 @@ struct Owner<S> {
     shared: Arc<Shared>,
     /// A job that did not fit into the last group.
     carried: Option<Command<S>>,
+    /// The size of the log from which on it is tried again to begin it anew.
+    bound_from: u64,
 }
 
 impl<S: WriterHooks> Owner<S> {
@@ -492,6 +498,20 @@ impl<S: WriterHooks> Owner<S> {
         result
     }
 
+    /// Begins the log anew if it has grown far beyond its limit, because somebody always reads from it.
+    fn bound_log(&mut self, wal_bytes: u64) {
+        let limit = self.shared.limits.wal_bytes;
+        if wal_bytes < self.bound_from.max(LOG_FACTOR.saturating_mul(limit)) {
+            return;
+        }
+        self.hooks.log_too_long();
+        // Those who begin to read after this copy do so from the database alone.
+        let begun = engine::checkpoint(&self.conn, Checkpoint::Passive)
+            .and_then(|_| engine::truncate_within(&self.conn, LOG_PATIENCE));
+        // A reader that takes its time is not waited for at every commit.
+        self.bound_from = if matches!(begun, Ok(true)) { 0 } else { wal_bytes.saturating_add(limit / 4) };
+    }
+
     /// Copies the log into the database if it has reached so many bytes.
     fn checkpoint_from(&mut self, wal_bytes: u64) {
         let Ok(state) = engine::checkpoint(&self.conn, Checkpoint::Look) else { return };
@@ -499,9 +519,10 @@ impl<S: WriterHooks> Owner<S> {
             return;
         }
         match engine::checkpoint(&self.conn, Checkpoint::Passive) {
-            Ok(_) => {
+            Ok(state) => {
                 self.shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
+                self.bound_log(state.pages.saturating_mul(PAGE_BYTES));
             }
             Err(error) => {
                 // Nothing is lost, the log keeps growing: the next commit tries again.
@@ -511,6 +532,11 @@ impl<S: WriterHooks> Owner<S> {
         }
     }
 }
+
+/// The write-ahead log is begun anew at so many times the size at which it is copied, whoever still reads from it.
+pub const LOG_FACTOR: u64 = 4;
+/// How long those who just read may take to let go of the log.
+const LOG_PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long after the last job idle work begins.
 const IDLE_AFTER: Duration = Duration::from_millis(200);

@@ -105,7 +105,9 @@ async fn the_service_manager_hears_ready_reloading_and_stopping() {
     let mut cloud = Cloud::new(&site);
     cloud.process.env("NOTIFY_SOCKET", manager.path.display());
     cloud.run().await;
-    manager.told("READY=1").await;
+    manager.told("EXTEND_TIMEOUT_USEC=30000000").await;
+    let ready = manager.told("READY=1").await;
+    assert!(ready.contains("reading what is to be where"), "{ready}");
 
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
     agent.process.env("NOTIFY_SOCKET", manager.path.display());

@@ -223,7 +223,7 @@ async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
     create(&store, Lease, "a", "1").await;
     create(&store, Event, "b", "1").await;
     let before = store.versions();
-    let mut snapshot = store.snapshot().await.unwrap().unwrap();
+    let snapshot = store.snapshot().await.unwrap().unwrap();
     fs::remove_file(&path).unwrap();
     let noticed = async {
         let mut health = store.health();

@@ -105,7 +105,7 @@ fn assert_unreadable(directory: &Path, when: &str) {
 
 /// All Secrets, by name.
 async fn bodies(store: &EdgeStore) -> BTreeMap<String, String> {
-    let mut snapshot = store.snapshot().await.unwrap().unwrap();
+    let snapshot = store.snapshot().await.unwrap().unwrap();
     let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
     let read = snapshot.scan(scan, BTreeMap::new(), |found, row| {
         let ScanRow::Object(object, _) = row else { unreachable!() };
@@ -405,7 +405,7 @@ async fn a_rotation_disturbs_neither_writers_nor_readers() {
     store.apply(secret_batch(0..1500, 1)).await.unwrap();
     let old = keys_in_file(dir.path());
     // A snapshot from before, read while and after the key is replaced.
-    let mut early = store.snapshot().await.unwrap().unwrap();
+    let early = store.snapshot().await.unwrap().unwrap();
     let notes = Arc::new(Notes::default());
     store.observe(notes.clone());
     let before = store.facts();
@@ -453,7 +453,7 @@ async fn a_snapshot_from_before_a_rotation_is_read_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..300, 1)).await.unwrap();
-    let mut early = store.snapshot().await.unwrap().unwrap();
+    let early = store.snapshot().await.unwrap().unwrap();
     let rotated = store.rotate_seal().await.unwrap();
     assert_eq!((rotated.objects, rotated.keys.keys), (300, 1));
     let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };

@@ -202,7 +202,7 @@ impl<S: Source> Fleet<S> {
                     Ok(incarnation) => {
                         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
                         self.incarnation = incarnation;
-                        self.issued = Arc::new(self.issued.renewed());
+                        self.issued = Arc::new(self.source.issued());
                         for node in self.nodes.values_mut() {
                             node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
                         }

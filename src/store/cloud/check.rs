@@ -40,8 +40,8 @@ enum Place {
 }
 
 /// The tables that stay small.
-const TABLES: [&str; 7] =
-    ["meta", "openings", "resources", "nodes", "removed_nodes", "node_outboxes", "certificates"];
+const TABLES: [&str; 8] =
+    ["meta", "openings", "resources", "nodes", "removed_nodes", "node_outboxes", "tokens", "certificates"];
 
 impl CloudStore {
     /// Reads everything once: whether rows are what they were written as, and are found under their names.

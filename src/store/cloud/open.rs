@@ -17,7 +17,7 @@ use crate::store::durable::with_suffix;
 use crate::store::engine::{self, EngineOptions, Kind};
 use crate::store::migrate::CLOUD;
 use crate::store::reader::{Generation, ReaderLimits, Readers};
-use crate::store::snapshots::{SnapshotLimits, Snapshots};
+use crate::store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use crate::store::writer::{Writer, WriterLimits};
 
 /// The mark of a cloud database: "esCl".
@@ -120,17 +120,21 @@ fn start(
         feed: feed.downgrade(),
         observer: Arc::clone(&observer),
         last_version: Arc::clone(&last_version),
-        gaps: opened.gaps,
+        gaps: Mutex::new(opened.gaps),
         incarnation: Mutex::new(opened.incarnation.into()),
         kinds: Mutex::new(HashSet::new()),
         max_object_bytes: options.max_object_bytes,
         damage: damage.clone(),
         clock: options.clock,
     };
-    let state = CloudState::new(opened.counters, feed, observer, last_version, options.history, lock);
-    let writer = Writer::start("cloud-write", conn, state, options.writer)?;
     let on_corrupt = Box::new(move |error: &StoreError| damage.note(error));
-    let readers = Readers::start(path, &options.engine, options.readers, &Generation::default(), on_corrupt)?;
-    let snapshots = Snapshots::new(path, &options.engine, options.snapshots, readers.clone());
+    let generation = Generation::default();
+    let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
+    let threads = Threads::Readers(readers.clone());
+    let snapshots = Snapshots::new(path, &options.engine, options.snapshots, generation, threads);
+    let mut state = CloudState::new(opened.counters, feed, observer, last_version, options.history, lock);
+    state.set_snapshots(snapshots.clone());
+    let limits = WriterLimits { wal_bytes: options.engine.wal_bytes, ..options.writer };
+    let writer = Writer::start("cloud-write", conn, state, limits)?;
     Ok(CloudStore { writer, readers, snapshots, shared: Arc::new(shared) })
 }

@@ -18,6 +18,7 @@ use crate::object::objectsync::is_placeable;
 use crate::placement::Summary;
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint};
+use crate::store::snapshots::Snapshots;
 use crate::store::writer::WriterHooks;
 
 /// The most bytes of changes that one transaction keeps for the observer; of a larger one it is told the
@@ -63,6 +64,8 @@ pub(super) struct CloudState {
     /// The last committed version, for everyone.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
+    /// What may keep the log from beginning anew.
+    snapshots: Option<Snapshots>,
     /// The exclusive lock on the database, held as long as the connection.
     _lock: File,
 }
@@ -143,8 +146,14 @@ impl CloudState {
             names: HashMap::new(),
             last_version,
             limits,
+            snapshots: None,
             _lock: lock,
         }
+    }
+
+    /// Sets the snapshots that are given up when the log is too long.
+    pub(super) fn set_snapshots(&mut self, snapshots: Snapshots) {
+        self.snapshots = Some(snapshots);
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -162,6 +171,16 @@ impl CloudState {
     pub(super) fn next_version(&mut self) -> u64 {
         self.now.last += 1;
         self.now.last
+    }
+
+    /// The last version given.
+    pub(super) fn last(&self) -> u64 {
+        self.now.last
+    }
+
+    /// Goes on from a later version. Part of the transaction too.
+    pub(super) fn jump(&mut self, base: u64) {
+        self.now.last = base;
     }
 
     /// Enters a change into the history.
@@ -298,6 +317,11 @@ impl WriterHooks for CloudState {
             self.untold.clear();
             self.untold_bytes = 0;
         }
+    }
+
+    fn log_too_long(&mut self) {
+        let lists = self.snapshots.as_ref().map_or(0, Snapshots::give_up);
+        tracing::info!(lists, "the log of the database is too long: open lists have to be asked for anew");
     }
 
     fn closing(&mut self, conn: &mut Connection) {

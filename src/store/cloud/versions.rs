@@ -1,6 +1,8 @@
 //! Versions that are given once and never again, even if the file is replaced by an older copy.
 //! The reasons: `docs/decisions/0003-cloud-versions.md`.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::object::ResourceVersion;
@@ -50,8 +52,58 @@ pub(super) struct Opened {
     pub(super) incarnation: String,
 }
 
-/// Jumps ahead of everything that a newer copy of this file may have given: versions are given at less
-/// than one per microsecond, so none can have passed the clock. Runs in a transaction of its own.
+/// A version that is ahead of everything that a newer copy of this file, or the same process in a copy of its machine, may
+/// have given: versions are given at less than one per microsecond, so none can have passed the clock.
+///
+/// If the clock is behind the file, its versions go on from the last one: that is loud, because then they may have been
+/// given before.
+fn base(previous: u64, now: jiff::Timestamp) -> u64 {
+    let clock = u64::try_from(now.as_microsecond()).unwrap_or(0);
+    if clock <= previous {
+        let behind = Duration::from_micros(previous - clock);
+        tracing::error!(
+            ?behind,
+            "the clock is behind the database: if this is an older copy of it, versions may be given a second time; \
+             set the clock and restart"
+        );
+    }
+    clock.max(previous + 1)
+}
+
+/// Enters a jump from the last version to a base.
+fn enter(conn: &Connection, previous: u64, base: u64, now: jiff::Timestamp) -> rusqlite::Result<()> {
+    conn.execute(
+        "INSERT INTO openings (base, previous_last, opened) VALUES (?1, ?2, ?3)",
+        (base, previous, now.to_string()),
+    )?;
+    conn.execute(
+        "DELETE FROM openings WHERE base <= (SELECT base FROM openings ORDER BY base DESC LIMIT 1 OFFSET ?1)",
+        [MAX_OPENINGS],
+    )?;
+    Ok(())
+}
+
+/// Jumps ahead within a transaction, as opening does, and begins another incarnation. Returns the version to go on from.
+pub(super) fn begin_anew(
+    conn: &Connection,
+    previous: u64,
+    now: jiff::Timestamp,
+    incarnation: &str,
+) -> rusqlite::Result<u64> {
+    let base = base(previous, now);
+    enter(conn, previous, base, now)?;
+    conn.execute("UPDATE meta SET incarnation = ?1 WHERE id = 1", [incarnation])?;
+    Ok(base)
+}
+
+/// The jumps that a file has recorded.
+pub(super) fn gaps(conn: &Connection) -> rusqlite::Result<Gaps> {
+    let mut statement = conn.prepare("SELECT previous_last, base FROM openings ORDER BY base")?;
+    let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Gaps(gaps.collect::<rusqlite::Result<_>>()?))
+}
+
+/// Jumps ahead of what may have been given, and records it, in a transaction of its own.
 pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> Result<Opened, StoreError> {
     let tx = conn.transaction()?;
     let found: Option<(u64, u64, String)> = tx
@@ -60,7 +112,7 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
         })
         .optional()?;
     let previous = found.as_ref().map_or(0, |(last, ..)| *last);
-    let base = u64::try_from(now.as_microsecond()).unwrap_or(0).max(previous + 1);
+    let base = base(previous, now);
     let history_start = found.as_ref().map_or(base, |(_, start, _)| *start);
     let incarnation = found.map_or_else(|| fresh.to_owned(), |(.., incarnation)| incarnation);
     tx.execute(
@@ -68,27 +120,17 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
          ON CONFLICT (id) DO UPDATE SET last_version = excluded.last_version",
         (base, history_start, &incarnation),
     )?;
-    tx.execute(
-        "INSERT INTO openings (base, previous_last, opened) VALUES (?1, ?2, ?3)",
-        (base, previous, now.to_string()),
-    )?;
-    tx.execute(
-        "DELETE FROM openings WHERE base <= (SELECT base FROM openings ORDER BY base DESC LIMIT 1 OFFSET ?1)",
-        [MAX_OPENINGS],
-    )?;
+    enter(&tx, previous, base, now)?;
     let (events, event_bytes) = tx.query_row(
         "SELECT count(*), coalesce(sum(octet_length(object) + coalesce(octet_length(previous), 0)), 0)
          FROM events",
         [],
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
-    let gaps = tx
-        .prepare("SELECT previous_last, base FROM openings ORDER BY base")?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let gaps = gaps(&tx)?;
     tx.commit()?;
     let counters = Counters { last: base, history_start, events, event_bytes };
-    Ok(Opened { counters, gaps: Gaps(gaps), incarnation })
+    Ok(Opened { counters, gaps, incarnation })
 }
 
 #[cfg(test)]
@@ -169,6 +211,24 @@ mod tests {
         assert!((1101..=1200).all(|version| is_lost(&restored, version)));
         assert!(!is_lost(&restored, 1100) && !is_lost(&restored, 9001));
         assert_eq!([1100, 9001].map(|version| restored.gaps.end_of(version)), [None; 2]);
+    }
+
+    #[test]
+    fn a_new_incarnation_jumps_over_what_a_copy_of_the_machine_has_given() {
+        let mut conn = database();
+        let opened = open(&mut conn, at(1000), "a").unwrap();
+        // The machine is saved here. It goes on to 1200 and is lost; the saved one wakes up at 9000 and has given two.
+        let base = begin_anew(&conn, opened.counters.last + 2, at(9000), "b").unwrap();
+        let gaps = gaps(&conn).unwrap();
+        assert_eq!(base, 9000);
+        assert!((1003..=1200).all(|version| gaps.issued().is_lost(&version.into())));
+        for given in [1000, 1002, 9000, 9001] {
+            assert!(!gaps.issued().is_lost(&given.into()) && gaps.end_of(given).is_none(), "{given}");
+        }
+        let again = begin_anew(&conn, base, at(10), "c").unwrap();
+        assert_eq!(again, 9001, "a clock behind the file");
+        let reopened = open(&mut conn, at(20_000), "x").unwrap();
+        assert_eq!((reopened.counters.last, &*reopened.incarnation), (20_000, "c"));
     }
 
     #[test]

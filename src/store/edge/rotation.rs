@@ -70,10 +70,10 @@ impl EdgeStore {
         let mut objects = 0;
         loop {
             // Rows may move while the file is replaced by what can be saved of it.
-            let generation = self.inner.snapshots.generation();
+            let generation = self.inner.shared.snapshots.generation();
             let anew = self.reseal_all().await?;
             objects += anew;
-            if anew == 0 && generation == self.inner.snapshots.generation() {
+            if anew == 0 && generation == self.inner.shared.snapshots.generation() {
                 break;
             }
         }

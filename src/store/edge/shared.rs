@@ -10,6 +10,7 @@ use super::notes::Pending;
 use super::observer::{Observer, Versions};
 use super::outbox::OutboxShared;
 use super::{Facts, Health};
+use crate::store::snapshots::Snapshots;
 use crate::sync::replica::Totals;
 
 /// What the handles see without asking the writer.
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     /// Events that had to go before their time.
     pub(super) events_dropped: AtomicU64,
     pub(super) outbox: OutboxShared,
+    /// Lists that are being read.
+    pub(super) snapshots: Snapshots,
     /// Facts that wait to be written.
     pub(super) notes: Pending,
 }

@@ -1,25 +1,24 @@
-//! Snapshots that stay open over several reads: a long list shows one commit from its first page to its last.
-//!
-//! Each has a connection of its own with an open transaction, and runs on threads that may block. An open
-//! one keeps the write-ahead log from being used anew, so there are few.
+//! Lists: rows of one commit, in the order of their names or of the table, from the first page to the last.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, Statement};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::local::{self, LocalRow};
 use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources, uid_key};
 use super::seals::Seals;
 use super::types::{LocalKind, LocalObject};
-use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
+use super::{
+    EdgeStore, Entry, InventoryCursor, ListCursor, READER_CACHE_KIB, Stored, check, journal, outbox, read,
+};
 use crate::object::Resource;
 use crate::store::StoreError;
-use crate::store::engine::{EngineOptions, open_reader};
+use crate::store::engine::EngineOptions;
 use crate::store::reader::Generation;
+use crate::store::snapshots::{Snapshot, SnapshotLimits, Snapshots, Threads};
 use crate::sync::change::Uid;
 
 /// How many snapshots may be open at one time.
@@ -86,64 +85,19 @@ pub struct RecordRow {
     pub entry: Entry,
 }
 
-/// The connections of snapshots.
-#[derive(Debug)]
-pub(super) struct Snapshots {
-    path: PathBuf,
-    engine: EngineOptions,
-    generation: Generation,
-    places: Arc<Semaphore>,
-    idle: Arc<Mutex<Option<Open>>>,
-}
-
-/// An open connection and the generation of the file that it has open.
-#[derive(Debug)]
-struct Open {
-    conn: Connection,
-    generation: u64,
+/// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
+pub(super) fn pool(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {
+    let limits = SnapshotLimits { open: MAX_SNAPSHOTS, idle: 1 };
+    let engine = EngineOptions { cache_kib: engine.cache_kib.min(READER_CACHE_KIB), ..engine.clone() };
+    Snapshots::new(path, &engine, limits, generation, Threads::Blocking)
 }
 
 /// An open snapshot. It is let go of when it is dropped.
 #[derive(Debug)]
 pub struct EdgeSnapshot {
-    /// Taken while a scan runs.
-    open: Option<Open>,
+    snapshot: Snapshot,
     store: EdgeStore,
     versions: Versions,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Snapshots {
-    pub(super) fn new(path: &Path, engine: EngineOptions, generation: Generation) -> Self {
-        Self {
-            path: path.to_owned(),
-            engine,
-            generation,
-            places: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
-            idle: Arc::default(),
-        }
-    }
-
-    /// How often the file has been replaced.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.get()
-    }
-
-    /// Closes the connection that is kept for the next snapshot.
-    pub(super) fn release(&self) {
-        self.put_idle(None);
-    }
-
-    fn put_idle(&self, open: Option<Open>) {
-        let before = std::mem::replace(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner), open);
-        drop(before);
-    }
-
-    fn take_idle(&self) -> Option<Open> {
-        let generation = self.generation.get();
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        idle.filter(|open| open.generation == generation)
-    }
 }
 
 impl EdgeStore {
@@ -152,27 +106,22 @@ impl EdgeStore {
     /// # Errors
     /// The store's.
     pub async fn snapshot(&self) -> Result<Option<EdgeSnapshot>, StoreError> {
-        let snapshots = &self.inner.snapshots;
-        let Ok(place) = Arc::clone(&snapshots.places).try_acquire_owned() else { return Ok(None) };
-        let (idle, generation) = (snapshots.take_idle(), snapshots.generation.get());
-        let (path, engine) = (snapshots.path.clone(), snapshots.engine.clone());
         let store = self.clone();
-        let opened = blocking(move || {
-            let open = match idle {
-                Some(open) => open,
-                None => Open { conn: open_reader(&path, &engine)?, generation },
-            };
-            open.conn.execute_batch("BEGIN")?;
-            let recent = store.recent();
-            let (totals, _) = journal::totals(&open.conn, &recent)?;
-            let objects = journal::base(&open.conn)?.saturating_add(totals.revision);
+        let opened = self.inner.shared.snapshots.open(move |conn| {
+            let (totals, _) = journal::totals(conn, &store.recent())?;
+            let objects = journal::base(conn)?.saturating_add(totals.revision);
             // What is in the snapshot has been told by now, or will be in a moment.
-            let local = local::version(&open.conn, store.versions().local)?;
-            Ok((open, Versions { objects, local }))
-        })
-        .await;
-        let (open, versions) = opened.inspect_err(|error| self.suspect(error))?;
-        Ok(Some(EdgeSnapshot { open: Some(open), store: self.clone(), versions, _place: place }))
+            let local = local::version(conn, store.versions().local)?;
+            Ok::<_, StoreError>(Versions { objects, local })
+        });
+        match opened.await {
+            Ok((snapshot, versions)) => Ok(Some(EdgeSnapshot { snapshot, store: self.clone(), versions })),
+            Err(StoreError::TooManySnapshots { .. }) => Ok(None),
+            Err(error) => {
+                self.suspect(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Has the writer look at what a read took for damage.
@@ -181,15 +130,6 @@ impl EdgeStore {
             tracing::warn!(%error, "a read found damage");
             drop(self.inner.writer.post(check::confirm_damage));
         }
-    }
-}
-
-async fn blocking<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => result,
-        Err(error) => Err(StoreError::internal(error.to_string())),
     }
 }
 
@@ -204,10 +144,10 @@ impl EdgeSnapshot {
     /// Damaged rows are left out, and removed.
     ///
     /// # Errors
-    /// [`StoreError::Replaced`] if the file is not the one any more that the snapshot was opened in; otherwise
-    /// the store's. The snapshot is of no more use after one.
+    /// [`StoreError::Replaced`] if the file is not the one any more that the snapshot was opened in,
+    /// [`StoreError::GivenUp`] if it kept the log from beginning anew; otherwise the store's.
     pub async fn scan<S: Send + 'static>(
-        &mut self,
+        &self,
         scan: Scan,
         mut state: S,
         visit: fn(&mut S, ScanRow) -> ControlFlow<()>,
@@ -233,30 +173,15 @@ impl EdgeSnapshot {
     ///
     /// # Errors
     /// As for [`EdgeSnapshot::scan`].
-    pub async fn count(&mut self, scan: Scan) -> Result<u64, StoreError> {
+    pub async fn count(&self, scan: Scan) -> Result<u64, StoreError> {
         self.read(move |conn| count(conn, &scan)).await
     }
 
     async fn read<T: Send + 'static>(
-        &mut self,
+        &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let current = self.store.inner.snapshots.generation.get();
-        let open = self.open.take().filter(|open| open.generation == current).ok_or(StoreError::Replaced)?;
-        let read = blocking(move || Ok((read(&open.conn)?, open))).await;
-        let (result, open) = read.inspect_err(|error| self.store.suspect(error))?;
-        self.open = Some(open);
-        Ok(result)
-    }
-}
-
-impl Drop for EdgeSnapshot {
-    fn drop(&mut self) {
-        let Some(open) = self.open.take() else { return };
-        // Reads nothing and writes nothing: lets go of the snapshot. One that fails is closed.
-        if open.conn.execute_batch("ROLLBACK").is_ok() {
-            self.store.inner.snapshots.put_idle(Some(open));
-        }
+        self.snapshot.read(read).await.inspect_err(|error| self.store.suspect(error))
     }
 }
 

@@ -26,6 +26,7 @@ use super::rows::Resources;
 use super::salvage::{self, Salvaged};
 use super::seals::{self, Seals};
 use super::shared::Shared;
+use super::snapshot;
 use super::tables::Tables;
 use super::widths;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
@@ -167,6 +168,7 @@ impl State {
             versions: Mutex::new(stored.versions()),
             events_dropped: AtomicU64::new(0),
             outbox,
+            snapshots: snapshot::pool(path, &options.engine, generation.clone()),
             notes: Pending::default(),
         };
         let told = stored.versions();
@@ -478,6 +480,11 @@ impl State {
 }
 
 impl WriterHooks for State {
+    fn log_too_long(&mut self) {
+        let lists = self.shared.snapshots.give_up();
+        tracing::info!(lists, "the log of the database is too long: open lists have to be asked for anew");
+    }
+
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         // A file known to be gone takes nothing that would be reported as kept.
         if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {

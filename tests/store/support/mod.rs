@@ -125,7 +125,7 @@ pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome
 
 /// All local objects of a kind, by name.
 pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, LocalObject> {
-    let mut snapshot = store.snapshot().await.unwrap().unwrap();
+    let snapshot = store.snapshot().await.unwrap().unwrap();
     let scan = Scan::Local { kind, namespace: None, name: None, after: None };
     let read = snapshot.scan(scan, BTreeMap::new(), |found, row| {
         let ScanRow::Local(object) = row else { unreachable!() };

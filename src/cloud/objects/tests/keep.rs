@@ -7,6 +7,7 @@ use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, 
 use crate::object::{Object, Selector, kinds};
 use crate::store::cloud::CloudOptions;
 use crate::store::snapshots::SnapshotLimits;
+use crate::store::writer::LOG_FACTOR;
 use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::{Value, json};
 
@@ -402,6 +403,42 @@ async fn too_many_lists_at_a_time_are_asked_to_come_back() {
     assert_eq!((status.code, status.details.unwrap().retry_after_seconds), (429, 1));
     drop(open);
     objects.snapshot(&cm).await.unwrap();
+}
+
+#[tokio::test]
+async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
+    const LOG: u64 = 256 << 10;
+    let mut options = CloudOptions::default();
+    options.engine.wal_bytes = LOG;
+    let Fixture { objects, path, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let cm = resource("cm");
+    let wal = crate::store::engine::wal_path(path);
+    let mut open = std::collections::VecDeque::new();
+    let (mut longest, mut given_up, mut whole) = (0, 0, 0);
+    for round in 0..400 {
+        let object = config_map("lab", &format!("o{round:03}"), &json!("x".repeat(10_000)));
+        Storage::create(objects, &cm, object).await.unwrap();
+        longest = longest.max(std::fs::metadata(&wal).unwrap().len());
+        // Each list begins before the one before it has ended.
+        let mut list = objects.snapshot(&cm).await.unwrap();
+        match list.page(query(2)).await {
+            Ok(first) => open.push_back((list, first)),
+            Err(status) => assert_eq!(status.code, 410, "{status}"),
+        }
+        if open.len() > 3 {
+            let (mut list, first) = open.pop_front().unwrap();
+            match list.page(PageQuery { after: first.next, ..query(500) }).await {
+                Ok(page) => whole += usize::from(page.next.is_none()),
+                Err(status) => {
+                    assert_eq!(status.code, 410, "{status}");
+                    given_up += 1;
+                }
+            }
+        }
+    }
+    // One transaction may come on top.
+    assert!(longest < (LOG_FACTOR + 1) * LOG, "{longest}");
+    assert!(given_up > 0 && whole > 300, "{given_up} were given up, {whole} were not");
 }
 
 #[tokio::test]
