@@ -15,6 +15,7 @@
 //!   with it, [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] tells what was found.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
+mod change;
 mod check;
 mod error;
 mod expiry;
@@ -52,9 +53,10 @@ use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 use objects::Tx;
 use state::CloudState;
 
+pub use change::{ChangeKind, FeedChange};
 pub use check::CheckReport;
 pub use error::{CloudError, OpenError};
-pub use feed::{ChangeKind, Feed, FeedChange, FeedItem};
+pub use feed::{Feed, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
 pub use leases::LeaseRenewal;
 pub use nodes::{NodeFacts, Recorded};

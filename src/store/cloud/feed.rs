@@ -8,7 +8,9 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::{CloudError, CloudStore, summaries};
+use super::change::FeedChange;
+use super::summaries::{self, Part};
+use super::{CloudError, CloudStore};
 use crate::placement::Summary;
 use crate::store::StoreError;
 
@@ -18,43 +20,6 @@ const PART_ROWS: usize = 512;
 const READS: usize = 2;
 /// How long a feed waits after what there is could not be read.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// What happened to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ChangeKind {
-    /// It is new.
-    Added,
-    /// It has another content.
-    Modified,
-    /// It is no more.
-    Deleted,
-}
-
-impl ChangeKind {
-    /// As stored in the history.
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Added => 0,
-            Self::Modified => 1,
-            Self::Deleted => 2,
-        }
-    }
-
-    pub(super) fn from_code(code: u8) -> Option<Self> {
-        [Self::Added, Self::Modified, Self::Deleted].into_iter().find(|kind| kind.code() == code)
-    }
-}
-
-/// A committed change of an object that placement cares about.
-#[derive(Clone, Debug)]
-pub struct FeedChange {
-    /// What happened.
-    pub kind: ChangeKind,
-    /// The version of the change; larger than that of every earlier one.
-    pub version: u64,
-    /// The object after the change; a deleted one as it was last.
-    pub object: Arc<Summary>,
-}
 
 /// What comes out of a [`Feed`].
 #[derive(Clone, Debug)]
@@ -108,14 +73,6 @@ struct Listing {
     reading: VecDeque<Reading<Part>>,
     /// The objects that have changed since the beginning.
     changed: HashSet<Arc<str>>,
-}
-
-/// What came of reading some rows.
-#[derive(Debug)]
-pub(super) struct Part {
-    pub(super) summaries: Vec<Summary>,
-    /// Rows that were too many, the next one last.
-    pub(super) left: Vec<i64>,
 }
 
 impl Feed {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
 
 use super::CloudError;
-use super::feed::ChangeKind;
+use super::change::ChangeKind;
 use super::objects::{ObjectRow, RowExtra, Tx, parse};
 use super::state::Before;
 use super::stored::Stored;

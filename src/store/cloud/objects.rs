@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::CloudError;
-use super::feed::ChangeKind;
+use super::change::ChangeKind;
 use super::state::{Before, CloudState, Event};
 use super::stored::Stored;
 use crate::object::objectsync::{is_sync_record, split_sync_name};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::feed::ChangeKind;
+use super::change::ChangeKind;
 
 /// A kind by name, whatever its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
 
-use super::feed::ChangeKind;
+use super::change::ChangeKind;
 use super::nodes::record_before;
 use super::objects::resource_id;
 use super::observer::KindName;

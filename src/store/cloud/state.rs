@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::sync::broadcast;
 
 use super::CloudError;
-use super::feed::{ChangeKind, FeedChange};
+use super::change::{ChangeKind, FeedChange};
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::Counters;

@@ -9,13 +9,20 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::feed::Part;
 use super::read::{MAX_PAGE_BYTES, resource_map};
 use super::{CloudError, Shared};
 use crate::object::objectsync::is_placeable;
 use crate::object::{Object, Resource};
 use crate::placement::{NODES_ANNOTATION, Summary};
 use crate::store::StoreError;
+
+/// What came of reading some rows.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) summaries: Vec<Summary>,
+    /// Rows that were too many, the next one last.
+    pub(super) left: Vec<i64>,
+}
 
 /// The rows of everything that placement decides about, and of the Nodes, whose labels it decides by: the last one first.
 pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
