@@ -6,3 +6,6 @@ ALTER TABLE nodes ADD COLUMN held_digest TEXT;   -- 32 hexadecimal digits
 -- JSON: the database files that the node has had lately, each with the newest change that was ever recorded of it. A node
 -- that calls more than that confirmed has been told so by a store of which this one is an older copy.
 ALTER TABLE nodes ADD COLUMN epochs TEXT NOT NULL DEFAULT '[]';
+
+-- Whether a new incarnation began with the opening: losses from before are what it began for.
+ALTER TABLE openings ADD COLUMN renewed INTEGER NOT NULL DEFAULT 0;

@@ -56,7 +56,8 @@ pub use outbox::{
     status_key,
 };
 pub use rotation::{Rotated, SealFacts};
-pub use snapshot::{EdgeSnapshot, MAX_SNAPSHOTS, RecordRow, Scan, ScanRow};
+pub use shared::MAX_SNAPSHOTS;
+pub use snapshot::{EdgeSnapshot, RecordRow, Scan, ScanRow};
 pub use types::{LocalKind, LocalObject};
 
 /// The largest page cache of a reading connection, KiB.

@@ -35,9 +35,10 @@ use super::frame::{Confirm, Down};
 use super::message::Outgoing;
 use super::timing::{Now, earlier};
 pub use desired::{Desired, DesiredState};
-pub use ledger::{LedgerFacts, Record};
+pub use ledger::LedgerFacts;
 pub use types::{
-    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, RecordBatch, Refusal,
+    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, Record, RecordBatch,
+    Refusal,
 };
 
 use connect::Connecting;

@@ -96,6 +96,7 @@ fn report() -> Report {
             object: None,
         }],
         receiving: Some("u-4".into()),
+        received: None,
         receipt: 0,
     }
 }
@@ -176,7 +177,11 @@ fn down() -> Vec<Down> {
             held: 1,
             register: true,
         }),
-        Down::Objects { session: session(), messages: vec![outgoing(Some(body)), outgoing(None)] },
+        Down::Objects {
+            session: session(),
+            receipt: 0,
+            messages: vec![outgoing(Some(body)), outgoing(None)],
+        },
         Down::Part(Part {
             session: session(),
             uid: "u-1".into(),
@@ -184,6 +189,7 @@ fn down() -> Vec<Down> {
             offset: 47616,
             total: 50407,
             data: "abcdef".into(),
+            receipt: 0,
         }),
         Down::Confirm(Confirm { session: session(), revision: 5, pending: 2, held: 1 }),
         Down::InventoryRequest(InventoryRequest { session: session(), buckets }),

@@ -25,22 +25,27 @@ pub(super) struct Counters {
     pub(super) event_bytes: u64,
 }
 
-/// The versions that were jumped over: open at the lower end, closed at the upper one. Ascending.
+/// The versions that were jumped over.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gaps(Vec<(u64, u64)>);
+pub(super) struct Gaps {
+    /// Open at the lower end, closed at the upper one. Ascending.
+    jumps: Vec<(u64, u64)>,
+    /// The last one with which a new incarnation began: its end.
+    since: Option<u64>,
+}
 
 impl Gaps {
     /// The same, for whoever compares versions that a node holds.
     pub(super) fn issued(&self) -> Issued {
         let gap = |(last, base): &(u64, u64)| (ResourceVersion::from(*last), ResourceVersion::from(*base));
-        Issued { gaps: self.0.iter().map(gap).collect(), since: None }
+        Issued { gaps: self.jumps.iter().map(gap).collect(), since: self.since.map(ResourceVersion::from) }
     }
 
     /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.
     /// The end itself is the version of the store as it was opened.
     pub(super) fn end_of(&self, version: u64) -> Option<u64> {
-        let next = self.0.partition_point(|(_, base)| *base <= version);
-        self.0.get(next).filter(|(previous, _)| *previous < version).map(|(_, base)| *base)
+        let next = self.jumps.partition_point(|(_, base)| *base <= version);
+        self.jumps.get(next).filter(|(previous, _)| *previous < version).map(|(_, base)| *base)
     }
 }
 
@@ -70,11 +75,17 @@ fn base(previous: u64, now: jiff::Timestamp) -> u64 {
     clock.max(previous + 1)
 }
 
-/// Enters a jump from the last version to a base.
-fn enter(conn: &Connection, previous: u64, base: u64, now: jiff::Timestamp) -> rusqlite::Result<()> {
+/// Enters a jump from the last version to a base, with which an incarnation may begin.
+fn enter(
+    conn: &Connection,
+    previous: u64,
+    base: u64,
+    now: jiff::Timestamp,
+    renewed: bool,
+) -> rusqlite::Result<()> {
     conn.execute(
-        "INSERT INTO openings (base, previous_last, opened) VALUES (?1, ?2, ?3)",
-        (base, previous, now.to_string()),
+        "INSERT INTO openings (base, previous_last, opened, renewed) VALUES (?1, ?2, ?3, ?4)",
+        (base, previous, now.to_string(), renewed),
     )?;
     conn.execute(
         "DELETE FROM openings WHERE base <= (SELECT base FROM openings ORDER BY base DESC LIMIT 1 OFFSET ?1)",
@@ -91,7 +102,7 @@ pub(super) fn begin_anew(
     incarnation: &str,
 ) -> rusqlite::Result<u64> {
     let base = base(previous, now);
-    enter(conn, previous, base, now)?;
+    enter(conn, previous, base, now, true)?;
     conn.execute("UPDATE meta SET incarnation = ?1 WHERE id = 1", [incarnation])?;
     Ok(base)
 }
@@ -99,8 +110,10 @@ pub(super) fn begin_anew(
 /// The jumps that a file has recorded.
 pub(super) fn gaps(conn: &Connection) -> rusqlite::Result<Gaps> {
     let mut statement = conn.prepare("SELECT previous_last, base FROM openings ORDER BY base")?;
-    let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Gaps(gaps.collect::<rusqlite::Result<_>>()?))
+    let jumps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let jumps = jumps.collect::<rusqlite::Result<_>>()?;
+    let since = conn.query_row("SELECT max(base) FROM openings WHERE renewed = 1", [], |row| row.get(0))?;
+    Ok(Gaps { jumps, since })
 }
 
 /// Jumps ahead of what may have been given, and records it, in a transaction of its own.
@@ -120,7 +133,7 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
          ON CONFLICT (id) DO UPDATE SET last_version = excluded.last_version",
         (base, history_start, &incarnation),
     )?;
-    enter(&tx, previous, base, now)?;
+    enter(&tx, previous, base, now, false)?;
     let (events, event_bytes) = tx.query_row(
         "SELECT count(*), coalesce(sum(octet_length(object) + coalesce(octet_length(previous), 0)), 0)
          FROM events",
@@ -225,10 +238,14 @@ mod tests {
         for given in [1000, 1002, 9000, 9001] {
             assert!(!gaps.issued().is_lost(&given.into()) && gaps.end_of(given).is_none(), "{given}");
         }
+        assert!(!gaps.issued().is_news(&1100.into()), "that is what the new incarnation began for");
         let again = begin_anew(&conn, base, at(10), "c").unwrap();
         assert_eq!(again, 9001, "a clock behind the file");
         let reopened = open(&mut conn, at(20_000), "x").unwrap();
         assert_eq!((reopened.counters.last, &*reopened.incarnation), (20_000, "c"));
+        let issued = reopened.gaps.issued();
+        assert!(!issued.is_news(&1100.into()), "not even after another opening");
+        assert!(issued.is_news(&15_000.into()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the handles of the store see without asking the writer.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,9 +10,21 @@ use super::journal::Recent;
 use super::notes::Pending;
 use super::observer::{Observer, Versions};
 use super::outbox::OutboxShared;
-use super::{Facts, Health};
-use crate::store::snapshots::Snapshots;
+use super::{Facts, Health, READER_CACHE_KIB};
+use crate::store::engine::EngineOptions;
+use crate::store::reader::Generation;
+use crate::store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use crate::sync::replica::Totals;
+
+/// How many snapshots may be open at one time.
+pub const MAX_SNAPSHOTS: usize = 8;
+
+/// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
+pub(super) fn snapshots(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {
+    let limits = SnapshotLimits { open: MAX_SNAPSHOTS, idle: 1 };
+    let engine = EngineOptions { cache_kib: engine.cache_kib.min(READER_CACHE_KIB), ..engine.clone() };
+    Snapshots::new(path, &engine, limits, generation, Threads::Blocking)
+}
 
 /// What the handles see without asking the writer.
 #[derive(Debug)]

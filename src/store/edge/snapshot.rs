@@ -1,7 +1,6 @@
 //! Lists: rows of one commit, in the order of their names or of the table, from the first page to the last.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::{Connection, Statement};
@@ -11,18 +10,11 @@ use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources, uid_key};
 use super::seals::Seals;
 use super::types::{LocalKind, LocalObject};
-use super::{
-    EdgeStore, Entry, InventoryCursor, ListCursor, READER_CACHE_KIB, Stored, check, journal, outbox, read,
-};
+use super::{EdgeStore, Entry, InventoryCursor, ListCursor, Stored, check, journal, outbox, read};
 use crate::object::Resource;
 use crate::store::StoreError;
-use crate::store::engine::EngineOptions;
-use crate::store::reader::Generation;
-use crate::store::snapshots::{Snapshot, SnapshotLimits, Snapshots, Threads};
+use crate::store::snapshots::Snapshot;
 use crate::sync::change::Uid;
-
-/// How many snapshots may be open at one time.
-pub const MAX_SNAPSHOTS: usize = 8;
 
 /// What is read, in which order, and from where on.
 #[derive(Clone, Debug)]
@@ -85,13 +77,6 @@ pub struct RecordRow {
     pub entry: Entry,
 }
 
-/// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
-pub(super) fn pool(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {
-    let limits = SnapshotLimits { open: MAX_SNAPSHOTS, idle: 1 };
-    let engine = EngineOptions { cache_kib: engine.cache_kib.min(READER_CACHE_KIB), ..engine.clone() };
-    Snapshots::new(path, &engine, limits, generation, Threads::Blocking)
-}
-
 /// An open snapshot. It is let go of when it is dropped.
 #[derive(Debug)]
 pub struct EdgeSnapshot {
@@ -101,7 +86,7 @@ pub struct EdgeSnapshot {
 }
 
 impl EdgeStore {
-    /// Opens a snapshot; none if there are [`MAX_SNAPSHOTS`] already.
+    /// Opens a snapshot; none if there are [`super::MAX_SNAPSHOTS`] already.
     ///
     /// # Errors
     /// The store's.

@@ -25,8 +25,7 @@ use super::outbox::{Outbox, OutboxShared};
 use super::rows::Resources;
 use super::salvage::{self, Salvaged};
 use super::seals::{self, Seals};
-use super::shared::Shared;
-use super::snapshot;
+use super::shared::{self, Shared};
 use super::tables::Tables;
 use super::widths;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
@@ -168,7 +167,7 @@ impl State {
             versions: Mutex::new(stored.versions()),
             events_dropped: AtomicU64::new(0),
             outbox,
-            snapshots: snapshot::pool(path, &options.engine, generation.clone()),
+            snapshots: shared::snapshots(path, &options.engine, generation.clone()),
             notes: Pending::default(),
         };
         let told = stored.versions();

@@ -7,7 +7,7 @@ use crate::object::{ObjectRef, Resource, ResourceVersion};
 use crate::sync::change::Uid;
 use crate::sync::digest::{Epoch, Tally};
 
-use super::ledger::Record;
+use super::types::Record;
 
 /// An object that a node is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

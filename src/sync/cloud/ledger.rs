@@ -6,20 +6,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::object::{ObjectRef, Relation, ResourceVersion};
+use crate::object::{Relation, ResourceVersion};
 use crate::sync::change::Uid;
 use crate::sync::digest::{BucketSet, Buckets, Epoch, Tally};
 
 use super::desired::DesiredState;
-
-/// One ObjectSync: the version of an object that the node was last known to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The version held.
-    pub version: ResourceVersion,
-    /// Which object it is.
-    pub object: Arc<ObjectRef>,
-}
+use super::types::Record;
 
 /// What is stored of a node beside its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

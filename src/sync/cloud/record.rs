@@ -11,9 +11,9 @@ use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
 
 use super::desired::DesiredState;
-use super::ledger::{LedgerFacts, Record};
+use super::ledger::LedgerFacts;
 use super::queue::Action;
-use super::{CloudEffect, CloudMachine, CloudNotice, Phase, RecordBatch, Refusal};
+use super::{CloudEffect, CloudMachine, CloudNotice, Phase, Record, RecordBatch, Refusal};
 
 /// The delay after a batch that could not be stored; doubles up to a minute.
 const STORE_RETRY: Duration = Duration::from_millis(500);

@@ -14,9 +14,9 @@ use crate::sync::message::Outgoing;
 use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
-use super::ledger::{Ledger, Record};
+use super::ledger::Ledger;
 use super::queue::Action;
-use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, Trouble, outgoing};
+use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, Record, Trouble, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;

@@ -8,8 +8,6 @@ use crate::sync::change::{ObjectRef, RejectReason, Uid};
 use crate::sync::digest::{Epoch, Tally};
 use crate::sync::upload::{Lease, Upload};
 
-use super::ledger::Record;
-
 /// The limits and delays of the cloud side, for one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CloudConfig {
@@ -55,6 +53,15 @@ impl CloudConfig {
             mass_delete_min: 10,
         }
     }
+}
+
+/// One ObjectSync: the version of an object that the node was last known to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The version held.
+    pub version: ResourceVersion,
+    /// Which object it is.
+    pub object: Arc<ObjectRef>,
 }
 
 /// The body of an object, loaded for sending.
@@ -251,9 +258,9 @@ impl Issued {
         self.gap(version).is_some_and(is_after)
     }
 
-    /// The same once a new incarnation has begun.
-    #[must_use]
-    pub fn renewed(&self) -> Self {
+    /// The same once a new incarnation has begun with the last opening.
+    #[cfg(test)]
+    pub(in crate::sync) fn renewed(&self) -> Self {
         Self { since: self.gaps.last().map(|(_, base)| base.clone()), ..self.clone() }
     }
 
