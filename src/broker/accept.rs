@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
 use super::hub::Hub;
-use super::registry::{Eviction, Origin, Outbound, Registry};
+use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use crate::link::queue::{Limits, Refused};
-use crate::link::{PublishError, add, packet_size};
+use crate::link::{Backlog, PublishError, add, packet_size};
 
 /// How long to wait after the system refused to accept: usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -73,6 +73,7 @@ impl Broker {
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
+            moved: Moved::default(),
             counters: BrokerCounters::default(),
             places: Arc::new(Semaphore::new(options.max_connections)),
             closing: watch::channel(false).0,
@@ -123,6 +124,18 @@ impl Broker {
     pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
         let Some(seat) = self.hub.registry.seat(node) else { return Err(PublishError::NotConnected) };
         seat.queue.ready().await.map_err(|_| PublishError::NotConnected)
+    }
+
+    /// Messages to a node's `down` topic that are under way on its connection; `None` if it is not connected.
+    #[must_use]
+    pub fn backlog(&self, node: &str) -> Option<Backlog> {
+        self.hub.registry.seat(node).map(|seat| seat.backlog())
+    }
+
+    /// Waits until [`Broker::backlog`] has become smaller for some nodes, and names them. Can be cancelled without loss; one
+    /// caller at a time.
+    pub async fn moved(&self) -> Vec<String> {
+        self.hub.moved.next().await
     }
 
     /// Replaces the message retained on `cloud` and sends it to all who subscribed; a node that is slow

@@ -27,6 +27,9 @@ use exchange::Exchange;
 
 /// The largest CONNECT packet without its will, in bytes.
 const MAX_CONNECT: u32 = 8 * 1024;
+/// Bytes that the system takes of a client's packets ahead of the network.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 32 * 1024;
 /// How long the last packet to a client may take, and how long its last bytes are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// What a client of MQTT v3 understands as "not this version".
@@ -89,6 +92,9 @@ struct Guest {
 pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
     // Frames are written whole; waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
+    // What the system takes has to be what the network takes: else it looks as if a slow client took nothing.
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT);
     let limit = hub.options.connect_timeout;
     let welcomed = tokio::select! {
         // Boxed, so that the task does not keep the room for it while the client is connected.

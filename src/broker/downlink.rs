@@ -1,13 +1,14 @@
 //! One way to the nodes for the cloud side, whether they connect to the endpoint or to an external broker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::{Broker, Channel, FleetEvent};
 use crate::link::topic::{Topic, Topics};
-use crate::link::{Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError};
+use crate::link::{Backlog, Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError};
 
 /// The way to the nodes.
 #[derive(Clone)]
@@ -24,6 +25,16 @@ pub struct External {
     link: LinkHandle,
     topics: Topics,
     cloud: Arc<Mutex<Vec<u8>>>,
+    order: Arc<Mutex<Order>>,
+}
+
+/// Which of the messages in the one queue are for whom.
+#[derive(Default)]
+struct Order {
+    /// How many were queued so far.
+    queued: u64,
+    /// Their numbers, until the broker has acknowledged them.
+    by_node: HashMap<String, VecDeque<u64>>,
 }
 
 impl Downlink {
@@ -35,10 +46,7 @@ impl Downlink {
     pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.try_publish(node, payload),
-            Self::External(external) => {
-                let topic = external.topics.down(node);
-                external.link.try_publish(&topic, payload, false)
-            }
+            Self::External(external) => external.try_publish(node, payload),
         }
     }
 
@@ -51,6 +59,31 @@ impl Downlink {
             Self::Embedded(broker) => broker.ready(node).await,
             Self::External(external) => external.link.ready().await,
         }
+    }
+
+    /// Messages for the node that are under way on the connection of now, to the node or to an external broker; `None`
+    /// if it is not connected.
+    #[must_use]
+    pub fn backlog(&self, node: &str) -> Option<Backlog> {
+        match self {
+            Self::Embedded(broker) => broker.backlog(node),
+            Self::External(external) => Some(external.backlog(node)),
+        }
+    }
+
+    /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and names them. Not told of an external broker.
+    /// Can be cancelled without loss; one caller at a time.
+    pub async fn moved(&self) -> Vec<String> {
+        match self {
+            Self::Embedded(broker) => broker.moved().await,
+            Self::External(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether all nodes share one queue.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::External(_))
     }
 
     /// Replaces the message retained on `cloud`, now and on every later connection.
@@ -83,6 +116,37 @@ impl External {
         &self.link
     }
 
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
+        let mut order = self.order();
+        self.link.try_publish(&self.topics.down(node), payload, false)?;
+        order.queued += 1;
+        let (queued, done) = (order.queued, self.link.backlog());
+        let numbers = order.by_node.entry(node.to_owned()).or_default();
+        let taken = queued.saturating_sub(done.unacknowledged);
+        while numbers.pop_front_if(|number| *number <= taken).is_some() {}
+        numbers.push_back(queued);
+        Ok(())
+    }
+
+    fn backlog(&self, node: &str) -> Backlog {
+        let mut order = self.order();
+        let (queued, done) = (order.queued, self.link.backlog());
+        // What the cloud says of itself is in that queue too: then a message counts for a little longer.
+        let (sent, taken) = (queued.saturating_sub(done.unsent), queued.saturating_sub(done.unacknowledged));
+        let Some(numbers) = order.by_node.get_mut(node) else { return Backlog::default() };
+        while numbers.pop_front_if(|number| *number <= taken).is_some() {}
+        let (unsent, unacknowledged) =
+            (numbers.iter().filter(|number| **number > sent).count(), numbers.len());
+        if numbers.is_empty() {
+            order.by_node.remove(node);
+        }
+        Backlog { unsent: unsent as u64, unacknowledged: unacknowledged as u64 }
+    }
+
     fn set_cloud(&self, payload: Vec<u8>) {
         self.cloud.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&payload);
         // Without a connection it is the greeting of the next one. A full queue is a burst of frames: then
@@ -106,7 +170,7 @@ pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, mpsc::R
     let (link, heard) = Link::spawn(options);
     let (events, receiver) = mpsc::channel(capacity);
     tokio::spawn(translate(topics.clone(), heard, events));
-    let external = External { link, topics: topics.clone(), cloud };
+    let external = External { link, topics: topics.clone(), cloud, order: Arc::default() };
     (Downlink::External(external), receiver)
 }
 

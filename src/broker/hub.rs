@@ -5,13 +5,14 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::counters::BrokerCounters;
-use super::registry::Registry;
+use super::registry::{Moved, Registry};
 use super::{BrokerOptions, FleetEvent};
 
 /// See the module.
 pub(super) struct Hub {
     pub(super) options: BrokerOptions,
     pub(super) registry: Registry,
+    pub(super) moved: Moved,
     pub(super) counters: BrokerCounters,
     pub(super) events: mpsc::Sender<FleetEvent>,
     /// One permit per connection.

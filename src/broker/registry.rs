@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use crate::link::Backlog;
 use crate::link::queue::{Limits, Queue};
 
 /// A message on its way to a node.
@@ -46,6 +47,12 @@ pub(super) struct Seat {
     pub(super) listens: AtomicBool,
     /// The largest packet the client takes, in bytes.
     pub(super) max_packet: u32,
+    /// Of the cloud's messages: being taken off the queue, not written, not acknowledged or not written.
+    taking: AtomicU64,
+    unwritten: AtomicU64,
+    unacknowledged: AtomicU64,
+    /// Whether the cloud will look at these.
+    moved: AtomicBool,
     evict: watch::Sender<Option<Eviction>>,
     gone: watch::Sender<bool>,
 }
@@ -60,6 +67,36 @@ impl Seat {
         });
     }
 
+    /// Takes the next message of the cloud; [`Seat::has_taken`] is due once it counts as unwritten.
+    pub(super) fn take(&self) -> Option<Outbound> {
+        self.taking.fetch_add(1, Ordering::SeqCst);
+        let taken = self.queue.pop();
+        if taken.is_none() {
+            self.has_taken();
+        }
+        taken
+    }
+
+    pub(super) fn has_taken(&self) {
+        self.taking.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Notes how far the cloud's messages are; whether the cloud is to be told.
+    pub(super) fn set_backlog(&self, unwritten: u64, unacknowledged: u64) -> bool {
+        let before = self.unwritten.swap(unwritten, Ordering::SeqCst);
+        let waited = self.unacknowledged.swap(unacknowledged, Ordering::SeqCst);
+        (unwritten < before || unacknowledged < waited) && !self.moved.swap(true, Ordering::SeqCst)
+    }
+
+    /// How far the cloud's messages are.
+    pub(super) fn backlog(&self) -> Backlog {
+        // In the order in which a message goes on, so that it is rather counted twice than left out.
+        let queued = self.queue.len() as u64 + self.taking.load(Ordering::SeqCst);
+        let unwritten = self.unwritten.load(Ordering::SeqCst);
+        let unacknowledged = self.unacknowledged.load(Ordering::SeqCst);
+        Backlog { unsent: queued + unwritten, unacknowledged: queued + unacknowledged.max(unwritten) }
+    }
+
     /// Sees an eviction.
     pub(super) fn evictions(&self) -> watch::Receiver<Option<Eviction>> {
         self.evict.subscribe()
@@ -69,6 +106,35 @@ impl Seat {
     pub(super) async fn gone(&self) {
         // The sender lives in the seat we hold: it cannot go away.
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
+    }
+}
+
+/// Connections of which something has gone on, each once.
+#[derive(Default)]
+pub(super) struct Moved {
+    seats: Mutex<Vec<Arc<Seat>>>,
+    pushed: Notify,
+}
+
+impl Moved {
+    pub(super) fn push(&self, seat: &Arc<Seat>) {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(seat));
+        self.pushed.notify_one();
+    }
+
+    /// Waits for some. Can be cancelled without loss; for one reader.
+    pub(super) async fn next(&self) -> Vec<String> {
+        loop {
+            let seats = std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner));
+            if !seats.is_empty() {
+                let told = |seat: Arc<Seat>| {
+                    seat.moved.store(false, Ordering::SeqCst);
+                    seat.node.to_string()
+                };
+                return seats.into_iter().map(told).collect();
+            }
+            self.pushed.notified().await;
+        }
     }
 }
 
@@ -143,6 +209,10 @@ impl Registry {
             queue: Queue::new(self.limits, true),
             listens: AtomicBool::new(false),
             max_packet,
+            taking: AtomicU64::new(0),
+            unwritten: AtomicU64::new(0),
+            unacknowledged: AtomicU64::new(0),
+            moved: AtomicBool::new(false),
             evict: watch::channel(None).0,
             gone: watch::channel(false).0,
         });

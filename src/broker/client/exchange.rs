@@ -1,5 +1,6 @@
 //! The packets of one connected client, both ways, until it ends.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use super::Ended;
 use super::outgoing::Outgoing;
@@ -50,6 +53,10 @@ pub(super) struct Exchange<'a> {
     writer: WriteHalf<Wire>,
     frames: FrameBuffer,
     out: SendBuffer,
+    /// Bytes written.
+    written: u64,
+    /// Where the cloud's messages end that are not written in full, in the same count.
+    ends: VecDeque<u64>,
     subscriptions: Subscriptions,
     outgoing: Outgoing,
     evictions: watch::Receiver<Option<Eviction>>,
@@ -96,6 +103,8 @@ impl<'a> Exchange<'a> {
             writer,
             frames,
             out,
+            written: 0,
+            ends: VecDeque::new(),
             subscriptions: Subscriptions::default(),
             outgoing: Outgoing::new(admitted.inflight, now),
             evictions: seat.evictions(),
@@ -182,10 +191,10 @@ impl<'a> Exchange<'a> {
             next = next.min(self.heard + self.patience());
         }
         if self.out.is_unsent() {
-            next = next.min(self.progress + self.keepalive);
+            next = next.min(self.progress + self.patience());
         }
-        if self.outgoing.is_waiting() {
-            next = next.min(self.outgoing.acknowledged + self.patience());
+        if let Some(overdue_at) = self.outgoing.overdue_at(self.patience()) {
+            next = next.min(overdue_at);
         }
         match self.until {
             // By the wall clock each time: it may be set while the client is connected.
@@ -199,12 +208,12 @@ impl<'a> Exchange<'a> {
         if self.until.is_some_and(|until| left(until).is_zero()) {
             return Err(Ended::told(Departure::Expired, DisconnectReasonCode::NotAuthorized));
         }
-        if self.out.is_unsent() && now >= self.progress + self.keepalive {
-            let why = Departure::NotReading(self.keepalive);
+        let why = Departure::NotReading(patience);
+        if self.out.is_unsent() && now >= self.progress + patience {
             return Err(Ended { why, code: None, will: true });
         }
-        if self.outgoing.is_waiting() && !self.is_deaf() && now >= self.outgoing.acknowledged + patience {
-            let why = Departure::NotReading(patience);
+        let is_overdue = self.outgoing.overdue_at(patience).is_some_and(|overdue_at| now >= overdue_at);
+        if is_overdue && !self.is_deaf() {
             return Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded));
         }
         if !self.is_deaf() && now >= self.heard + patience {
@@ -217,6 +226,9 @@ impl<'a> Exchange<'a> {
         let count = result.map_err(|error| Ended::lost(error.to_string()))?;
         let now = Instant::now();
         self.progress = now;
+        self.written += count as u64;
+        while self.ends.pop_front_if(|end| *end <= self.written).is_some() {}
+        self.tell_backlog();
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
             self.heard = now;
         }
@@ -230,6 +242,14 @@ impl<'a> Exchange<'a> {
         }
         self.heard = Instant::now();
         Ok(())
+    }
+
+    /// Tells the cloud how far its messages are.
+    fn tell_backlog(&self) {
+        let unwritten = self.ends.len() as u64;
+        if self.seat.set_backlog(unwritten, unwritten.max(self.outgoing.from_cloud() as u64)) {
+            self.hub.moved.push(self.seat);
+        }
     }
 
     /// Handles what has been read, until something has to wait.
@@ -248,6 +268,7 @@ impl<'a> Exchange<'a> {
             Packet::Publish(publish) => self.publish(&publish),
             Packet::PubAck(puback) => {
                 if self.outgoing.acknowledge(puback.pkid, Instant::now()) {
+                    self.tell_backlog();
                     Ok(())
                 } else {
                     Err(Ended::protocol("it acknowledged a message that it was not sent"))

@@ -1,6 +1,7 @@
 //! What one client is owed: messages in order, and the window of those it has not acknowledged.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -8,20 +9,36 @@ use crate::broker::registry::Outbound;
 
 /// Echoes and retained messages that wait; the client causes them itself.
 const MAX_LOCAL: usize = 64;
+/// Who reads slower than so many bytes a second is taken for one who does not read.
+const SLOWEST: u64 = 512;
+
+/// A message that is not acknowledged.
+struct Sent {
+    id: u16,
+    bytes: usize,
+    /// Whether the cloud sent it just now.
+    from_cloud: bool,
+}
 
 /// Unacknowledged messages and those made by the client's own requests.
 pub(super) struct Outgoing {
     window: u16,
-    unacknowledged: Vec<u16>,
+    unacknowledged: VecDeque<Sent>,
     next_id: u16,
     local: VecDeque<Outbound>,
     /// When the client last acknowledged something, or the first of the unacknowledged was sent.
-    pub(super) acknowledged: Instant,
+    acknowledged: Instant,
 }
 
 impl Outgoing {
     pub(super) fn new(window: u16, now: Instant) -> Self {
-        Self { window, unacknowledged: Vec::new(), next_id: 0, local: VecDeque::new(), acknowledged: now }
+        Self {
+            window,
+            unacknowledged: VecDeque::new(),
+            next_id: 0,
+            local: VecDeque::new(),
+            acknowledged: now,
+        }
     }
 
     /// Whether one more message with QoS 1 may be sent.
@@ -29,28 +46,41 @@ impl Outgoing {
         self.unacknowledged.len() < usize::from(self.window)
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.unacknowledged.is_empty()
+    /// When the client should have acknowledged something: it has `patience`, and the time to read the oldest message.
+    pub(super) fn overdue_at(&self, patience: Duration) -> Option<Instant> {
+        let oldest = self.unacknowledged.front()?;
+        let reading = Duration::from_millis(oldest.bytes as u64 * 1000 / SLOWEST);
+        Some(self.acknowledged + patience + reading)
+    }
+
+    /// Messages of the cloud that are not acknowledged.
+    pub(super) fn from_cloud(&self) -> usize {
+        self.unacknowledged.iter().filter(|sent| sent.from_cloud).count()
+    }
+
+    fn is_in_use(&self, id: u16) -> bool {
+        self.unacknowledged.iter().any(|sent| sent.id == id)
     }
 
     /// Gives out a packet id that is not in use; only while the window is open.
-    pub(super) fn assign(&mut self, now: Instant) -> u16 {
+    pub(super) fn assign(&mut self, now: Instant, bytes: usize, from_cloud: bool) -> u16 {
         loop {
             self.next_id = if self.next_id == u16::MAX { 1 } else { self.next_id + 1 };
-            if !self.unacknowledged.contains(&self.next_id) {
+            if !self.is_in_use(self.next_id) {
                 break;
             }
         }
         if self.unacknowledged.is_empty() {
             self.acknowledged = now;
         }
-        self.unacknowledged.push(self.next_id);
-        self.next_id
+        let id = self.next_id;
+        self.unacknowledged.push_back(Sent { id, bytes, from_cloud });
+        id
     }
 
     /// Takes an acknowledgement; `false` for an id that is not in use.
     pub(super) fn acknowledge(&mut self, id: u16, now: Instant) -> bool {
-        let Some(position) = self.unacknowledged.iter().position(|held| *held == id) else { return false };
+        let Some(position) = self.unacknowledged.iter().position(|sent| sent.id == id) else { return false };
         self.unacknowledged.remove(position);
         self.acknowledged = now;
         true
@@ -78,13 +108,14 @@ mod tests {
     fn ids_in_use_are_skipped_and_zero_is_never_given_out() {
         let now = Instant::now();
         let mut outgoing = Outgoing::new(3, now);
-        assert_eq!([outgoing.assign(now), outgoing.assign(now)], [1, 2]);
+        let assign = |outgoing: &mut Outgoing| outgoing.assign(now, 1, true);
+        assert_eq!([assign(&mut outgoing), assign(&mut outgoing)], [1, 2]);
         assert!(outgoing.acknowledge(1, now));
         assert!(!outgoing.acknowledge(1, now));
         outgoing.next_id = u16::MAX - 1;
-        assert_eq!(outgoing.assign(now), u16::MAX);
+        assert_eq!(assign(&mut outgoing), u16::MAX);
         assert!(outgoing.acknowledge(u16::MAX, now));
-        assert_eq!([outgoing.assign(now), outgoing.assign(now)], [1, 3], "2 is still in use");
+        assert_eq!([assign(&mut outgoing), assign(&mut outgoing)], [1, 3], "2 is still in use");
         assert!(!outgoing.is_open());
     }
 }

@@ -87,6 +87,12 @@ impl FrameBuffer {
         read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(0) } else { Err(error) })
     }
 
+    /// Appends bytes that were read otherwise.
+    #[cfg(all(test, feature = "cloud"))]
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     /// Takes the next whole packet.
     pub(crate) fn next(&mut self) -> Result<Option<Packet>, WireError> {
         let Some((head, length)) = header(&self.bytes)? else { return Ok(None) };

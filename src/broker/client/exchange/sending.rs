@@ -1,5 +1,6 @@
 //! The sending half of an exchange: subscriptions, and the messages they let through.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rumqttc::v5::mqttbytes::QoS;
@@ -39,13 +40,21 @@ impl Exchange<'_> {
                 self.send(&outbound)?;
             } else if let Some(origin) = self.cloud_due.take() {
                 self.send_cloud(origin)?;
-            } else if let Some(outbound) = self.seat.queue.pop() {
-                self.send(&outbound)?;
-            } else {
+            } else if !self.send_next()? {
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Sends the next message of the cloud, if there is one.
+    fn send_next(&mut self) -> Result<bool, Ended> {
+        let seat = self.seat;
+        let Some(outbound) = seat.take() else { return Ok(false) };
+        let sent = self.send(&outbound);
+        self.tell_backlog();
+        seat.has_taken();
+        sent.map(|()| true)
     }
 
     fn send_cloud(&mut self, origin: Origin) -> Result<(), Ended> {
@@ -68,8 +77,10 @@ impl Exchange<'_> {
             Origin::Own { retain } | Origin::Cloud { retain } => retain && grant.keep_retain,
         };
         let now = Instant::now();
+        let is_down = Arc::ptr_eq(&outbound.topic, &self.seat.down);
         if grant.at_least_once {
-            publish.pkid = self.outgoing.assign(now);
+            let bytes = outbound.payload.len() + outbound.topic.len();
+            publish.pkid = self.outgoing.assign(now, bytes, is_down);
         }
         if !self.out.is_unsent() {
             self.progress = now;
@@ -78,6 +89,9 @@ impl Exchange<'_> {
         match wire::encode(&Packet::Publish(publish), &mut self.out.bytes, self.seat.max_packet) {
             Ok(()) => {
                 add(&self.hub.counters.messages_out, 1);
+                if is_down {
+                    self.ends.push_back(self.written + self.out.bytes.len() as u64);
+                }
                 Ok(())
             }
             Err(WireError::TooLarge { size, limit }) => {
