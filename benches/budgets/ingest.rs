@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use edgesync::object::{Resource, Scope, pluralize};
 use edgesync::store::edge::{EdgeOptions, EdgeStore};
 use edgesync::sync::frame::{Down, Received};
-use edgesync::sync::message::Outgoing;
+use edgesync::sync::message::{Body, Outgoing};
 use serde_json::Value;
 
 use crate::objects::object;
@@ -50,16 +50,17 @@ pub(crate) fn frames_of(objects: usize, batch: usize) -> impl Iterator<Item = an
 fn frames(rows: &[Row], batch: usize) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     for chunk in rows.chunks(batch) {
-        let messages = chunk.iter().map(|row| outgoing(row).to_json()).collect::<Result<_, _>>()?;
+        let messages =
+            chunk.iter().map(|row| anyhow::Ok(outgoing(row)?.to_text()?)).collect::<Result<_, _>>()?;
         frames.push(Down::Objects { session: "bench".into(), messages }.encode(1024)?);
     }
     Ok(frames)
 }
 
-fn outgoing(row: &Row) -> Outgoing {
+fn outgoing(row: &Row) -> anyhow::Result<Outgoing> {
     let text = |pointer: &str| row.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let kind = text("/kind");
-    Outgoing {
+    Ok(Outgoing {
         uid: row.uid.as_str().into(),
         version: row.version.into(),
         supersedes: None,
@@ -72,8 +73,8 @@ fn outgoing(row: &Row) -> Outgoing {
         }),
         namespace: text("/metadata/namespace").into(),
         name: text("/metadata/name").into(),
-        body: Some(row.body.as_str().into()),
-    }
+        body: Some(Body::new(row.body.clone())?),
+    })
 }
 
 /// The time in which the agent decodes the frames and has every object in a committed transaction. Up to

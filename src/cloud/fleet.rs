@@ -1,7 +1,9 @@
 //! The fleet: the only owner of the nodes' machines and of the placement. One loop: what comes from nodes,
 //! source and operators goes into the machines, their effects come out.
 
+mod bodies;
 mod effects;
+mod line;
 mod numbers;
 mod opening;
 mod placing;
@@ -34,6 +36,8 @@ use super::lifecycle::NodeLifecycle;
 use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
 use super::source::{Change, Changes, MAX_BODIES, NodeFacts, Result, Source};
+use bodies::Bodies;
+use line::Line;
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
@@ -54,7 +58,7 @@ const MAX_NODES: usize = 100_000;
 enum Inbox {
     /// The records of a node, of which so many differences were expected.
     Opened(String, usize, Result<Vec<(Uid, Record)>>),
-    Bodies(String, u64, Result<Vec<Loaded>>),
+    Bodies(Vec<Uid>, Result<Vec<Loaded>>),
     Recorded(String, u64, Result<Vec<(Uid, String)>>),
     Room(String),
     Incarnation(Result<Arc<str>>),
@@ -73,12 +77,16 @@ pub(super) struct Fleet<S: Source> {
     /// While all is told once more: the UIDs of the objects and the names of the Nodes that were.
     told: Option<HashSet<Arc<str>>>,
     downlink: Downlink,
+    bodies: Bodies,
+    line: Line,
     placement: Placement,
     nodes: HashMap<String, Node>,
     labels: HashMap<String, crate::object::Labels>,
     deadlines: BTreeSet<(Duration, String)>,
     /// Nodes whose machine may have something to do, in their order.
     touched: VecDeque<String>,
+    /// Bytes of frames that were written so far.
+    written: u64,
     config: Arc<CloudConfig>,
     managed_fields: bool,
     compress_above: usize,
@@ -143,11 +151,14 @@ impl<S: Source> Fleet<S> {
             changes,
             told: None,
             downlink,
+            bodies: Bodies::new(config.sync.bodies),
+            line: Line::default(),
             placement: Placement::new(config.placement.rules.clone()),
             nodes: HashMap::new(),
             labels: HashMap::new(),
             deadlines: BTreeSet::new(),
             touched: VecDeque::new(),
+            written: 0,
             config: Arc::new(cloud_config(config)),
             managed_fields: !config.sync.strip_managed_fields,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
@@ -263,6 +274,7 @@ impl<S: Source> Fleet<S> {
         let config = service.config();
         self.config = Arc::new(cloud_config(config));
         self.managed_fields = !config.sync.strip_managed_fields;
+        self.bodies.set_limit(config.sync.bodies);
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.metrics_per_node = config.nodes.metrics_per_node;
         self.lifecycle.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
@@ -381,6 +393,7 @@ impl<S: Source> Fleet<S> {
     fn disconnected(&mut self, name: &str) {
         self.removals.connected(name, None);
         if let Some(node) = self.nodes.get_mut(name) {
+            self.bodies.forget(name);
             node.connection = None;
             node.waiting = None;
             node.machine.disconnected();

@@ -32,6 +32,8 @@ pub struct CloudNumbers {
     pub leases_written: u64,
     /// Events deleted because nobody had changed them for `nodes.event_ttl`.
     pub events_expired: u64,
+    /// Bodies of objects on their way to nodes.
+    pub bodies: BodyNumbers,
     /// What the store's writer has done.
     pub store: WriterStats,
     /// The size of the database.
@@ -42,6 +44,21 @@ pub struct CloudNumbers {
     pub endpoint: Option<BrokerTraffic>,
     /// What the link to an external broker counts; none with the embedded endpoint.
     pub link: Option<(Traffic, Endings)>,
+}
+
+/// Bodies of objects on their way to nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyNumbers {
+    /// How many are in memory.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bodies read from the store.
+    pub read: u64,
+    /// Bodies that were in memory, or being read, when another node needed them.
+    pub shared: u64,
+    /// How often nodes had to wait because `sync.bodies` was reached.
+    pub delayed: u64,
 }
 
 /// All nodes put together.
@@ -212,6 +229,13 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_pending_objects = nodes.pending, "What is still to be sent or removed.";
         Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes reject now.";
         Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, on their way to nodes.";
+        Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Their bytes.";
+        Counter edgesync_cloud_bodies_read_total = numbers.bodies.read, "Bodies read from the store.";
+        Counter edgesync_cloud_bodies_shared_total = numbers.bodies.shared,
+            "Bodies that were in memory, or being read, when another node needed them.";
+        Counter edgesync_cloud_bodies_delayed_total = numbers.bodies.delayed,
+            "Times that nodes had to wait because sync.bodies was reached.";
         Counter edgesync_cloud_hellos_total = counters.hellos, "Hellos received.";
         Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent; each attempt counts.";
         Counter edgesync_cloud_sent_removals_total = counters.removals_sent,

@@ -59,7 +59,7 @@ section! {
     /// Largest number of connections to the embedded endpoint.
     max_connections: usize = 20_000, fixed units::count(max_connections, 1..=1_000_000);
     /// Largest number of bytes that wait for one slow client of the embedded endpoint.
-    queue: usize = 4 << 20, fixed units::size(queue, 64 * KIB..=256 * MIB);
+    queue: usize = 1 << 20, fixed units::size(queue, 64 * KIB..=256 * MIB);
 }
 
 /// The embedded endpoint or an external broker.
@@ -119,6 +119,8 @@ section! {
     window_objects: usize = 1024, live units::count(window_objects, 1..=65_536);
     /// Largest number of bytes sent to a node and not reported yet.
     window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
+    /// Largest number of bytes of objects that are in memory for all nodes together, on their way to them.
+    bodies: usize = 256 << 20, live units::size(bodies, 16 * MIB..=64 * GIB);
     /// Largest number of objects in a frame.
     frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);
     /// First wait before an unreported object is sent again.

@@ -32,7 +32,7 @@ use super::digest::Tally;
 #[cfg(test)]
 use super::fault;
 use super::frame::{Confirm, Down};
-use super::message::Outgoing;
+use super::message::{Body, Outgoing};
 use super::timing::{Now, earlier};
 pub use desired::{Desired, DesiredState};
 pub use ledger::LedgerFacts;
@@ -244,7 +244,8 @@ impl CloudMachine {
             return;
         }
         if let Some(object) = self.object(uid, desired) {
-            self.queue.insert(uid, &object, action);
+            let lane = self.lane(uid, action, desired);
+            self.queue.insert(uid, &object, action, lane);
         }
     }
 
@@ -522,7 +523,7 @@ impl CloudMachine {
 }
 
 /// What a message to the node is written from.
-fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired<'_>, body: Arc<str>) -> Outgoing {
+fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired<'_>, body: Body) -> Outgoing {
     Outgoing {
         uid: uid.clone(),
         version,

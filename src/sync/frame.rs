@@ -15,7 +15,7 @@ use crate::object::ResourceVersion;
 use super::change::{Change, ObjectRef, Rejected, Uid};
 use super::compression;
 use super::digest::{BucketSet, Buckets, Digest, Epoch};
-use super::message::{Interner, Message};
+use super::message::{Interner, Message, MessageText};
 pub use super::upload::{Lease, Upload, UploadConfirm};
 
 /// The version of the protocol that this module speaks.
@@ -281,14 +281,14 @@ pub enum Up {
 pub enum Down {
     /// See [`Welcome`].
     Welcome(Welcome),
-    /// The session and the messages, each as JSON text.
+    /// See [`Objects`].
     Objects {
         /// The session.
         session: String,
         /// Comes back in the [`Report`] that answers it: the number of the frame on its connection.
         receipt: u64,
-        /// Messages as JSON text.
-        messages: Vec<Box<RawValue>>,
+        /// Messages.
+        messages: Vec<MessageText>,
     },
     /// See [`Part`].
     Part(Part),
@@ -391,7 +391,7 @@ struct ObjectsOut<'a> {
     session: &'a str,
     #[serde(skip_serializing_if = "is_zero")]
     receipt: u64,
-    objects: &'a [Box<RawValue>],
+    objects: [(); 0],
 }
 
 #[derive(Deserialize)]
@@ -414,6 +414,26 @@ struct Probe<'a> {
 
 fn to_json<T: Serialize>(r#type: &'static str, body: &T) -> serde_json::Result<String> {
     serde_json::to_string(&Envelope { r#type, protocol: PROTOCOL, body })
+}
+
+fn objects_to_json(
+    name: &'static str,
+    session: &str,
+    receipt: u64,
+    messages: &[MessageText],
+) -> serde_json::Result<String> {
+    const END: &str = "]}";
+    let mut json = to_json(name, &ObjectsOut { session, receipt, objects: [] })?;
+    json.truncate(json.len() - END.len());
+    json.reserve(messages.iter().map(|message| message.len() + 1).sum::<usize>() + END.len());
+    for (index, message) in messages.iter().enumerate() {
+        if index > 0 {
+            json.push(',');
+        }
+        message.write_to(&mut json);
+    }
+    json.push_str(END);
+    Ok(json)
 }
 
 impl Up {
@@ -486,7 +506,7 @@ impl Down {
         let json = match self {
             Self::Welcome(body) => to_json(name, body),
             Self::Objects { session, receipt, messages } => {
-                to_json(name, &ObjectsOut { session, receipt: *receipt, objects: messages })
+                objects_to_json(name, session, *receipt, messages)
             }
             Self::Part(body) => to_json(name, body),
             Self::Confirm(body) => to_json(name, body),

@@ -4,11 +4,13 @@
 //! Our own link leaves out what it does not need (`msg_id`, `timestamp`, `source`) and adds `plural`,
 //! `scope` and `supersedes`; a stock CloudCore sends the former and not the latter. One type serves both.
 
+use std::any::Any;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
 use crate::object::{Head, ObjectRef, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
 
@@ -79,6 +81,124 @@ pub struct Message<'a> {
     pub content: Option<&'a RawValue>,
 }
 
+/// The JSON text of an object on its way to nodes. A clone is another hold on the same text.
+#[derive(Clone)]
+pub struct Body(Arc<Shared>);
+
+/// Finds a [`Body`] again as long as somebody holds it.
+#[derive(Clone, Debug)]
+pub struct WeakBody(Weak<Shared>);
+
+struct Shared {
+    json: Box<RawValue>,
+    companion: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Body {
+    /// Takes JSON text.
+    ///
+    /// # Errors
+    /// It is not JSON.
+    pub fn new(json: String) -> serde_json::Result<Self> {
+        let json = RawValue::from_string(json)?;
+        Ok(Self(Arc::new(Shared { json, companion: OnceLock::new() })))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.json.get()
+    }
+
+    /// Has a value dropped when nobody holds the text any more. The first one counts.
+    pub fn accompany(&self, companion: impl Any + Send + Sync) {
+        let _ = self.0.companion.set(Box::new(companion));
+    }
+
+    /// Does not hold the text.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakBody {
+        WeakBody(Arc::downgrade(&self.0))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.as_str().len())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.json.get().len())
+    }
+}
+
+impl WeakBody {
+    /// The body, if somebody still holds it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Body> {
+        self.0.upgrade().map(Body)
+    }
+}
+
+/// A [`Message`] as JSON text. What is large of it, the object, is shared by the messages to all nodes.
+#[derive(Clone, Debug)]
+pub struct MessageText {
+    /// Everything up to the object; all of it where there is none.
+    head: String,
+    body: Option<Body>,
+}
+
+impl MessageText {
+    fn pieces(&self) -> [&str; 3] {
+        match &self.body {
+            Some(body) => [&self.head, body.as_str(), "}"],
+            None => [&self.head, "", ""],
+        }
+    }
+
+    /// The length in bytes, which is not zero.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Appends the text.
+    pub fn write_to(&self, out: &mut String) {
+        out.extend(self.pieces());
+    }
+
+    /// Whether a character begins or ends there.
+    #[must_use]
+    pub fn is_char_boundary(&self, offset: usize) -> bool {
+        let mut rest = offset;
+        for piece in self.pieces() {
+            if rest <= piece.len() {
+                return piece.is_char_boundary(rest);
+            }
+            rest -= piece.len();
+        }
+        false
+    }
+
+    /// At most `room` bytes of the text from `offset` on, cut between characters. `offset` is where another piece ended.
+    #[must_use]
+    pub fn cut(&self, offset: usize, room: usize) -> String {
+        let (mut out, mut skip) = (String::with_capacity(room.min(self.len())), offset);
+        for piece in self.pieces() {
+            let end = piece.floor_char_boundary((skip + room - out.len()).min(piece.len()));
+            out.push_str(piece.get(skip..end).unwrap_or_default());
+            if end < piece.len() && skip < piece.len() {
+                break;
+            }
+            skip = skip.saturating_sub(piece.len());
+        }
+        out
+    }
+}
+
 /// An object on its way to a node: what a [`Message`] is written from.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -94,32 +214,20 @@ pub struct Outgoing {
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
-    /// The object as JSON text; none for a delete.
-    pub body: Option<Arc<str>>,
+    /// The object; none for a delete.
+    pub body: Option<Body>,
 }
 
 impl Outgoing {
     /// The message as JSON text.
     ///
     /// # Errors
-    /// When the body is not JSON.
-    pub fn to_json(&self) -> serde_json::Result<Box<RawValue>> {
-        let identity;
-        let (operation, content) = match &self.body {
-            Some(body) => ("update", serde_json::from_str::<&RawValue>(body)?),
-            None => {
-                identity = serde_json::json!({
-                    "apiVersion": self.resource.api_version(),
-                    "kind": self.resource.kind,
-                    "metadata": { "name": &*self.name, "namespace": &*self.namespace, "uid": &*self.uid },
-                })
-                .to_string();
-                ("delete", serde_json::from_str::<&RawValue>(&identity)?)
-            }
-        };
+    /// There is no memory.
+    pub fn to_text(&self) -> serde_json::Result<MessageText> {
         let namespace = if self.namespace.is_empty() { "null" } else { &self.namespace };
         let kind = self.resource.kind.to_ascii_lowercase();
-        to_raw_value(&Message {
+        let operation = if self.body.is_some() { "update" } else { "delete" };
+        let mut head = serde_json::to_string(&Message {
             header: Header {
                 resourceversion: Some(self.version.as_str().into()),
                 supersedes: self.supersedes.as_ref().map(|version| version.as_str().into()),
@@ -133,8 +241,21 @@ impl Outgoing {
                 plural: Some(self.resource.plural.as_str().into()),
                 scope: Some(self.resource.scope),
             },
-            content: Some(content),
-        })
+            content: None,
+        })?;
+        // The object is the last member.
+        head.pop();
+        head.push_str(r#","content":"#);
+        if self.body.is_none() {
+            let identity = serde_json::json!({
+                "apiVersion": self.resource.api_version(),
+                "kind": self.resource.kind,
+                "metadata": { "name": &*self.name, "namespace": &*self.namespace, "uid": &*self.uid },
+            });
+            head.push_str(&identity.to_string());
+            head.push('}');
+        }
+        Ok(MessageText { head, body: self.body.clone() })
     }
 }
 
@@ -384,12 +505,19 @@ mod tests {
             }),
             namespace: "default".into(),
             name: "settings".into(),
-            body: body.map(Into::into),
+            body: body.map(|body| Body::new(body.into()).unwrap()),
         }
     }
 
     const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings",
         "namespace":"default","uid":"u1","resourceVersion":"7"},"data":{"a":"b"}}"#;
+
+    fn json(outgoing: &Outgoing) -> String {
+        let (text, mut json) = (outgoing.to_text().unwrap(), String::new());
+        text.write_to(&mut json);
+        assert_eq!(text.len(), json.len());
+        json
+    }
 
     fn read(json: &str) -> Result<Change, Rejected> {
         let message: Message<'_> = serde_json::from_str(json).unwrap();
@@ -398,7 +526,7 @@ mod tests {
 
     #[test]
     fn an_object_arrives_as_it_was_sent() {
-        let Ok(Change::Put(put)) = read(outgoing(Some(BODY)).to_json().unwrap().get()) else {
+        let Ok(Change::Put(put)) = read(&json(&outgoing(Some(BODY)))) else {
             panic!("must be a put");
         };
         assert_eq!((&*put.uid, put.version.as_str(), put.body.get()), ("u1", "7", BODY));
@@ -407,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_delete_names_its_uid() {
-        let Ok(Change::Delete(delete)) = read(outgoing(None).to_json().unwrap().get()) else {
+        let Ok(Change::Delete(delete)) = read(&json(&outgoing(None))) else {
             panic!("must be a delete");
         };
         assert_eq!((&*delete.uid, &*delete.key.name), ("u1", "settings"));
@@ -415,8 +543,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_with_the_uid() {
-        let json = outgoing(Some(BODY)).to_json().unwrap();
-        let json = json.get();
+        let json = json(&outgoing(Some(BODY)));
         let cases = [
             (json.replace("settings", "a..b"), "metadata.name"),
             (json.replace("settings", "../etc"), "metadata.name"),
@@ -439,14 +566,41 @@ mod tests {
     fn deep_nesting_and_size_are_refused() {
         let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
         let body = BODY.replace(r#""b""#, &deep);
-        let message = outgoing(Some(&body)).to_json().unwrap();
-        assert!(read(message.get()).unwrap_err().message.contains("deep"));
+        assert!(read(&json(&outgoing(Some(&body)))).unwrap_err().message.contains("deep"));
         let body = BODY.replace(r#""b""#, &format!("{:?}", "x".repeat(2 << 20)));
-        let rejected = read(outgoing(Some(&body)).to_json().unwrap().get()).unwrap_err();
+        let rejected = read(&json(&outgoing(Some(&body)))).unwrap_err();
         assert_eq!(rejected.reason, RejectReason::TooLarge);
     }
 
+    #[test]
+    fn what_goes_with_a_body_ends_with_its_last_holder() {
+        let (body, companion) = (Body::new("{}".into()).unwrap(), Arc::new(()));
+        body.accompany(Arc::clone(&companion));
+        let (other, weak) = (body.clone(), body.downgrade());
+        drop(body);
+        assert_eq!((weak.upgrade().is_some(), Arc::strong_count(&companion)), (true, 2));
+        drop(other);
+        assert_eq!((weak.upgrade().is_some(), Arc::strong_count(&companion)), (false, 1));
+    }
+
     proptest! {
+        #[test]
+        fn pieces_of_a_message_make_the_message(rooms in prop::collection::vec(4usize..90, 1..200), text in ".{0,200}") {
+            let body = BODY.replace(r#""b""#, &serde_json::to_string(&text).unwrap());
+            for outgoing in [outgoing(Some(&body)), outgoing(None)] {
+                let (text, mut pieces) = (outgoing.to_text().unwrap(), String::new());
+                for room in rooms.iter().cycle() {
+                    let piece = text.cut(pieces.len(), *room);
+                    prop_assert!(piece.len() <= *room);
+                    pieces.push_str(&piece);
+                    if piece.is_empty() {
+                        break;
+                    }
+                }
+                prop_assert_eq!(pieces, json(&outgoing));
+            }
+        }
+
         #[test]
         fn no_route_or_content_makes_it_panic(
             resource in ".{0,20}", operation in ".{0,8}", uid in ".{0,8}", kind in ".{0,8}", version in ".{0,8}",

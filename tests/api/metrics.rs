@@ -11,7 +11,7 @@ use std::time::Duration;
 use edgesync::agent::metrics::{self as agent, AgentNumbers, LimitsHit, Rejections, Transferred};
 use edgesync::api::{Limits, MetricsWriter};
 use edgesync::broker::BrokerTraffic;
-use edgesync::cloud::metrics::{self as cloud, CloudNumbers, NodeNumbers};
+use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, NodeNumbers};
 use edgesync::link::{Endings, Traffic};
 use edgesync::store::edge::{EdgeStats, OutboxState, Writing};
 use edgesync::store::writer::WriterStats;
@@ -258,6 +258,7 @@ fn cloud_numbers() -> CloudNumbers {
         leases_renewed: 836,
         leases_written: 837,
         events_expired: 838,
+        bodies: BodyNumbers { count: 841, bytes: 842, read: 843, shared: 844, delayed: 845 },
         store: writer(),
         database_bytes: 839,
         log_bytes: 840,

@@ -4,22 +4,49 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::bodies::{Answer, Sort, Wanted};
 use super::{Fleet, Inbox, TURNS};
 use crate::cloud::node::DesiredOn;
 use crate::cloud::source::Source;
 use crate::link::PublishError;
 use crate::process::random;
+use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudEffect, CloudNotice};
 use crate::sync::timing::Now;
 
+/// What became of the next frame for a node.
+enum Sending {
+    /// It is on its way, or will never be.
+    Sent,
+    /// There is none, or no connection.
+    Nothing,
+    /// It waits for room.
+    Full,
+}
+
+/// Bytes of frames that are written in one turn of the loop, about: a few milliseconds.
+const TURN: u64 = 1 << 20;
+
 impl<S: Source> Fleet<S> {
-    /// Gives machines their turn. Tells whether more of them wait.
+    /// Does what the machines want, for as long as one turn of the loop may take. Tells whether something is left to do.
     pub(super) fn drain(&mut self) -> bool {
+        let end = self.written + TURN;
         for _ in 0..TURNS {
-            let Some(name) = self.touched.pop_front() else { return false };
-            self.drain_node(&name);
+            if self.written >= end {
+                return true;
+            }
+            if let Some(name) = self.touched.pop_front() {
+                self.drain_node(&name);
+            } else if let Some(answer) = self.bodies.next_answer() {
+                let (now, Answer { node, token, bodies }) = (self.now(), answer);
+                self.with_machine(&node, |machine, desired| machine.loaded(now, token, bodies, desired));
+            } else if let Some(uids) = self.bodies.next_read() {
+                self.read(uids);
+            } else {
+                return false;
+            }
         }
-        !self.touched.is_empty()
+        true
     }
 
     fn drain_node(&mut self, name: &str) {
@@ -42,6 +69,14 @@ impl<S: Source> Fleet<S> {
         self.watch_sync(name);
     }
 
+    fn read(&self, uids: Vec<Uid>) {
+        let (source, inbox, managed_fields) = (self.source.clone(), self.inbox.clone(), self.managed_fields);
+        tokio::spawn(async move {
+            let bodies = source.bodies(uids.clone(), managed_fields).await;
+            let _ = inbox.send(Inbox::Bodies(uids, bodies)).await;
+        });
+    }
+
     fn schedule(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
@@ -58,46 +93,92 @@ impl<S: Source> Fleet<S> {
 
     /// Sends one frame if there is one and the node's link has room.
     fn send_one(&mut self, name: &str) -> bool {
+        if self.downlink.is_shared() && !self.line.is_empty() {
+            // Nobody overtakes those who wait.
+            if self.line.join(name) {
+                self.await_room(name);
+            }
+            return false;
+        }
+        match self.send_next(name) {
+            Sending::Sent => true,
+            Sending::Nothing => false,
+            Sending::Full => {
+                let is_first = match self.nodes.get_mut(name) {
+                    _ if self.downlink.is_shared() => self.line.join(name),
+                    Some(node) => !std::mem::replace(&mut node.awaiting_room, true),
+                    None => false,
+                };
+                if is_first {
+                    self.await_room(name);
+                }
+                false
+            }
+        }
+    }
+
+    /// There is room in the queue of all nodes: those who wait for it send a frame each.
+    fn serve_line(&mut self) {
+        self.line.has_room();
+        while let Some(name) = self.line.next() {
+            match self.send_next(&name) {
+                // Perhaps it has more, and stands in line again.
+                Sending::Sent => {
+                    self.touch(&name);
+                }
+                Sending::Nothing => {}
+                Sending::Full => {
+                    if self.line.rejoin(name.clone()) {
+                        self.await_room(&name);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn await_room(&self, name: &str) {
+        let (downlink, inbox, name) = (self.downlink.clone(), self.inbox.clone(), name.to_owned());
+        tokio::spawn(async move {
+            let _ = downlink.ready(&name).await;
+            let _ = inbox.send(Inbox::Room(name)).await;
+        });
+    }
+
+    fn send_next(&mut self, name: &str) -> Sending {
         let (now, compress_above) = (self.now(), self.compress_above);
-        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let Some(node) = self.nodes.get_mut(name) else { return Sending::Nothing };
         let bytes = match node.waiting.take() {
             Some(bytes) => bytes,
             None => {
                 let desired = DesiredOn(self.placement.on(name));
-                let Some(frame) = node.machine.poll_frame(now, &desired) else { return false };
+                let Some(frame) = node.machine.poll_frame(now, &desired) else { return Sending::Nothing };
                 match frame.encode(compress_above) {
                     Ok(bytes) => {
+                        self.written += bytes.len() as u64;
                         tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
                         bytes
                     }
                     Err(error) => {
                         tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
-                        return true;
+                        return Sending::Sent;
                     }
                 }
             }
         };
         match self.downlink.try_publish(name, bytes.clone()) {
-            Ok(()) => true,
+            Ok(()) => Sending::Sent,
             Err(PublishError::Full) => {
                 node.waiting = Some(bytes);
-                if !std::mem::replace(&mut node.awaiting_room, true) {
-                    let (downlink, inbox, name) =
-                        (self.downlink.clone(), self.inbox.clone(), name.to_owned());
-                    tokio::spawn(async move {
-                        let _ = downlink.ready(&name).await;
-                        let _ = inbox.send(Inbox::Room(name)).await;
-                    });
-                }
-                false
+                Sending::Full
             }
             Err(PublishError::NotConnected) => {
                 self.disconnected(name);
-                false
+                Sending::Nothing
             }
             Err(error) => {
                 tracing::error!(node = name, %error, "a frame does not fit the node's link");
-                true
+                Sending::Sent
             }
         }
     }
@@ -107,12 +188,12 @@ impl<S: Source> Fleet<S> {
         match effect {
             CloudEffect::Open => self.wants_records(name),
             CloudEffect::Load { token, objects } => {
-                let managed_fields = self.managed_fields;
-                let uids = objects.into_iter().map(|(uid, _)| uid).collect();
-                tokio::spawn(async move {
-                    let bodies = source.bodies(uids, managed_fields).await;
-                    let _ = inbox.send(Inbox::Bodies(node, token, bodies)).await;
-                });
+                let size = |uid: &Uid| self.placement.object(uid).map_or(0, |object| object.size);
+                let wanted = |(uid, version)| Wanted { size: size(&uid), uid, version };
+                let wanted: Vec<Wanted> = objects.into_iter().map(wanted).collect();
+                let is_large = wanted.iter().any(|wanted| wanted.size > self.max_frame);
+                let sort = if is_large { Sort::Large } else { Sort::Small };
+                self.bodies.load(name, token, sort, wanted);
             }
             CloudEffect::Record(batch) => {
                 let token = batch.token;
@@ -163,12 +244,12 @@ impl<S: Source> Fleet<S> {
                 self.with_machine(&name, |machine, desired| machine.opened(now, records, desired));
                 self.ended(&name);
             }
-            Inbox::Bodies(name, token, bodies) => {
+            Inbox::Bodies(uids, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::error!(node = name, %error, "objects cannot be read");
+                    tracing::error!(%error, "objects cannot be read");
                     Vec::new()
                 });
-                self.with_machine(&name, |machine, desired| machine.loaded(now, token, bodies, desired));
+                self.bodies.arrived(uids, bodies);
             }
             Inbox::Recorded(name, token, recorded) => {
                 match &recorded {
@@ -190,6 +271,7 @@ impl<S: Source> Fleet<S> {
             Inbox::EventsExpired(expired) => self.events_expired(&expired),
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
+            Inbox::Room(_) if self.downlink.is_shared() => self.serve_line(),
             Inbox::Room(name) => {
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.awaiting_room = false;

@@ -27,6 +27,7 @@ impl<S: Source> Fleet<S> {
             bad_frames: self.bad_frames.clone(),
             leases_written: self.counts.leases_written,
             events_expired: self.counts.events_expired,
+            bodies: self.bodies.numbers(),
             ..CloudNumbers::default()
         };
         add_counters(&mut numbers.nodes.counters, &self.counts.gone);

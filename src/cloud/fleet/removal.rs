@@ -227,6 +227,7 @@ impl<S: Source> Fleet<S> {
         let mut removed = Removed::new(Timestamp::now());
         removed.answers.extend(answer);
         let waiting = self.forget_uploads(name);
+        self.bodies.forget(name);
         if let Some(node) = self.nodes.remove(name) {
             if let Some(at) = node.deadline {
                 self.deadlines.remove(&(at, name.to_owned()));

@@ -13,6 +13,7 @@ use super::{CloudError, WatchChange};
 use crate::object::{Resource, Scope, without_managed_fields};
 use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
+use crate::sync::message::Body;
 
 /// A page of a list ends when its bodies have this many bytes together.
 pub const MAX_PAGE_BYTES: usize = 16 << 20;
@@ -91,11 +92,14 @@ pub(super) fn bodies(
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
         let body: String = row.get(1)?;
-        bodies.push(Loaded {
-            uid: Arc::clone(uid),
-            version: row.get::<_, u64>(0)?.into(),
-            body: if managed_fields { body } else { without_managed_fields(body) }.into(),
-        });
+        let body = match Body::new(if managed_fields { body } else { without_managed_fields(body) }) {
+            Ok(body) => body,
+            Err(error) => {
+                tracing::error!(%uid, %error, "an object that is not JSON: it cannot be sent");
+                continue;
+            }
+        };
+        bodies.push(Loaded { uid: Arc::clone(uid), version: row.get::<_, u64>(0)?.into(), body });
     }
     Ok(bodies)
 }

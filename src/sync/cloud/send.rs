@@ -5,18 +5,16 @@ mod again;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-
 use crate::object::{ObjectKey, Relation, Resource, ResourceVersion, Scope, pluralize, split_api_version};
 use crate::sync::change::{ObjectRef, Uid};
 use crate::sync::frame::{Down, Part};
-use crate::sync::message::Outgoing;
+use crate::sync::message::{MessageText, Outgoing};
 use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
 use super::ledger::Ledger;
-use super::queue::Action;
-use super::{CloudEffect, CloudMachine, Desired, Loaded, PeerLimits, Phase, Record, Trouble, outgoing};
+use super::queue::{Action, Lane, Lanes};
+use super::{CloudEffect, CloudMachine, Loaded, PeerLimits, Phase, Record, Trouble, outgoing};
 
 /// Room in a frame for what stands around the messages.
 const FRAME_OVERHEAD: usize = 512;
@@ -33,6 +31,7 @@ struct InFlight {
     version: ResourceVersion,
     object: Arc<ObjectRef>,
     action: Action,
+    lane: Lane,
     bytes: usize,
     /// Reported; the record of it is being stored.
     answered: bool,
@@ -43,7 +42,7 @@ struct InFlight {
 struct Ready {
     out: Outgoing,
     object: Arc<ObjectRef>,
-    json: Box<RawValue>,
+    text: MessageText,
 }
 
 /// A message on its way in parts.
@@ -68,6 +67,7 @@ impl Parts {
 #[derive(Debug)]
 struct Loading {
     token: u64,
+    lane: Lane,
     /// In the order in which they are to be sent.
     objects: Vec<(Uid, Action)>,
 }
@@ -76,9 +76,10 @@ struct Loading {
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     in_flight: HashMap<Uid, InFlight>,
-    window_bytes: usize,
-    /// Asked of the store.
-    loading: Option<Loading>,
+    /// Bytes in flight.
+    window: Lanes<usize>,
+    /// Asked of the store, one for each lane.
+    loading: Vec<Loading>,
     next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
@@ -103,6 +104,15 @@ impl Sender {
         sent.or_else(|| self.preparing.get(uid)).cloned()
     }
 
+    /// Whether messages are being made, or wait for the link: then no more are made.
+    fn is_preparing(&self, lane: Lane) -> bool {
+        let waits = match lane {
+            Lane::Small => !self.ready.is_empty(),
+            Lane::Large => !self.large.is_empty() || self.parts.is_some(),
+        };
+        waits || self.loading.iter().any(|loading| loading.lane == lane)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.preparing.len() + self.in_flight.len()
     }
@@ -110,7 +120,7 @@ impl Sender {
     /// The object is no longer under way.
     pub(super) fn done(&mut self, uid: &Uid) {
         if let Some(sent) = self.in_flight.remove(uid) {
-            self.window_bytes -= sent.bytes;
+            *self.window.of_mut(sent.lane) -= sent.bytes;
         }
     }
 
@@ -176,29 +186,44 @@ impl InFlight {
 }
 
 impl CloudMachine {
-    /// Takes the next objects off the queue and says which bodies are needed.
+    /// How an object travels, as far as its size is known before it is loaded.
+    pub(super) fn lane(&self, uid: &Uid, action: Action, desired: &impl DesiredState) -> Lane {
+        let max_frame = match &self.phase {
+            Phase::Live { limits, .. } => limits.max_frame,
+            _ => self.config.max_frame as usize,
+        };
+        if size(uid, action, desired) + FRAME_OVERHEAD > max_frame { Lane::Large } else { Lane::Small }
+    }
+
+    /// Takes the next objects off the queue and says which bodies are needed: of small ones as many as a frame takes, of
+    /// large ones one.
     pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
-        if !matches!(self.phase, Phase::Live { .. })
-            || self.sender.loading.is_some()
-            || self.sender.ready.len() >= self.config.frame_objects
-        {
+        let Phase::Live { limits, .. } = self.phase else { return None };
+        self.load(Lane::Small, limits.max_frame, desired).or_else(|| self.load(Lane::Large, 0, desired))
+    }
+
+    fn load(&mut self, lane: Lane, most: usize, desired: &impl DesiredState) -> Option<CloudEffect> {
+        if self.sender.is_preparing(lane) {
             return None;
         }
-        let mut bytes =
-            self.sender.window_bytes + self.sender.ready.iter().map(|r| r.json.get().len()).sum::<usize>();
-        let (mut puts, mut taken) = (Vec::new(), Vec::new());
-        while taken.len() < self.config.frame_objects
-            && self.sender.len() < self.config.window_objects
-            && bytes < self.config.window_bytes
-        {
-            let Some((uid, action)) = self.queue.pop() else { break };
+        let room = self.config.window_bytes.saturating_sub(*self.sender.window.of(lane));
+        let is_idle = *self.sender.window.of(lane) == 0;
+        let (mut puts, mut taken, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while taken.len() < self.config.frame_objects && self.sender.len() < self.config.window_objects {
+            let Some((uid, action)) = self.queue.first(lane) else { break };
+            let size = size(&uid, action, desired);
+            // Whatever its size, one may be under way alone.
+            let is_first = taken.is_empty();
+            if (bytes + size > room && !(is_first && is_idle)) || (bytes + size > most && !is_first) {
+                break;
+            }
+            self.queue.remove(&uid);
             let Some(object) = self.object(&uid, desired) else { continue };
             if action == Action::Put
-                && let Some(Desired { version, size, .. }) = desired.get(&uid)
+                && let Some(latest) = desired.get(&uid)
             {
-                // A large object travels beside the window.
-                bytes += if size > self.config.max_frame as usize { 0 } else { size };
-                puts.push((uid.clone(), version.clone()));
+                bytes += size;
+                puts.push((uid.clone(), latest.version.clone()));
             }
             self.sender.preparing.insert(uid.clone(), object);
             taken.push((uid, action));
@@ -209,7 +234,7 @@ impl CloudMachine {
         }
         let token = self.sender.next_load;
         self.sender.next_load += 1;
-        self.sender.loading = Some(Loading { token, objects: taken });
+        self.sender.loading.push(Loading { token, lane, objects: taken });
         Some(CloudEffect::Load { token, objects: puts })
     }
 
@@ -217,14 +242,16 @@ impl CloudMachine {
     /// longer desired.
     pub fn loaded(&mut self, now: Now, token: u64, bodies: Vec<Loaded>, desired: &impl DesiredState) {
         #[cfg(test)]
-        let token = match &self.sender.loading {
+        let token = match self.sender.loading.first() {
             Some(loading) if crate::sync::fault::planted(crate::sync::fault::Fault::StaleLoad) => {
                 loading.token
             }
             _ => token,
         };
-        if let Some(loading) = self.sender.loading.take_if(|loading| loading.token == token) {
-            self.prepare(now, loading.objects, bodies, desired);
+        let loading = &mut self.sender.loading;
+        if let Some(index) = loading.iter().position(|loading| loading.token == token) {
+            let objects = loading.swap_remove(index).objects;
+            self.prepare(now, objects, bodies, desired);
         }
     }
 
@@ -244,9 +271,9 @@ impl CloudMachine {
             if crate::sync::fault::planted(crate::sync::fault::Fault::DeleteAndResend)
                 && action == Action::Put
                 && let Some(out) = self.removal(&uid, desired)
-                && let (Some(object), Ok(json)) = (self.object(&uid, desired), out.to_json())
+                && let (Some(object), Ok(text)) = (self.object(&uid, desired), out.to_text())
             {
-                self.sender.ready.push_back(Ready { out, object, json });
+                self.sender.ready.push_back(Ready { out, object, text });
             }
             let out = match (action, bodies.remove(&uid)) {
                 (Action::Delete, _) => self.removal(&uid, desired),
@@ -255,11 +282,11 @@ impl CloudMachine {
             };
             let object = self.sender.preparing.get(&uid).cloned();
             let ready = out
-                .and_then(|out| Some((out.to_json().ok()?, out)))
+                .and_then(|out| Some((out.to_text().ok()?, out)))
                 .zip(object)
-                .map(|((json, out), object)| Ready { out, object, json });
+                .map(|((text, out), object)| Ready { out, object, text });
             match ready {
-                Some(ready) if ready.json.get().len() + FRAME_OVERHEAD > limits.max_frame => {
+                Some(ready) if ready.text.len() + FRAME_OVERHEAD > limits.max_frame => {
                     self.sender.large.push_back(ready);
                 }
                 Some(ready) => self.sender.ready.push_back(ready),
@@ -326,7 +353,7 @@ impl CloudMachine {
         if messages.is_empty() {
             return self.next_part(now, &session, limits, desired);
         }
-        let bytes = messages.iter().map(|json| json.get().len()).sum();
+        let bytes = messages.iter().map(MessageText::len).sum();
         self.pace.sent(now, &self.config, bytes);
         Some(Down::Objects { session, receipt, messages })
     }
@@ -336,7 +363,7 @@ impl CloudMachine {
         now: Now,
         limits: PeerLimits,
         desired: &impl DesiredState,
-    ) -> Vec<Box<RawValue>> {
+    ) -> Vec<MessageText> {
         let mut messages = Vec::new();
         let mut bytes = FRAME_OVERHEAD;
         while let Some(ready) = self.sender.ready.front() {
@@ -348,7 +375,7 @@ impl CloudMachine {
             }
             let Some(room) = self.pace.room(&self.config, 0) else { break };
             let alone = self.trouble.get(&uid).is_some_and(Trouble::is_suspect);
-            let length = bytes + ready.json.get().len() + 1;
+            let length = bytes + ready.text.len() + 1;
             let full = messages.len() >= self.config.frame_objects
                 || length > limits.max_frame
                 || (!messages.is_empty() && (alone || length > room));
@@ -357,8 +384,8 @@ impl CloudMachine {
             }
             let Some(ready) = self.sender.ready.pop_front() else { break };
             bytes = length;
-            let json = self.launch(ready, true);
-            messages.push(json);
+            self.launch(&ready, Lane::Small, ready.text.len());
+            messages.push(ready.text);
             if alone {
                 break;
             }
@@ -384,23 +411,30 @@ impl CloudMachine {
     }
 
     /// Books a message as sent with the next frame.
-    fn launch(&mut self, ready: Ready, in_window: bool) -> Box<RawValue> {
-        let Ready { out, object, json } = ready;
+    fn launch(&mut self, ready: &Ready, lane: Lane, bytes: usize) {
+        let Ready { out, object, .. } = ready;
         let action = if out.body.is_some() { Action::Put } else { Action::Delete };
         match action {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
-        let bytes = if in_window { json.get().len() } else { 0 };
         let frame = self.pace.next_frame();
         let before = self.trouble.get(&out.uid).and_then(|trouble| trouble.sent.as_ref());
         let first = before.filter(|(_, version)| *version == out.version).map_or(frame, |(first, _)| *first);
         let sender = &mut self.sender;
-        sender.window_bytes += bytes;
+        *sender.window.of_mut(lane) += bytes;
         sender.preparing.remove(&out.uid);
-        let sent = InFlight { frame, first, version: out.version, object, action, bytes, answered: false };
-        sender.in_flight.insert(out.uid, sent);
-        json
+        let sent = InFlight {
+            frame,
+            first,
+            version: out.version.clone(),
+            object: object.clone(),
+            action,
+            lane,
+            bytes,
+            answered: false,
+        };
+        sender.in_flight.insert(out.uid.clone(), sent);
     }
 
     fn next_part(
@@ -410,6 +444,10 @@ impl CloudMachine {
         limits: PeerLimits,
         desired: &impl DesiredState,
     ) -> Option<Down> {
+        if self.sender.loading.iter().any(|loading| loading.lane == Lane::Small) {
+            // They are there in a moment, and may have less far to go.
+            return None;
+        }
         // A node that does not say which frame it answers tells no sooner than after a frame's length.
         let more = if self.pace.names_frames { 0 } else { 2 * limits.max_frame };
         let window = self.pace.room(&self.config, more)?;
@@ -423,24 +461,23 @@ impl CloudMachine {
             self.sender.parts = Some(Box::new(parts));
         }
         let Parts { ready, offset, arrived, mut sent } = *self.sender.parts.take()?;
-        let body = ready.out.body.as_ref().map_or(0, |body| body.len());
-        let announce_only = body > limits.max_object;
+        let announce_only =
+            ready.out.body.as_ref().is_some_and(|body| body.as_str().len() > limits.max_object);
         // As a JSON string a piece of JSON text grows at most twofold.
         let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(window.max(MIN_PART));
-        let json = ready.json.get();
-        let end = json.floor_char_boundary((offset + room).min(json.len()));
-        let data = if announce_only { "" } else { &json[offset..end] };
+        let data = if announce_only { String::new() } else { ready.text.cut(offset, room) };
+        let (end, total) = (offset + data.len(), ready.text.len());
         let part = Part {
             session: session.to_owned(),
             receipt: self.pace.next_frame(),
             uid: ready.out.uid.clone(),
             resource_version: ready.out.version.clone(),
             offset: offset as u64,
-            total: json.len() as u64,
-            data: data.to_owned(),
+            total: total as u64,
+            data,
         };
-        if announce_only || end == json.len() {
-            self.launch(ready, false);
+        if announce_only || end == total {
+            self.launch(&ready, Lane::Large, end);
         } else {
             sent.push_back((part.receipt, end));
             self.sender.parts = Some(Box::new(Parts { ready, offset: end, arrived, sent }));
@@ -448,6 +485,11 @@ impl CloudMachine {
         self.pace.sent(now, &self.config, part.data.len());
         Some(Down::Part(part))
     }
+}
+
+/// The size of a message, about.
+fn size(uid: &Uid, action: Action, desired: &impl DesiredState) -> usize {
+    if action == Action::Put { desired.get(uid).map_or(0, |latest| latest.size) } else { 0 }
 }
 
 fn desired_key(out: &Outgoing) -> ObjectKey {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::object::ResourceVersion;
 use crate::sync::change::{ObjectRef, RejectReason, Uid};
 use crate::sync::digest::{Epoch, Tally};
+use crate::sync::message::Body;
 use crate::sync::upload::{Lease, Upload};
 
 /// The limits and delays of the cloud side, for one node.
@@ -13,7 +14,8 @@ use crate::sync::upload::{Lease, Upload};
 pub struct CloudConfig {
     /// The largest number of objects sent and not yet reported.
     pub window_objects: usize,
-    /// The largest number of bytes sent and not yet reported. One larger object may be under way beside it.
+    /// The largest number of bytes loaded or sent and not yet reported. Objects that are larger than a frame have as much
+    /// again to themselves; a single one that is larger still may be under way alone.
     pub window_bytes: usize,
     /// The largest number of objects in a frame.
     pub frame_objects: usize,
@@ -71,8 +73,8 @@ pub struct Loaded {
     pub uid: Uid,
     /// The version of the body, which may be newer than the one asked for.
     pub version: ResourceVersion,
-    /// The object as JSON text.
-    pub body: Arc<str>,
+    /// The object.
+    pub body: Body,
 }
 
 /// Changes to a node's ObjectSync records, to be stored in one transaction.
@@ -104,8 +106,8 @@ pub struct RecordBatch {
 pub enum CloudEffect {
     /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`].
     Open,
-    /// Load these bodies; answer with [`super::CloudMachine::loaded`], with what could be loaded. One at a time; the
-    /// answer to one of an earlier session is ignored.
+    /// Load these bodies; answer with [`super::CloudMachine::loaded`], with what could be loaded. At most
+    /// two at a time; the answer to one of an earlier session is ignored.
     Load {
         /// Comes back with the answer.
         token: u64,

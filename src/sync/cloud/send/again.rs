@@ -28,7 +28,7 @@ impl CloudMachine {
         let Some((_, end)) = parts.sent.drain(..=at).next_back() else { return };
         if received >= end {
             parts.arrived = end;
-        } else if parts.ready.json.get().is_char_boundary(received) {
+        } else if parts.ready.text.is_char_boundary(received) {
             // A part is missing, and what came after it was dropped.
             parts.begin_again_at(received);
             self.counters.resent += 1;

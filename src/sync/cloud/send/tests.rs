@@ -4,6 +4,7 @@ use crate::sync::change::{RejectReason, Rejected};
 use crate::sync::cloud::testing::{Wish, Wishes, hello, machine};
 use crate::sync::cloud::{CloudConfig, Issued};
 use crate::sync::frame::{Item, Report, Up};
+use crate::sync::message::Body;
 use std::time::Duration;
 
 const KIB: usize = 1 << 10;
@@ -54,7 +55,8 @@ fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
         let meta = format!(r#"{{"name":"{uid}","namespace":"default","uid":"{uid}","resourceVersion":"1"}}"#);
         format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{meta},"data":{{"x":"{fill}"}}}}"#)
     };
-    let loaded = |uid: &Uid| Loaded { uid: uid.clone(), version: 1.into(), body: body(uid).into() };
+    let loaded =
+        |uid: &Uid| Loaded { uid: uid.clone(), version: 1.into(), body: Body::new(body(uid)).unwrap() };
     uids.iter().map(loaded).collect()
 }
 
@@ -253,4 +255,111 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
     issued.gaps.push((1_000_000.into(), 2_000_000.into()));
     cloud.set_incarnation("next".into(), Arc::new(issued));
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
+}
+
+/// Sends everything that may be sent, and answers loads at once, over a line without limits. Returns what was sent whole, in
+/// order, and the most bodies that were alive at a time.
+fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>, usize) {
+    let (mut sent, mut alive, mut most, mut is_blocked) = (Vec::new(), Vec::new(), 0, false);
+    loop {
+        if let Some((token, uids)) = load(cloud, wishes) {
+            let bodies = bodies(&uids, size);
+            alive.extend(bodies.iter().map(|loaded| loaded.body.downgrade()));
+            cloud.loaded(Now::ZERO, token, bodies, wishes);
+            alive.retain(|body| body.upgrade().is_some());
+            most = most.max(alive.len());
+            continue;
+        }
+        let frame = cloud.poll_frame(Now::ZERO, wishes);
+        let was_blocked = std::mem::replace(&mut is_blocked, frame.is_none());
+        match frame {
+            Some(Down::Part(part)) if part.offset + part.data.len() as u64 == part.total => {
+                sent.push(part.uid)
+            }
+            Some(Down::Part(_)) => {}
+            Some(other) => panic!("must be a part: {other:?}"),
+            None if was_blocked => return (sent, most),
+            None => cloud.pace.rest(),
+        }
+    }
+}
+
+/// The node reports what it was sent.
+fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
+    let item = |uid: &Uid| Item { uid: uid.clone(), resource_version: 1.into(), object: None };
+    let objects = uids.iter().map(item).collect();
+    let from = to - 1;
+    cloud.received(
+        Now::ZERO,
+        Up::Report(Report { session: "a".into(), from, to, objects, ..Report::default() }),
+        wishes,
+    );
+    while let Some(CloudEffect::Record(batch)) = cloud.effects.pop_front() {
+        cloud.recorded(Now::ZERO, batch.token, true, 0, wishes);
+    }
+    cloud.frames.clear();
+}
+
+#[test]
+fn objects_larger_than_a_frame_keep_to_the_window_one_body_at_a_time() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..20).for_each(|number| desire(&mut cloud, &mut wishes, number, 300 * KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (mut sent, mut to) = (0, 0);
+    while sent < 20 {
+        let (uids, alive) = send_all(&mut cloud, &wishes, 300 * KIB);
+        assert!((1..=3).contains(&uids.len()), "a window of 1 MiB: {uids:?}");
+        assert_eq!(alive, 1);
+        sent += uids.len();
+        to += 1;
+        holds(&mut cloud, &wishes, to, &uids);
+    }
+    assert!(cloud.in_sync());
+}
+
+#[test]
+fn an_object_larger_than_the_window_is_under_way_alone() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, 3 << 20));
+    welcome(&mut cloud, "a", &wishes);
+    for number in 0..3 {
+        let (uids, alive) = send_all(&mut cloud, &wishes, 3 << 20);
+        assert_eq!((&uids[..], alive), (&[name(number)][..], 1));
+        holds(&mut cloud, &wishes, 1 + number as u64, &uids);
+    }
+    assert!(cloud.in_sync());
+}
+
+#[test]
+fn small_objects_do_not_wait_for_large_ones() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    desire(&mut cloud, &mut wishes, 0, 3 << 20);
+    desire(&mut cloud, &mut wishes, 1, 3 << 20);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, 3 << 20), &wishes);
+    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Part(_))));
+    desire(&mut cloud, &mut wishes, 2, KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    assert_eq!(uids, [name(2)]);
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    let next: Vec<&str> = (0..2).map(|_| cloud.poll_frame(Now::ZERO, &wishes).unwrap().name()).collect();
+    assert!(next.contains(&"Objects"), "{next:?}");
+}
+
+#[test]
+fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..100).for_each(|number| desire(&mut cloud, &mut wishes, number, 20 * KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    assert_eq!(uids.len(), 12);
+    cloud.loaded(Now::ZERO, token, bodies(&uids, 20 * KIB), &wishes);
+    let mut left = uids.len();
+    while left > 0 {
+        assert_eq!(load(&mut cloud, &wishes), None);
+        left -= frames(&mut cloud, &wishes).iter().sum::<usize>();
+        cloud.pace.rest();
+    }
+    assert!(load(&mut cloud, &wishes).is_some());
 }

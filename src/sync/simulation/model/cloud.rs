@@ -7,6 +7,7 @@ use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
 use crate::sync::cloud::testing::Wish;
 use crate::sync::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
+use crate::sync::message::Body;
 
 use super::super::timeline::Random;
 use super::outbox::Effects;
@@ -111,7 +112,7 @@ impl CloudDb {
                 object.version,
                 noise(object.version, object.size)
             );
-            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: body.into() })
+            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
         };
         objects.iter().filter_map(load).collect()
     }

@@ -1,0 +1,81 @@
+//! Nodes that wait for room in the one queue to an external broker, in their order. One task waits for all of them: a
+//! message that leaves wakes one node, however many wait.
+
+use std::collections::{HashSet, VecDeque};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    order: VecDeque<String>,
+    members: HashSet<String>,
+    is_awaited: bool,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// A node waits, behind all others; nothing if it does already. Tells whether room must now be waited for.
+    pub(super) fn join(&mut self, node: &str) -> bool {
+        if self.members.insert(node.to_owned()) {
+            self.order.push_back(node.to_owned());
+        }
+        !std::mem::replace(&mut self.is_awaited, true)
+    }
+
+    /// A node whose turn it was found no room: it goes on waiting before all others. Tells whether room must now be waited
+    /// for.
+    pub(super) fn rejoin(&mut self, node: String) -> bool {
+        if self.members.insert(node.clone()) {
+            self.order.push_front(node);
+        }
+        !std::mem::replace(&mut self.is_awaited, true)
+    }
+
+    /// There is room.
+    pub(super) fn has_room(&mut self) {
+        self.is_awaited = false;
+    }
+
+    /// Whose turn it is.
+    pub(super) fn next(&mut self) -> Option<String> {
+        let node = self.order.pop_front()?;
+        self.members.remove(&node);
+        Some(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
+        let mut line = Line::default();
+        let names: Vec<String> = (0..1000).map(|n| format!("node-{n}")).collect();
+        let waits = names.iter().filter(|name| line.join(name)).count();
+        assert_eq!(waits, 1, "one waits for all");
+        let mut served = Vec::new();
+        for _ in 0..2 * names.len() {
+            line.has_room();
+            // One message fits; whoever is next finds the queue full again.
+            let node = line.next().unwrap();
+            served.push(node.clone());
+            line.order.push_back(node.clone());
+            line.members.insert(node);
+            let next = line.next().unwrap();
+            assert!(line.rejoin(next));
+        }
+        assert_eq!(served, [&names[..], &names[..]].concat());
+    }
+
+    #[test]
+    fn nobody_waits_twice() {
+        let mut line = Line::default();
+        assert!(line.join("a"));
+        assert!(!line.join("a") && !line.rejoin("a".into()));
+        assert_eq!((line.next().as_deref(), line.next()), (Some("a"), None));
+        assert!(line.is_empty());
+    }
+}
