@@ -27,6 +27,8 @@ mod outbox;
 mod processes;
 #[path = "budgets/relay.rs"]
 mod relay;
+#[path = "budgets/slow.rs"]
+mod slow;
 #[path = "budgets/table.rs"]
 mod table;
 #[path = "budgets/tls.rs"]
@@ -51,6 +53,7 @@ const SECTIONS: &[Section] = &[
     ("start", "Start", processes::start),
     ("idle", "An idle node on the line", idle::traffic),
     ("tls", "A node that has joined, over TLS", tls::figures),
+    ("slow", "A slow line", slow::figures),
     ("outbox", "A day offline", outbox::day_offline),
     ("fleet", "10,000 nodes", fleet::reconnect_storm),
     ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),

@@ -111,7 +111,8 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn join(config: &Path, api: u16, joining: u16) -> anyhow::Result<()> {
+/// Takes a node into the fleet, with a token.
+pub(crate) fn join(config: &Path, api: u16, joining: u16) -> anyhow::Result<()> {
     let server = format!("http://127.0.0.1:{api}");
     let made = Command::new(program("edgesync-cloud"))
         .args(["token", "create", "--node", "edge-1", "--server", &server])

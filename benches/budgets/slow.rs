@@ -1,0 +1,253 @@
+//! A slow line: what crosses it in both directions, beside what has to.
+//!
+//! The line is in user space: a bandwidth and a delay for each direction, and next to no room for what waits. What has to
+//! cross it is what the same takes on a line without limits, where nothing is sent twice: that is checked.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use edgesync::api::{Address, Client};
+use serde_json::{Value, json};
+
+use crate::objects::{Random, object};
+use crate::processes::{Process, collection, free_port, spawn};
+use crate::table::Table;
+use crate::tls;
+
+/// Bytes a second in each direction.
+const RATE: u32 = 10_000;
+/// From one end to the other.
+const DELAY: Duration = Duration::from_millis(100);
+/// How much is carried at a time.
+const PIECE: usize = 512;
+/// What may wait at the beginning of the line, about: the system keeps twice as much.
+const WAITING: usize = 4 << 10;
+/// Objects of about 1 KB.
+const SMALL: usize = 1000;
+/// Bytes of the large object, which hardly compress.
+const LARGE: usize = 4 << 20;
+/// The large object takes seven minutes; twice as long is no success.
+const PATIENCE: Duration = Duration::from_secs(660);
+
+/// A line to a port of this machine.
+struct Line {
+    port: u16,
+    carried: Arc<AtomicU64>,
+}
+
+impl Line {
+    /// With `rate`, a slow one.
+    fn new(to: u16, rate: Option<u32>) -> anyhow::Result<Self> {
+        let (port, carried) = (free_port()?, Arc::<AtomicU64>::default());
+        let listener = TcpListener::bind(("127.0.0.1", port))?;
+        if rate.is_some() {
+            socket2::SockRef::from(&listener).set_recv_buffer_size(WAITING)?;
+        }
+        let count = Arc::clone(&carried);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(near), Ok(far)) = (stream, TcpStream::connect(("127.0.0.1", to))) else { continue };
+                if rate.is_some() {
+                    let _ = socket2::SockRef::from(&far).set_recv_buffer_size(WAITING);
+                }
+                for stream in [&near, &far] {
+                    let _ = stream.set_nodelay(true);
+                }
+                carry(&near, &far, rate, &count);
+                carry(&far, &near, rate, &count);
+            }
+        });
+        Ok(Self { port, carried })
+    }
+
+    fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
+    }
+}
+
+/// Carries what comes from one side to the other: one thread takes it at the rate of the line, another hands it on after the
+/// delay.
+fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<AtomicU64>) {
+    let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
+    let carried = Arc::clone(carried);
+    let (sender, pieces) = sync_channel::<(Instant, Vec<u8>)>(4096);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; if rate.is_some() { PIECE } else { 64 << 10 }];
+        let mut free = Instant::now();
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let now = Instant::now();
+            let at = match rate {
+                Some(rate) => {
+                    free = free.max(now) + Duration::from_secs(length as u64) / rate;
+                    std::thread::sleep(free - now);
+                    free + DELAY
+                }
+                None => now,
+            };
+            if sender.send((at, buffer.get(..length).unwrap_or_default().to_vec())).is_err() {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Read);
+    });
+    std::thread::spawn(move || {
+        for (at, piece) in pieces {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            carried.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            if to.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+/// A cloud side with the embedded endpoint, one node that has joined where there is TLS, and the line between them.
+struct Installation {
+    root: tempfile::TempDir,
+    api: u16,
+    line: Line,
+    runtime: tokio::runtime::Runtime,
+    _cloud: Process,
+}
+
+impl Installation {
+    fn new(with_tls: bool, rate: Option<u32>) -> anyhow::Result<Self> {
+        let root = tempfile::tempdir()?;
+        let path = root.path().display();
+        let (broker, api, joining) = (free_port()?, free_port()?, free_port()?);
+        let line = Line::new(broker, rate)?;
+        let (tls, pairing, link) = if with_tls {
+            let pairing =
+                format!("listen = \"127.0.0.1:{joining}\"\nbroker_url = \"mqtts://127.0.0.1:{}\"", line.port);
+            ("on", pairing, String::new())
+        } else {
+            let link = format!("[link]\nbroker = \"mqtt://127.0.0.1:{}\"\n", line.port);
+            ("off", "listen = \"off\"".to_owned(), link)
+        };
+        let log = "[log]\nformat = \"text\"\nlevel = \"info\"\n";
+        let cloud = format!(
+            "[store]\npath = \"{path}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{tls}\"\n[api]\n\
+             listen = \"127.0.0.1:{api}\"\nmax_body = \"16MiB\"\n[pairing]\n{pairing}\n{log}[[placement]]\n\
+             nodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
+        );
+        let edge = format!(
+            "[node]\nname = \"edge-1\"\n[store]\npath = \"{path}/edge.db\"\n{link}[api]\nsocket = \"{path}/edge.sock\"\n\
+             listen = \"127.0.0.1:0\"\n{log}",
+        );
+        std::fs::write(root.path().join("cloud.toml"), cloud)?;
+        std::fs::write(root.path().join("edge.toml"), edge)?;
+        let cloud = spawn("edgesync-cloud", &root.path().join("cloud.toml"), &root.path().join("cloud.log"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let site = Self { root, api, line, runtime, _cloud: cloud };
+        crate::processes::until("the cloud's API answers", || site.cloud("/version").ok())?;
+        if with_tls {
+            tls::join(&site.path("edge.toml"), api, joining)?;
+        }
+        Ok(site)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(self.root.path()).join(name)
+    }
+
+    fn client(&self) -> Client {
+        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+    }
+
+    fn cloud(&self, path: &str) -> anyhow::Result<Value> {
+        Ok(self.runtime.block_on(self.client().get(path))?)
+    }
+
+    /// What crosses the line until the node holds the objects, the time that took, and how many objects were sent again.
+    fn fill(&self, objects: &[Value]) -> anyhow::Result<Crossing> {
+        for object in objects {
+            self.runtime.block_on(self.client().post::<Value>(&collection(object), object))?;
+        }
+        let start = Instant::now();
+        let _agent = spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))?;
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let node = self.cloud("/edgesync/v1/nodes/edge-1").unwrap_or_default();
+            let counters = &node["counters"];
+            let resent = counters["objectsResent"].as_u64().unwrap_or_default();
+            let crossing = Crossing { bytes: self.line.carried(), time: start.elapsed(), resent };
+            if node["state"] == "in sync" && node["objects"] == objects.len() {
+                return Ok(crossing);
+            }
+            if crossing.time > PATIENCE {
+                bail!("not in sync after {PATIENCE:?}: {} KB crossed, node {node}", crossing.bytes / 1000);
+            }
+        }
+    }
+}
+
+/// What a line carried, in both directions.
+struct Crossing {
+    bytes: u64,
+    time: Duration,
+    resent: u64,
+}
+
+/// An object that hardly compresses.
+fn large() -> Value {
+    let mut random = Random(7);
+    // As base64: six bits in each letter.
+    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let text: String = (0..LARGE).map(|_| char::from(letters[(random.next() % 64) as usize])).collect();
+    let metadata = json!({"name": "large", "namespace": "plant-0"});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"firmware": text}})
+}
+
+fn measure(with_tls: bool, rate: Option<u32>, objects: &[Value]) -> anyhow::Result<Crossing> {
+    Installation::new(with_tls, rate)?.fill(objects)
+}
+
+/// All at the same time, each on a line of its own: together they take as long as the longest.
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    crate::processes::edge_program();
+    let small: Vec<Value> = (0..SMALL).map(|number| object(number, 0)).collect();
+    let large = vec![large()];
+    let cases = [
+        ("1,000 objects of 1 KB", &small, false),
+        ("1,000 objects of 1 KB over TLS", &small, true),
+        ("one object of 4 MiB that hardly compresses", &large, false),
+        ("one object of 4 MiB that hardly compresses, over TLS", &large, true),
+    ];
+    let results = std::thread::scope(|scope| {
+        let runs = cases.map(|(what, objects, with_tls)| {
+            let run = scope.spawn(move || {
+                let needed = measure(with_tls, None, objects).context("without limits")?;
+                anyhow::ensure!(needed.resent == 0, "{} objects were sent twice without need", needed.resent);
+                anyhow::Ok((needed, measure(with_tls, Some(RATE), objects)?))
+            });
+            (what, run)
+        });
+        runs.map(|(what, run)| (what, run.join()))
+    });
+    for (what, result) in results {
+        let what = format!("10 KB/s, 200 ms: {what}: bytes sent / needed");
+        match result {
+            Ok(Ok((needed, sent))) => {
+                let ratio = sent.bytes as f64 / needed.bytes as f64;
+                let measured = format!(
+                    "{:.0} KB / {:.0} KB = {ratio:.2}; {:.0} s, {} sent again",
+                    sent.bytes as f64 / 1e3,
+                    needed.bytes as f64 / 1e3,
+                    sent.time.as_secs_f64(),
+                    sent.resent
+                );
+                table.budget(&what, measured, "≤ 1.1", ratio <= 1.1);
+            }
+            Ok(Err(error)) => table.budget(&what, format!("{error:#}"), "≤ 1.1", false),
+            Err(_) => bail!("a run ended with a panic"),
+        }
+    }
+    Ok(())
+}
