@@ -19,7 +19,7 @@ use edgesync::sync::frame::{
     Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
     Item, Lease, Part, Received, Report, Up, Upload, UploadConfirm, Welcome,
 };
-use edgesync::sync::message::Outgoing;
+use edgesync::sync::message::{Body, MessageText, Outgoing};
 use edgesync::sync::node::NodeReport;
 use edgesync::sync::upload::{Content, Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
@@ -144,7 +144,7 @@ fn up() -> Vec<Up> {
     ]
 }
 
-fn outgoing(body: Option<&str>) -> Box<RawValue> {
+fn outgoing(body: Option<&str>) -> MessageText {
     let outgoing = Outgoing {
         uid: "u-1".into(),
         version: 1062.into(),
@@ -158,9 +158,9 @@ fn outgoing(body: Option<&str>) -> Box<RawValue> {
         }),
         namespace: "plant".into(),
         name: "line-1".into(),
-        body: body.map(Into::into),
+        body: body.map(|body| Body::new(body.into()).unwrap()),
     };
-    outgoing.to_json().unwrap()
+    outgoing.to_text().unwrap()
 }
 
 fn down() -> Vec<Down> {

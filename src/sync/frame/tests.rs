@@ -1,5 +1,3 @@
-use serde_json::value::RawValue;
-
 use super::*;
 use crate::sync::change::RejectReason;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, UploadItem};
