@@ -52,7 +52,7 @@ fn frames(rows: &[Row], batch: usize) -> anyhow::Result<Vec<Vec<u8>>> {
     for chunk in rows.chunks(batch) {
         let messages =
             chunk.iter().map(|row| anyhow::Ok(outgoing(row)?.to_text()?)).collect::<Result<_, _>>()?;
-        frames.push(Down::Objects { session: "bench".into(), messages }.encode(1024)?);
+        frames.push(Down::Objects { session: "bench".into(), receipt: 0, messages }.encode(1024)?);
     }
     Ok(frames)
 }

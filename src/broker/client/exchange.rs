@@ -247,7 +247,7 @@ impl<'a> Exchange<'a> {
     /// Tells the cloud how far its messages are.
     fn tell_backlog(&self) {
         let unwritten = self.ends.len() as u64;
-        if self.seat.set_backlog(unwritten, unwritten.max(self.outgoing.from_cloud() as u64)) {
+        if self.seat.set_backlog(unwritten, unwritten.max(self.outgoing.unacknowledged_of_cloud() as u64)) {
             self.hub.moved.push(self.seat);
         }
     }

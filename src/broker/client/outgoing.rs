@@ -54,7 +54,7 @@ impl Outgoing {
     }
 
     /// Messages of the cloud that are not acknowledged.
-    pub(super) fn from_cloud(&self) -> usize {
+    pub(super) fn unacknowledged_of_cloud(&self) -> usize {
         self.unacknowledged.iter().filter(|sent| sent.from_cloud).count()
     }
 

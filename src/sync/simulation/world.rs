@@ -407,7 +407,7 @@ impl World {
             if (self.unheard)(&frame) {
                 self.swallow(UP);
             } else {
-                self.transmit(UP, bytes);
+                self.transmit(UP, &bytes);
             }
             self.tell_progress(UP);
         }
@@ -495,7 +495,7 @@ impl World {
                         if (self.unseen)(&frame) {
                             self.swallow(DOWN);
                         } else {
-                            self.transmit(DOWN, bytes);
+                            self.transmit(DOWN, &bytes);
                         }
                         self.tell_progress(DOWN);
                     }

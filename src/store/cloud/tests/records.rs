@@ -284,6 +284,6 @@ async fn measure_creates_and_records() {
     assert_eq!(store.records("edge-1").await.unwrap().len(), 20_000);
     println!("records of 20,000: {:?}", start.elapsed());
     let start = std::time::Instant::now();
-    assert_eq!(follow(&store).await.0.len(), 20_000);
+    assert_eq!(follow(store).await.0.len(), 20_000);
     println!("follow with 20,000: {:?}", start.elapsed());
 }

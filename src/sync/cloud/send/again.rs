@@ -66,10 +66,10 @@ impl CloudMachine {
                     self.pace.forget_flights();
                 }
             }
-        } else if !has_more || self.pace.attempts() > 1 {
-            if let Some(oldest) = self.sender.unanswered_before(u64::MAX).first() {
-                self.put_back(now, now, oldest, desired);
-            }
+        } else if (!has_more || self.pace.attempts() > 1)
+            && let Some(oldest) = self.sender.unanswered_before(u64::MAX).first()
+        {
+            self.put_back(now, now, oldest, desired);
         }
         self.pace.probing = true;
     }

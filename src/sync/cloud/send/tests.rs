@@ -274,7 +274,7 @@ fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>
         let was_blocked = std::mem::replace(&mut is_blocked, frame.is_none());
         match frame {
             Some(Down::Part(part)) if part.offset + part.data.len() as u64 == part.total => {
-                sent.push(part.uid)
+                sent.push(part.uid);
             }
             Some(Down::Part(_)) => {}
             Some(other) => panic!("must be a part: {other:?}"),

@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    pub(super) fn transmit(&mut self, direction: usize, bytes: Vec<u8>) {
+    pub(super) fn transmit(&mut self, direction: usize, bytes: &[u8]) {
         let (now, line, connection) = (self.time.now, self.line, self.connection);
         let travel = self.travel();
         let way = &mut self.ways[direction];
@@ -114,7 +114,7 @@ impl World {
             let late =
                 if self.time.random.percent(self.chaos.late) { self.time.random.below(8000) } else { 0 };
             let at = arrival + Duration::from_millis(late);
-            let bytes = bytes.clone();
+            let bytes = bytes.to_vec();
             self.time
                 .at(at, if direction == UP { Event::ToCloud { bytes } } else { Event::ToEdge { bytes } });
         }
