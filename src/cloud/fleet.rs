@@ -261,6 +261,7 @@ impl<S: Source> Fleet<S> {
                         self.answered(answer);
                     }
                 }
+                moved = self.downlink.moved() => self.moved(&moved),
                 Some(request) = admin.recv() => self.administer(request),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
@@ -296,6 +297,7 @@ impl<S: Source> Fleet<S> {
             if let Some(node) = self.nodes.get_mut(&name) {
                 node.deadline = None;
             }
+            self.tell_progress(&name);
             self.with_machine(&name, |machine, desired| machine.tick(now, desired));
         }
     }

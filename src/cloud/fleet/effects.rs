@@ -137,6 +137,25 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// The links of these nodes have taken something.
+    pub(super) fn moved(&mut self, names: &[String]) {
+        for name in names {
+            self.tell_progress(name);
+            self.touch(name);
+        }
+    }
+
+    /// Tells the machine of a node how far its link is, if that is known.
+    pub(super) fn tell_progress(&mut self, name: &str) {
+        let now = self.now();
+        let (Some(node), Some(backlog)) = (self.nodes.get_mut(name), self.downlink.backlog(name)) else {
+            return;
+        };
+        // It was made, and waits for room.
+        let waiting = u64::from(node.waiting.is_some());
+        node.machine.link_progress(now, backlog.unsent + waiting, backlog.unacknowledged + waiting);
+    }
+
     fn await_room(&self, name: &str) {
         let (downlink, inbox, name) = (self.downlink.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {

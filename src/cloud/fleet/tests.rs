@@ -161,6 +161,7 @@ impl Site {
             event = self.events.recv() => fleet.event(event.unwrap()),
             change = Changes::next(&mut fleet.changes) => fleet.changed(change),
             Some(answer) = fleet.arrived.recv() => fleet.answered(answer),
+            moved = fleet.downlink.moved() => fleet.moved(&moved),
             () = tokio::time::sleep(wake) => fleet.tick(),
         }
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::object::{ObjectRef, Resource};
 use crate::sync::cloud::{CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts};
 use crate::sync::digest::{Digest, Epoch};
-use crate::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Up};
+use crate::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Report, Up};
 use crate::sync::timing::Now;
 
 const KIB: usize = 1 << 10;
@@ -162,9 +162,16 @@ fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
         machines[number].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
     }
     loop {
-        let sent = machines.iter_mut().filter_map(|cloud| cloud.poll_frame(Now::ZERO, &wish));
         let before = parts;
-        parts += sent.filter(|frame| matches!(frame, Down::Part(_))).count();
+        for cloud in &mut machines {
+            let Some(Down::Part(part)) = cloud.poll_frame(Now::ZERO, &wish) else { continue };
+            parts += 1;
+            let received = Some(part.offset + part.data.len() as u64).filter(|end| *end < part.total);
+            let Some(received) = received else { continue };
+            let (receiving, received) = (Some(part.uid), Some(received));
+            let report = Report { receipt: part.receipt, receiving, received, ..Report::default() };
+            cloud.received(Now::ZERO, Up::Report(Report { session: "a".into(), ..report }), &wish);
+        }
         most = most.max(alive(&bodies).0);
         if parts == before {
             break;

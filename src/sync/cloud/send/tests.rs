@@ -343,6 +343,7 @@ fn small_objects_do_not_wait_for_large_ones() {
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
     assert_eq!(uids, [name(2)]);
     cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    cloud.pace.rest();
     let next: Vec<&str> = (0..2).map(|_| cloud.poll_frame(Now::ZERO, &wishes).unwrap().name()).collect();
     assert!(next.contains(&"Objects"), "{next:?}");
 }
