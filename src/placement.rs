@@ -281,9 +281,11 @@ impl Placement {
 
     /// Takes out all objects but those with these UIDs: after changes were missed and all that there is was taken in.
     pub fn retain(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
-        self.idle.retain(|_, idle| uids.contains(&idle.uid));
         let gone: Vec<Uid> = self.objects.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        gone.iter().flat_map(|uid| self.remove_uid(uid)).collect()
+        let deltas = gone.iter().flat_map(|uid| self.remove_uid(uid)).collect();
+        // To some of them a Pod referred that has just gone.
+        self.idle.retain(|_, idle| uids.contains(&idle.uid));
+        deltas
     }
 
     /// What a node is to hold.

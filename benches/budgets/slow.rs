@@ -73,6 +73,7 @@ impl Line {
 
 /// Carries what comes from one side to the other: one thread takes it at the rate of the line, another hands it on after the
 /// delay.
+#[allow(clippy::disallowed_methods)] // the line is slow on purpose
 fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<AtomicU64>) {
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
     let carried = Arc::clone(carried);
@@ -166,6 +167,7 @@ impl Installation {
     }
 
     /// What crosses the line until the node holds the objects, the time that took, and how many objects were sent again.
+    #[allow(clippy::disallowed_methods)] // a measurement looks now and then
     fn fill(&self, objects: &[Value]) -> anyhow::Result<Crossing> {
         for object in objects {
             self.runtime.block_on(self.client().post::<Value>(&collection(object), object))?;

@@ -26,6 +26,8 @@ pub(super) fn write(workspace: &Workspace, name: &str, text: &str) -> Result<Pat
 /// The addresses of API and MQTT endpoint, from what the cloud side tells its service manager.
 pub(super) fn addresses(status: &str) -> Option<(SocketAddr, SocketAddr)> {
     let (api, broker) = status.strip_prefix("API on http://")?.split_once(", broker embedded on ")?;
+    // What it is doing may follow.
+    let broker = broker.split_once(';').map_or(broker, |(address, _)| address);
     Some((api.parse().ok()?, broker.parse().ok()?))
 }
 
@@ -86,6 +88,7 @@ mod tests {
         let said = "API on http://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
         let expected = ("127.0.0.1:10551".parse().unwrap(), "127.0.0.1:1883".parse().unwrap());
         assert_eq!(addresses(said), Some(expected));
+        assert_eq!(addresses(&format!("{said}; reading what is to be where")), addresses(said));
         assert_eq!(addresses("API on http://127.0.0.1:1, broker mqtt://x"), None);
     }
 

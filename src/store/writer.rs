@@ -505,9 +505,10 @@ impl<S: WriterHooks> Owner<S> {
             return;
         }
         self.hooks.log_too_long();
-        // Those who begin to read after this copy do so from the database alone.
-        let begun = engine::checkpoint(&self.conn, Checkpoint::Passive)
-            .and_then(|_| engine::truncate_within(&self.conn, LOG_PATIENCE));
+        let copied = engine::checkpoint(&self.conn, Checkpoint::Passive);
+        // Those who have begun to read before the copy was complete; later ones read from the database alone.
+        self.hooks.log_too_long();
+        let begun = copied.and_then(|_| engine::truncate_within(&self.conn, LOG_PATIENCE));
         // A reader that takes its time is not waited for at every commit.
         self.bound_from = if matches!(begun, Ok(true)) { 0 } else { wal_bytes.saturating_add(limit / 4) };
     }

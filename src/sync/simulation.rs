@@ -15,7 +15,7 @@ use crate::sync::fault::Fault;
 use seeds::Seeds;
 use world::{Setting, World};
 
-const SEEDS: Seeds = Seeds { run, count: 2500, one: "sync::simulation::one_seed" };
+const SEEDS: Seeds = Seeds { run, count: 1500, one: "sync::simulation::one_seed" };
 
 /// Runs one seed with all kinds of faults, then lets the link heal and expects convergence.
 fn run(seed: u64, trace: bool) -> Result<(), String> {

@@ -332,32 +332,6 @@ fn message(name: &str, uid: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
-    let broker = Mosquitto::start();
-    let site = Site::new();
-    let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
-    let agent = agent(&site, &cloud).await;
-    let forger = Forger::start("forger", broker.address(), "nobody/talks/here").await;
-    cloud.apply(objects(0..10)).await;
-    same_on_both_sides(&cloud, &agent).await;
-    let status = agent.status().await;
-    let uid = cloud.get(&objects(0..1).next().unwrap()).await["metadata"]["uid"].clone();
-    let (session, revision) = (&status["cloud"]["session"], &status["store"]["revision"]);
-    let rejected = json!({
-        "uid": uid, "resourceVersion": "9".repeat(10_000), "reason": "Invalid", "message": "ü".repeat(50_000),
-    });
-    let report = json!({ "session": session, "from": revision, "to": revision, "rejected": [rejected] });
-    forger.say(&up(NODE), &frame("Report", report)).await;
-    let refused = eventually("the rejection is taken", PATIENCE, async || {
-        let refused = cloud.node(NODE).await["refusedObjects"][0].clone();
-        refused.is_object().then_some(refused)
-    })
-    .await;
-    assert!(refused["message"].as_str().unwrap().len() <= 256);
-    assert!(refused["resourceVersion"].as_str().unwrap().len() <= 256);
-}
-
-#[tokio::test]
 async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected() {
     let broker = Mosquitto::start();
     let site = Site::new();

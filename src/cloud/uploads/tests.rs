@@ -15,7 +15,7 @@ fn upload(lane: Lane, contents: &[Value]) -> Upload {
 fn pod(uid: &str) -> Place {
     let fields = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "p", "namespace": "shop", "uid": uid},
+        "metadata": {"name": "p", "namespace": "shop", "uid": uid}, "spec": {"nodeName": "edge-1"},
     });
     let object = Object::from(fields.as_object().unwrap().clone());
     let resource = Arc::new(kinds::by_word("pods").unwrap().resource());

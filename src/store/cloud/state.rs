@@ -321,7 +321,12 @@ impl WriterHooks for CloudState {
 
     fn log_too_long(&mut self) {
         let lists = self.snapshots.as_ref().map_or(0, Snapshots::give_up);
-        tracing::info!(lists, "the log of the database is too long: open lists have to be asked for anew");
+        if lists > 0 {
+            tracing::info!(
+                lists,
+                "the log of the database is too long: open lists have to be asked for anew"
+            );
+        }
     }
 
     fn closing(&mut self, conn: &mut Connection) {

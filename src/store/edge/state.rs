@@ -481,7 +481,12 @@ impl State {
 impl WriterHooks for State {
     fn log_too_long(&mut self) {
         let lists = self.shared.snapshots.give_up();
-        tracing::info!(lists, "the log of the database is too long: open lists have to be asked for anew");
+        if lists > 0 {
+            tracing::info!(
+                lists,
+                "the log of the database is too long: open lists have to be asked for anew"
+            );
+        }
     }
 
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {

@@ -364,3 +364,24 @@ fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
     }
     assert!(load(&mut cloud, &wishes).is_some());
 }
+
+#[test]
+fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    desire(&mut cloud, &mut wishes, 0, KIB);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Objects { .. })));
+    let rejected = Rejected {
+        uid: name(0),
+        resource_version: 1.into(),
+        reason: RejectReason::Invalid,
+        message: "ü".repeat(50_000),
+        object: None,
+    };
+    let report = Report { session: "a".into(), rejected: vec![rejected], ..Report::default() };
+    cloud.received(Now::ZERO, Up::Report(report), &wishes);
+    let kept: Vec<_> = cloud.refused().map(|(uid, refusal)| (uid.clone(), refusal.message.len())).collect();
+    assert_eq!(kept, [(name(0), 256)]);
+}
