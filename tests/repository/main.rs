@@ -1,5 +1,6 @@
 //! The repository itself: layers, documents, configuration files, examples, command lines.
 
+#[cfg(feature = "cloud")]
 mod advice;
 mod cli;
 mod config;
