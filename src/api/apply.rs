@@ -209,6 +209,19 @@ pub(super) fn apply(
     Ok(result)
 }
 
+/// Gives an object that is about to be stored the record of `live` if the times in the record are all that differs:
+/// what was applied may have become the same as before only when it was completed (`stringData` of a Secret).
+pub(super) fn keep_times(live: &Object, object: &mut Object) {
+    if !Managed::of(live).is_same_but_for_times(&Managed::of(object)) {
+        return;
+    }
+    let mut kept = object.clone();
+    Managed::of(live).write(&mut kept);
+    if kept == *live {
+        *object = kept;
+    }
+}
+
 /// The configuration as it is merged: without what does not count in it.
 fn accept(
     live: Option<&Object>,

@@ -75,6 +75,24 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// What the server makes of `stringData` is what it holds already, whenever that was written.
+#[tokio::test]
+async fn a_secret_in_plain_text_that_was_applied_long_ago_is_left_alone() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: text}}";
+    applied(&client, &["-"], None, secret).await;
+    let path = "/api/v1/namespaces/default/secrets/s";
+    let mut object: Value = client.get(path).await.unwrap();
+    object["metadata"]["managedFields"][0]["time"] = json!("2020-01-01T00:00:00Z");
+    let before: Value = client.put(path, &object).await.unwrap();
+    assert_eq!(before["metadata"]["managedFields"][0]["time"], json!("2020-01-01T00:00:00Z"));
+
+    let (_, printed) = applied(&client, &["-"], None, secret).await;
+    assert_eq!(printed.out(), "secret/s unchanged\n");
+    assert_eq!(client.get::<Value>(path).await.unwrap(), before);
+}
+
 #[tokio::test]
 async fn apply_creates_then_leaves_alone_then_configures() {
     let running = Running::cloud(Limits::cloud()).await;

@@ -150,6 +150,17 @@ impl Managed {
         self.0.is_empty()
     }
 
+    /// Whether both say the same of who owns what.
+    pub(super) fn is_same_but_for_times(&self, other: &Self) -> bool {
+        let without_times = |managed: &Self| {
+            let mut entries = managed.0.clone();
+            entries.iter_mut().for_each(|entry| entry.time.clear());
+            entries.sort_by(|a, b| a.order().cmp(&b.order()));
+            entries
+        };
+        self.0.len() == other.0.len() && without_times(self) == without_times(other)
+    }
+
     /// All entries.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.0

@@ -144,7 +144,13 @@ pub(super) fn apply<K: Storage>(
         count_generation(&mut object, old);
     }
     write.storage.admit(write.home, live, &mut object)?;
-    let changed = live != Some(&object);
+    let changed = match live {
+        Some(live) => {
+            apply::keep_times(live, &mut object);
+            object != *live
+        }
+        None => true,
+    };
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
 
