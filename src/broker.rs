@@ -54,6 +54,8 @@ pub struct BrokerOptions {
     /// The longest time a client may be silent, in whole seconds: it replaces a keep-alive of 0 or a larger
     /// one. MQTT adds half of it.
     pub max_keepalive: Duration,
+    /// Who reads fewer bytes a second is taken for one who does not read.
+    pub slowest: u32,
     /// How long a new connection may take until its CONNECT is complete, the handshake of TLS included.
     pub connect_timeout: Duration,
     /// The longest payload kept per retained topic, in bytes.
@@ -76,6 +78,7 @@ impl Default for BrokerOptions {
             queue_bytes: 4 << 20,
             inflight: 64,
             max_keepalive: Duration::from_secs(60),
+            slowest: 1024,
             connect_timeout: Duration::from_secs(10),
             max_retained_bytes: 4096,
             max_retained: 50_000,
@@ -90,6 +93,7 @@ impl BrokerOptions {
         self.max_connections = self.max_connections.clamp(1, 1 << 20);
         self.queue = self.queue.max(1);
         self.inflight = self.inflight.max(1);
+        self.slowest = self.slowest.max(1);
         self.max_keepalive = Duration::from_secs(self.max_keepalive.as_secs().clamp(1, 65_535));
         self.events = self.events.max(1);
         self

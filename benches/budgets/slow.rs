@@ -86,7 +86,7 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
             let at = match rate {
                 Some(rate) => {
                     free = free.max(now) + Duration::from_secs(length as u64) / rate;
-                    std::thread::sleep(free - now);
+                    std::thread::park_timeout(free - now);
                     free + DELAY
                 }
                 None => now,
@@ -99,7 +99,7 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
     });
     std::thread::spawn(move || {
         for (at, piece) in pieces {
-            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            std::thread::park_timeout(at.saturating_duration_since(Instant::now()));
             carried.fetch_add(piece.len() as u64, Ordering::Relaxed);
             if to.write_all(&piece).is_err() {
                 break;
@@ -175,7 +175,7 @@ impl Installation {
         let start = Instant::now();
         let _agent = spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))?;
         loop {
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::park_timeout(Duration::from_millis(50));
             let node = self.cloud("/edgesync/v1/nodes/edge-1").unwrap_or_default();
             let counters = &node["counters"];
             let resent = counters["objectsResent"].as_u64().unwrap_or_default();
@@ -184,7 +184,11 @@ impl Installation {
                 return Ok(crossing);
             }
             if crossing.time > PATIENCE {
-                bail!("not in sync after {PATIENCE:?}: {} KB crossed, node {node}", crossing.bytes / 1000);
+                let kilobytes = crossing.bytes / 1000;
+                bail!(
+                    "not in sync after {PATIENCE:?}: {kilobytes} KB crossed, {} Hellos",
+                    counters["hellos"]
+                );
             }
         }
     }

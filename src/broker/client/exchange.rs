@@ -31,9 +31,13 @@ use crate::broker::{Channel, Departure, FleetEvent};
 use crate::link::add;
 use crate::link::wire::{self, FrameBuffer, SendBuffer};
 
-/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While
-/// more waits, nothing is read either: who does not take answers gets no questions answered.
+/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While as much of
+/// answers waits behind that, nothing is read either: who does not take answers gets no questions answered.
 const AHEAD: usize = 32 * 1024;
+
+/// The system takes nothing more before so many bytes of what it has have left: it works with large pieces, of 64 KiB on
+/// the loopback.
+const STEP: usize = 128 * 1024;
 
 /// A message on its way to the cloud.
 struct Handover {
@@ -53,6 +57,8 @@ pub(super) struct Exchange<'a> {
     writer: WriteHalf<Wire>,
     frames: FrameBuffer,
     out: SendBuffer,
+    /// Bytes of answers that were added since less than [`AHEAD`] waited.
+    answers: usize,
     /// Bytes written.
     written: u64,
     /// Where the cloud's messages end that are not written in full, in the same count.
@@ -103,6 +109,7 @@ impl<'a> Exchange<'a> {
             writer,
             frames,
             out,
+            answers: 0,
             written: 0,
             ends: VecDeque::new(),
             subscriptions: Subscriptions::default(),
@@ -173,7 +180,7 @@ impl<'a> Exchange<'a> {
 
     /// Whether nothing is read, of our own accord.
     fn is_deaf(&self) -> bool {
-        self.handover.is_some() || self.out.bytes.len() >= AHEAD
+        self.handover.is_some() || (self.out.bytes.len() >= AHEAD && self.answers >= AHEAD)
     }
 
     fn may_send(&self) -> bool {
@@ -185,15 +192,30 @@ impl<'a> Exchange<'a> {
         self.keepalive + self.keepalive / 2
     }
 
+    /// How long a client may wait, and read so many bytes.
+    fn patience_for(&self, bytes: usize) -> Duration {
+        self.patience() + Duration::from_millis(bytes as u64 * 1000 / u64::from(self.hub.options.slowest))
+    }
+
+    /// When the client should have taken some of what is unsent.
+    fn stalled_at(&self) -> Instant {
+        self.progress + self.patience_for(STEP)
+    }
+
+    /// When the client should have acknowledged a message.
+    fn overdue_at(&self) -> Option<Instant> {
+        self.outgoing.awaited().map(|(since, bytes)| since + self.patience_for(bytes))
+    }
+
     fn next_deadline(&self) -> Instant {
         let mut next = Instant::now() + self.patience();
         if !self.is_deaf() {
             next = next.min(self.heard + self.patience());
         }
         if self.out.is_unsent() {
-            next = next.min(self.progress + self.patience());
+            next = next.min(self.stalled_at());
         }
-        if let Some(overdue_at) = self.outgoing.overdue_at(self.patience()) {
+        if let Some(overdue_at) = self.overdue_at() {
             next = next.min(overdue_at);
         }
         match self.until {
@@ -209,10 +231,10 @@ impl<'a> Exchange<'a> {
             return Err(Ended::told(Departure::Expired, DisconnectReasonCode::NotAuthorized));
         }
         let why = Departure::NotReading(patience);
-        if self.out.is_unsent() && now >= self.progress + patience {
+        if self.out.is_unsent() && now >= self.stalled_at() {
             return Err(Ended { why, code: None, will: true });
         }
-        let is_overdue = self.outgoing.overdue_at(patience).is_some_and(|overdue_at| now >= overdue_at);
+        let is_overdue = self.overdue_at().is_some_and(|overdue_at| now >= overdue_at);
         if is_overdue && !self.is_deaf() {
             return Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded));
         }
@@ -229,7 +251,7 @@ impl<'a> Exchange<'a> {
         self.written += count as u64;
         while self.ends.pop_front_if(|end| *end <= self.written).is_some() {}
         self.tell_backlog();
-        if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
+        if self.out.bytes.len() < AHEAD && std::mem::take(&mut self.answers) >= AHEAD {
             self.heard = now;
         }
         Ok(())

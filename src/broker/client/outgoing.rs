@@ -1,7 +1,6 @@
 //! What one client is owed: messages in order, and the window of those it has not acknowledged.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,8 +8,6 @@ use crate::broker::registry::Outbound;
 
 /// Echoes and retained messages that wait; the client causes them itself.
 const MAX_LOCAL: usize = 64;
-/// Who reads slower than so many bytes a second is taken for one who does not read.
-const SLOWEST: u64 = 512;
 
 /// A message that is not acknowledged.
 struct Sent {
@@ -46,11 +43,9 @@ impl Outgoing {
         self.unacknowledged.len() < usize::from(self.window)
     }
 
-    /// When the client should have acknowledged something: it has `patience`, and the time to read the oldest message.
-    pub(super) fn overdue_at(&self, patience: Duration) -> Option<Instant> {
-        let oldest = self.unacknowledged.front()?;
-        let reading = Duration::from_millis(oldest.bytes as u64 * 1000 / SLOWEST);
-        Some(self.acknowledged + patience + reading)
+    /// Since when the client should have acknowledged something, and the bytes of the message whose turn it is.
+    pub(super) fn awaited(&self) -> Option<(Instant, usize)> {
+        self.unacknowledged.front().map(|oldest| (self.acknowledged, oldest.bytes))
     }
 
     /// Messages of the cloud that are not acknowledged.

@@ -24,8 +24,12 @@ impl Exchange<'_> {
         if !self.out.is_unsent() {
             self.progress = Instant::now();
         }
+        let before = self.out.bytes.len();
         match wire::encode(packet, &mut self.out.bytes, self.seat.max_packet) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.answers += self.out.bytes.len() - before;
+                Ok(())
+            }
             // Answers are a few bytes long: whoever refuses them cannot be served.
             Err(error) => {
                 Err(Ended::told(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge))

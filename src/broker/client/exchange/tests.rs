@@ -105,15 +105,16 @@ async fn whoever_reads_slowly_is_not_cut() {
     let (broker, _events) = endpoint().await;
     let mut reader = Reader::join(&broker, true).await;
     publish(&broker, 2);
-    // A message takes twice as long as a client may be silent.
-    let bytes_a_tick = FRAME / (3 * usize::from(KEEPALIVE) * 100);
+    // A message takes three times as long as a client may be silent, and so does what the system takes at once.
+    let bytes_a_tick = FRAME / 900;
     assert_eq!(reader.read(bytes_a_tick, 2).await, 2, "{:?}", broker.traffic());
     assert_eq!((broker.traffic().open, broker.traffic().not_reading), (1, 0));
 }
 
 #[tokio::test]
 async fn whoever_reads_nothing_is_cut_although_it_speaks() {
-    let (broker, events) = endpoint().await;
+    let options = BrokerOptions { slowest: 64 << 10, ..BrokerOptions::default() };
+    let (broker, events) = Broker::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
     let mut reader = Reader::join(&broker, true).await;
     publish(&broker, 12);
     assert_eq!(reader.read(0, 1).await, 0);
