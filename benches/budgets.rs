@@ -19,6 +19,8 @@ mod ingest;
 mod kubeedge;
 #[path = "budgets/leases.rs"]
 mod leases;
+#[path = "budgets/line.rs"]
+mod line;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/outbox.rs"]
@@ -57,6 +59,7 @@ const SECTIONS: &[Section] = &[
     ("outbox", "A day offline", outbox::day_offline),
     ("fleet", "10,000 nodes", fleet::reconnect_storm),
     ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),
+    ("fleet-tls", "10,000 nodes that hold the same, over TLS", fleet::shared_objects_over_tls),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
     ("api", "The API of the cloud side", api::figures),
     ("big-cloud", "A cloud with 1,000,000 objects", big_cloud::figures),

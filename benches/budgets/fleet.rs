@@ -14,10 +14,9 @@ use edgesync::sync::digest::{Epoch, Tally};
 use edgesync::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
 use edgesync::sync::replica::{self, Applied, Held, Rows, Totals};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::line::{Endpoint, Line};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
@@ -77,68 +76,6 @@ impl Rows for Memory {
     }
 }
 
-fn string(out: &mut Vec<u8>, text: &str) {
-    out.extend(u16::try_from(text.len()).unwrap_or(0).to_be_bytes());
-    out.extend(text.as_bytes());
-}
-
-/// An MQTT packet: type and flags, the length as a variable byte integer, the rest.
-fn packet(first: u8, body: &[u8]) -> Vec<u8> {
-    let mut out = vec![first];
-    let mut length = body.len();
-    loop {
-        let more = length >= 128;
-        out.push((length % 128) as u8 | if more { 0x80 } else { 0 });
-        length /= 128;
-        if !more {
-            break;
-        }
-    }
-    out.extend(body);
-    out
-}
-
-fn connect(node: &str) -> Vec<u8> {
-    let mut body = Vec::new();
-    string(&mut body, "MQTT");
-    // Version 5, clean start, 600 s keep-alive, no properties.
-    body.extend([5, 0x02, 0x02, 0x58, 0]);
-    string(&mut body, node);
-    packet(0x10, &body)
-}
-
-fn subscribe(topic: &str) -> Vec<u8> {
-    let mut body = vec![0, 1, 0];
-    string(&mut body, topic);
-    body.push(1);
-    packet(0x82, &body)
-}
-
-fn publish(topic: &str, id: u16, payload: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    string(&mut body, topic);
-    body.extend(id.max(1).to_be_bytes());
-    body.push(0);
-    body.extend(payload);
-    packet(0x32, &body)
-}
-
-async fn read_packet(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
-    let first = stream.read_u8().await?;
-    let (mut length, mut shift) = (0usize, 0);
-    loop {
-        let byte = stream.read_u8().await?;
-        length |= usize::from(byte & 0x7f) << shift;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await?;
-    Ok((first, body))
-}
-
 async fn told_to_go(go: &mut watch::Receiver<bool>) {
     // Without a sender there is nothing left to wait for either.
     let _ = go.wait_for(|go| *go).await;
@@ -155,17 +92,12 @@ async fn until(origin: Instant, deadline: Option<Duration>) {
 /// One connection of a node: until it is told to go.
 async fn session(
     node: &str,
-    port: u16,
+    endpoint: &Endpoint,
     memory: &mut Memory,
     in_sync: &AtomicUsize,
     mut go: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    stream.set_nodelay(true)?;
-    stream.write_all(&connect(node)).await?;
-    read_packet(&mut stream).await?;
-    stream.write_all(&subscribe(&format!("edgesync/v1/nodes/{node}/down"))).await?;
-    read_packet(&mut stream).await?;
+    let mut line = Line::open(endpoint, node).await?;
     let origin = Instant::now();
     let random = || uuid::Uuid::new_v4().as_u64_pair().0;
     let config = EdgeConfig {
@@ -185,7 +117,7 @@ async fn session(
     machine.connected(Duration::ZERO, usize::MAX, random());
     let acquired = jiff::Timestamp::now().as_microsecond();
     let up = format!("edgesync/v1/nodes/{node}/up");
-    let (mut next_id, mut counted) = (0u16, false);
+    let mut counted = false;
     loop {
         loop {
             if let Some(effect) = machine.poll_effect() {
@@ -213,8 +145,7 @@ async fn session(
                 }
             } else if let Some(frame) = machine.poll_frame(origin.elapsed()) {
                 machine.link_progress(origin.elapsed(), 0, 0);
-                next_id = next_id.wrapping_add(1);
-                stream.write_all(&publish(&up, next_id, &frame.encode(1024)?)).await?;
+                line.publish(&up, &frame.encode(1024)?).await?;
             } else {
                 break;
             }
@@ -223,44 +154,36 @@ async fn session(
             counted = true;
             in_sync.fetch_add(1, Ordering::Relaxed);
         }
-        let mut next = [0];
-        let (first, body) = tokio::select! {
-            // Waits for a byte that is really there, and can be given up.
-            byte = stream.peek(&mut next) => {
-                byte?;
-                read_packet(&mut stream).await?
-            }
+        let message = tokio::select! {
+            message = line.message() => message?,
             () = told_to_go(&mut go) => return Ok(()),
             () = until(origin, machine.deadline()) => {
                 machine.tick(origin.elapsed(), random());
                 continue;
             }
         };
-        if first >> 4 == 3 {
-            let topic = usize::from(u16::from_be_bytes([body[0], body[1]])) + 2;
-            let has_id = first & 0x06 != 0;
-            let properties = topic + if has_id { 2 } else { 0 };
-            let payload = properties + 1 + usize::from(body[properties]);
-            if has_id {
-                stream.write_all(&packet(0x40, &body[topic..topic + 2])).await?;
-            }
-            let frame = Received::decode(&body[payload..], 1 << 20, 1 << 23)?;
+        if let Some(payload) = message {
+            let frame = Received::decode(&payload, 1 << 20, 1 << 23)?;
             machine.received(origin.elapsed(), frame, random());
         }
     }
 }
 
 /// Connects all nodes at once; the time until the last one is in sync.
-async fn storm(port: u16, memories: &mut Vec<Memory>, stay: impl AsyncFnOnce()) -> anyhow::Result<Duration> {
+async fn storm(
+    endpoint: &Endpoint,
+    memories: &mut Vec<Memory>,
+    stay: impl AsyncFnOnce(),
+) -> anyhow::Result<Duration> {
     let in_sync = Arc::new(AtomicUsize::new(0));
     let (go, gone) = watch::channel(false);
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for (n, mut memory) in memories.drain(..).enumerate() {
-        let (in_sync, gone) = (in_sync.clone(), gone.clone());
+        let (endpoint, in_sync, gone) = (endpoint.clone(), in_sync.clone(), gone.clone());
         tasks.spawn(async move {
             let node = format!("node-{n:05}");
-            let result = session(&node, port, &mut memory, &in_sync, gone).await;
+            let result = session(&node, &endpoint, &mut memory, &in_sync, gone).await;
             (memory, result.with_context(|| node))
         });
     }
@@ -292,7 +215,7 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     let memory = |n| Memory { totals: epoch(n), wanted: OBJECTS as u64, ..Memory::default() };
     let mut memories: Vec<Memory> = (0..NODES).map(memory).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let first = runtime.block_on(storm(site.broker, &mut memories, async || ()))?;
+    let first = runtime.block_on(storm(&site.endpoint()?, &mut memories, async || ()))?;
     table
         .figure("10,000 new nodes with 5 objects each, all in sync", format!("{:.1} s", first.as_secs_f64()));
     // Memories come back in the order in which their nodes ended; names must fit epochs again.
@@ -306,7 +229,7 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
         let after = site.cloud_spent();
         spent = (after.0 - before.0, after.1 - before.1);
     };
-    let again = runtime.block_on(storm(site.broker, &mut memories, renew))?;
+    let again = runtime.block_on(storm(&site.endpoint()?, &mut memories, renew))?;
     let memory = site.cloud_rss_peak();
     let what = "10,000 nodes in sync reconnecting at once";
     table.figure(what, format!("all in sync after {:.1} s", again.as_secs_f64()));
@@ -320,13 +243,26 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 10,000 nodes that hold the same 1,000 objects, placed by ten rules. That they were recorded to hold them is written
-/// into the database beside their records, which would be ten million rows: nobody reads those of a node in sync.
+/// 10,000 nodes that hold the same 1,000 objects, placed by ten rules.
 pub(crate) fn shared_objects(table: &mut Table) -> anyhow::Result<()> {
+    shared_objects_at(FleetSite::with_rules(&ten_rules())?, table)
+}
+
+/// The same over TLS, each node with a certificate of its own.
+pub(crate) fn shared_objects_over_tls(table: &mut Table) -> anyhow::Result<()> {
+    shared_objects_at(FleetSite::with_tls(&ten_rules())?, table)
+}
+
+fn ten_rules() -> String {
     let rule = |n: usize| {
         format!("[[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ selector = \"part=p{n}\" }}\n")
     };
-    let mut site = FleetSite::with_rules(&(0..10).map(rule).collect::<String>())?;
+    (0..10).map(rule).collect()
+}
+
+/// That the nodes were recorded to hold them is written into the database beside their records, which would be ten
+/// million rows: nobody reads those of a node in sync.
+fn shared_objects_at(mut site: FleetSite, table: &mut Table) -> anyhow::Result<()> {
     for n in 0..SHARED {
         let mut object = object(n, 0);
         object["metadata"]["labels"]["part"] = format!("p{}", n % 10).into();
@@ -350,7 +286,7 @@ pub(crate) fn shared_objects(table: &mut Table) -> anyhow::Result<()> {
     let object = site.list("configmaps")?.swap_remove(0);
     let mut changed = (Duration::ZERO, 0);
     let change = async || changed = change_one(&site, object).await.unwrap_or_default();
-    let again = runtime.block_on(storm(site.broker, &mut memories, change))?;
+    let again = runtime.block_on(storm(&site.endpoint()?, &mut memories, change))?;
     let what = "10,000 nodes with 1,000 objects each, by ten rules, reconnecting at once";
     table.figure(what, format!("all in sync after {:.1} s", again.as_secs_f64()));
     let peak = site.cloud_rss_peak() as f64 / 1e6;
@@ -442,7 +378,7 @@ pub(crate) fn own_objects(table: &mut Table) -> anyhow::Result<()> {
     };
     let mut memories: Vec<Memory> = (0..NODES).map(memory).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let first = runtime.block_on(storm(site.broker, &mut memories, async || ()))?;
+    let first = runtime.block_on(storm(&site.endpoint()?, &mut memories, async || ()))?;
     let what = "10,000 new nodes with 10 objects of their own each";
     table.figure(what, format!("all in sync after {:.1} s", first.as_secs_f64()));
     let peak = site.cloud_rss_peak() as f64 / 1e6;

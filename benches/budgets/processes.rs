@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -14,6 +14,7 @@ use edgesync::store::edge::{EdgeOptions, EdgeStore};
 use edgesync::sync::frame::Received;
 use serde_json::Value;
 
+use crate::line::{Authority, Endpoint};
 use crate::objects::object;
 use crate::relay::Relay;
 use crate::table::Table;
@@ -279,7 +280,8 @@ impl Site {
 
 /// A cloud with its embedded endpoint, for many simulated nodes.
 pub(crate) struct FleetSite {
-    pub(crate) broker: u16,
+    broker: u16,
+    has_tls: bool,
     api: u16,
     config: PathBuf,
     cloud: Process,
@@ -296,22 +298,39 @@ impl FleetSite {
 
     /// A cloud side with these rules of placement.
     pub(crate) fn with_rules(rules: &str) -> anyhow::Result<Self> {
+        Self::start(rules, false)
+    }
+
+    /// The same whose endpoint takes nodes with a certificate only.
+    pub(crate) fn with_tls(rules: &str) -> anyhow::Result<Self> {
+        Self::start(rules, true)
+    }
+
+    fn start(rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let (broker, api) = (free_port()?, free_port()?);
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
+                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{}\"\n\
+                 [api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
-                directory.path().display()
+                directory.path().display(),
+                if has_tls { "on" } else { "off" }
             ),
         )?;
         let cloud = spawn("edgesync-cloud", &config, &directory.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let site = Self { broker, api, config, cloud, runtime, directory };
+        let site = Self { broker, has_tls, api, config, cloud, runtime, directory };
         site.wait()?;
         Ok(site)
+    }
+
+    /// Where its nodes connect.
+    pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
+        let authority = self.has_tls.then(|| Authority::open(&self.directory.path().join("pki")));
+        Ok(Endpoint { port: self.broker, authority: authority.transpose()?.map(Arc::new) })
     }
 
     fn wait(&self) -> anyhow::Result<()> {
