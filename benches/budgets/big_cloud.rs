@@ -28,7 +28,7 @@ fn config_map(n: usize) -> Value {
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": format!("settings-{n:07}"), "namespace": format!("plant-{:02}", n % NAMESPACES),
-            "labels": {"machine": format!("m-{}", n % (OBJECTS / 100)), "station": format!("s-{}", n % 50)},
+            "labels": {"machine": format!("m-{}", n % (OBJECTS / 100)), "station": format!("s-{}", n / NAMESPACES % 50)},
         },
         "data": {"station.properties": "station.parameter=0123456789\n".repeat(22)},
     })

@@ -24,6 +24,8 @@ use crate::tls;
 const RATE: u32 = 10_000;
 /// From one end to the other.
 const DELAY: Duration = Duration::from_millis(100);
+/// Who waits so long to read found nothing there.
+const WAITED: Duration = Duration::from_millis(1);
 /// How much is carried at a time.
 const PIECE: usize = 512;
 /// What may wait at the beginning of the line, about: the system keeps twice as much.
@@ -80,13 +82,16 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
     let (sender, pieces) = sync_channel::<(Instant, Vec<u8>)>(4096);
     std::thread::spawn(move || {
         let mut buffer = vec![0; if rate.is_some() { PIECE } else { 64 << 10 }];
-        let mut free = Instant::now();
+        let (mut asked, mut free) = (Instant::now(), Instant::now());
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             let now = Instant::now();
             let at = match rate {
                 Some(rate) => {
-                    free = free.max(now) + Duration::from_secs(length as u64) / rate;
-                    std::thread::park_timeout(free - now);
+                    // A thread that wakes late does not make the line slower while something waits for it.
+                    let begun = if now - asked > WAITED { free.max(now) } else { free };
+                    free = begun + Duration::from_secs(length as u64) / rate;
+                    std::thread::park_timeout(free.saturating_duration_since(now));
+                    asked = Instant::now();
                     free + DELAY
                 }
                 None => now,

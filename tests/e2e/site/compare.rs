@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use edgesync::api::Client;
+use edgesync::api::{Client, ClientError};
 use serde_json::Value;
 
 use super::{Agent, Cloud, PATIENCE, eventually};
@@ -112,12 +112,20 @@ async fn items(client: &Client, collection: &str) -> Vec<Value> {
         let path = format!("{collection}?limit={PAGE}&continue={next}");
         // While a damaged database is being replaced a read is answered with 503 and "try again".
         let list = eventually("the list is answered", Duration::from_secs(30), async || {
-            match client.get::<Value>(&path).await {
-                Err(error) if error.status().is_some_and(|status| status.code == 503) => None,
-                answer => Some(answer.unwrap()),
+            let answer = client.get::<Value>(&path).await;
+            match answer.as_ref().err().and_then(ClientError::status).map(|status| status.code) {
+                Some(503) => None,
+                // "Start the list anew": the database has been replaced meanwhile.
+                Some(410) => Some(None),
+                _ => Some(Some(answer.unwrap())),
             }
         })
         .await;
+        let Some(list) = list else {
+            all.clear();
+            next.clear();
+            continue;
+        };
         let Value::Object(mut list) = list else { panic!("no list: {list}") };
         let Some(Value::Array(page)) = list.remove("items") else { panic!("no items: {list:?}") };
         all.extend(page);
