@@ -4,7 +4,7 @@
 //! cross it is what the same takes on a line without limits, where nothing is sent twice: that is checked.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use edgesync::api::{Address, Client};
 use serde_json::{Value, json};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::objects::{Random, object};
 use crate::processes::{Process, collection, free_port, spawn};
@@ -49,15 +50,12 @@ impl Line {
         let (port, carried) = (free_port()?, Arc::<AtomicU64>::default());
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         if rate.is_some() {
-            socket2::SockRef::from(&listener).set_recv_buffer_size(WAITING)?;
+            SockRef::from(&listener).set_recv_buffer_size(WAITING)?;
         }
         let count = Arc::clone(&carried);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (Ok(near), Ok(far)) = (stream, TcpStream::connect(("127.0.0.1", to))) else { continue };
-                if rate.is_some() {
-                    let _ = socket2::SockRef::from(&far).set_recv_buffer_size(WAITING);
-                }
+                let (Ok(near), Ok(far)) = (stream, reach(to, rate.is_some())) else { continue };
                 for stream in [&near, &far] {
                     let _ = stream.set_nodelay(true);
                 }
@@ -71,6 +69,16 @@ impl Line {
     fn carried(&self) -> u64 {
         self.carried.load(Ordering::Relaxed)
     }
+}
+
+/// The system must know of the small buffer before it offers the other side a window.
+fn reach(port: u16, is_slow: bool) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    if is_slow {
+        socket.set_recv_buffer_size(WAITING)?;
+    }
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into())?;
+    Ok(socket.into())
 }
 
 /// Carries what comes from one side to the other: one thread takes it at the rate of the line, another hands it on after the

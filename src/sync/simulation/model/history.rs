@@ -21,8 +21,8 @@ pub(in crate::sync::simulation) struct History {
     lost: HashSet<(Uid, ResourceVersion)>,
     /// Until when a UID was not wanted; [`Now::MAX`] while it is not.
     unwanted: HashMap<Uid, Now>,
-    /// UIDs that are gone although nobody deleted them.
-    vanished: HashSet<Uid>,
+    /// UIDs and names of objects that are gone although nobody deleted them.
+    vanished: HashMap<Uid, String>,
     /// When the connection of now began.
     connected: Now,
     restores: usize,
@@ -34,8 +34,10 @@ impl History {
         self.written.insert((uid.clone(), version.clone()), number);
     }
 
-    pub(in crate::sync::simulation) fn deleted(&mut self, uid: &Uid) {
+    /// Somebody has deleted an object: whatever had its name before is not wanted either.
+    pub(in crate::sync::simulation) fn deleted(&mut self, uid: &Uid, name: &str) {
         self.unwanted.insert(uid.clone(), Now::MAX);
+        self.vanished.retain(|_, vanished| vanished != name);
     }
 
     pub(in crate::sync::simulation) fn connected(&mut self, now: Now) {
@@ -52,9 +54,9 @@ impl History {
                 self.lost.insert((uid.clone(), version.clone()));
             }
         }
-        for uid in from.objects.keys().filter(|uid| !to.objects.contains_key(*uid)) {
+        for (uid, object) in from.objects.iter().filter(|(uid, _)| !to.objects.contains_key(*uid)) {
             self.unwanted.insert(uid.clone(), Now::MAX);
-            self.vanished.insert(uid.clone());
+            self.vanished.insert(uid.clone(), object.name.clone());
         }
         for uid in to.objects.keys() {
             self.vanished.remove(uid);
@@ -71,7 +73,7 @@ impl History {
 
     /// Whether the object is gone although nobody deleted it.
     pub(in crate::sync::simulation) fn has_vanished(&self, uid: &Uid) -> bool {
-        self.vanished.contains(uid)
+        self.vanished.contains_key(uid)
     }
 }
 

@@ -33,7 +33,7 @@ impl World {
     /// Somebody deletes an object in the cloud.
     pub(super) fn remove(&mut self, name: &str) -> Option<Uid> {
         let uid = self.cloud_db.delete(name)?;
-        self.history.deleted(&uid);
+        self.history.deleted(&uid, name);
         Some(uid)
     }
 
