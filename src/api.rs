@@ -7,7 +7,8 @@
 //! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
 //!   (`discovery`, `openapi`);
 //! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`;
-//! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`.
+//! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`;
+//! - whoever keeps the objects: `storage`, and `ring` for their newest changes.
 //!
 //! Whatever goes wrong is a `Status` object.
 
@@ -36,6 +37,7 @@ mod patch;
 mod read;
 mod request;
 mod response;
+mod ring;
 mod rules;
 #[cfg(feature = "cloud")]
 mod secure;
@@ -62,6 +64,7 @@ pub(crate) use metrics::families;
 pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
+pub use ring::{MAX_BATCH, Ring};
 pub use server::{Limits, Server};
 pub use storage::{
     Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,

@@ -19,6 +19,6 @@ mod source;
 mod upkeep;
 mod uploads;
 
-pub use objects::{CloudList, CloudObjects, RingLimits};
+pub use objects::{CloudList, CloudObjects};
 pub use service::run;
 pub use upkeep::Upkeep;

@@ -1,10 +1,10 @@
 //! The cloud's store as the storage of objects behind the API: requests in, statuses out.
 
 mod kinds;
-mod ring;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::Arc;
 
@@ -19,9 +19,8 @@ use crate::process::chain;
 use crate::store::StoreError;
 use crate::store::cloud::{CloudError, CloudStore, Cursor};
 use kinds::Kinds;
-use ring::Ring;
+use watch::{RING_BYTES, Watches};
 
-pub use ring::RingLimits;
 pub use storage::CloudList;
 
 /// How long a client is asked to wait while the database cannot be used, in seconds.
@@ -33,8 +32,7 @@ const SNAPSHOT_RETRY_SECONDS: u32 = 1;
 pub struct CloudObjects {
     store: CloudStore,
     kinds: Kinds,
-    /// The newest changes, for watches.
-    ring: Arc<Ring>,
+    watches: Arc<Watches>,
     namespaces: Arc<Namespaces>,
 }
 
@@ -50,18 +48,18 @@ impl CloudObjects {
     /// # Errors
     /// The store's.
     pub async fn new(store: CloudStore) -> Result<Self, CloudError> {
-        Self::with_limits(store, RingLimits::default()).await
+        Self::with_ring(store, RING_BYTES).await
     }
 
-    /// The same with other bounds of what is kept in memory for watches.
+    /// The same with another bound of what is kept in memory for watches, in bytes.
     ///
     /// # Errors
     /// The store's.
-    pub async fn with_limits(store: CloudStore, limits: RingLimits) -> Result<Self, CloudError> {
-        let ring = Arc::new(Ring::new(limits));
-        store.observe(Arc::clone(&ring) as Arc<_>).await?;
+    pub async fn with_ring(store: CloudStore, bytes: usize) -> Result<Self, CloudError> {
+        let watches = Arc::new(Watches::new(bytes));
+        store.observe(Arc::clone(&watches) as Arc<_>).await?;
         let kinds = Kinds::new(store.resources().await?);
-        Ok(Self { store, kinds, ring, namespaces: Arc::default() })
+        Ok(Self { store, kinds, watches, namespaces: Arc::default() })
     }
 
     /// Which namespaces are known to exist.

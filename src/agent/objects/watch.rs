@@ -8,16 +8,16 @@ use crate::api::{Change, ChangeType, Stored};
 use crate::object::{Resource, Scope, with_resource_version};
 use crate::store::edge::{self, LocalTransition, Observer, Part, Told, Transition, Versions};
 
-use super::ring::{Entry, Ring};
+use super::ring::{Entry, LazyRing};
 use super::{Place, kinds, record, shown, shown_local};
 
 /// The rings. See [`Observer`].
 #[derive(Debug)]
 pub(super) struct Watches {
     node: Arc<str>,
-    objects: Ring,
-    records: Ring,
-    local: Ring,
+    objects: LazyRing,
+    records: LazyRing,
+    local: LazyRing,
     object_syncs: Arc<Resource>,
     cluster_object_syncs: Arc<Resource>,
 }
@@ -27,15 +27,19 @@ impl Watches {
     pub(super) fn new(node: Arc<str>, bytes: usize, keep: Duration, versions: Versions) -> Self {
         Self {
             node,
-            objects: Ring::new(bytes, keep, versions.objects),
-            records: Ring::new(bytes / 4, keep, versions.objects),
-            local: Ring::new(bytes / 4, keep, versions.local),
+            objects: LazyRing::new(bytes, keep, versions.objects),
+            records: LazyRing::new(bytes / 4, keep, versions.objects),
+            local: LazyRing::new(bytes / 4, keep, versions.local),
             object_syncs: kinds::object_syncs(Scope::Namespaced),
             cluster_object_syncs: kinds::object_syncs(Scope::Cluster),
         }
     }
 
-    pub(super) fn of(&self, place: &Place) -> &Ring {
+    fn all(&self) -> [&LazyRing; 3] {
+        [&self.objects, &self.records, &self.local]
+    }
+
+    pub(super) fn of(&self, place: &Place) -> &LazyRing {
         match place {
             Place::Synced => &self.objects,
             Place::Records(_) => &self.records,
@@ -52,9 +56,8 @@ impl Watches {
 
     /// Forgets what nobody has asked for in a while; whether there was something.
     pub(super) fn tidy(&self) -> bool {
-        let rings = [&self.objects, &self.records, &self.local];
         // All of them, not just up to the first one.
-        rings.into_iter().filter(|ring| ring.tidy()).count() > 0
+        self.all().map(LazyRing::tidy).contains(&true)
     }
 
     /// The change of the record that goes with a change of an object.
@@ -76,8 +79,7 @@ fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option
         (true, None) => ChangeType::Added,
         (true, Some(_)) => ChangeType::Modified,
     };
-    let change = Change { kind, object, previous, line: OnceLock::new() };
-    Entry { resource: resource.clone(), change: Arc::new(change) }
+    (resource.clone(), Change { kind, object, previous, line: OnceLock::new() })
 }
 
 /// An object that is no more: as it was last, with the version of its removal.
@@ -115,8 +117,7 @@ fn local(transition: LocalTransition) -> Option<Entry> {
 
 impl Observer for Watches {
     fn appetite(&self) -> usize {
-        let rings = [&self.objects, &self.records, &self.local];
-        rings.into_iter().filter(|ring| ring.is_wanted()).map(Ring::limit).sum()
+        self.all().map(LazyRing::appetite).iter().sum()
     }
 
     fn committed(&self, told: Told) {
@@ -128,31 +129,21 @@ impl Observer for Watches {
                 self.objects.skip(versions.objects);
             }
             Part::Changed(changes) => {
-                if self.records.is_wanted() {
-                    let records = changes.iter().filter_map(|change| self.record(change)).collect();
-                    self.records.push(records, versions.objects);
-                } else {
-                    self.records.skip(versions.objects);
-                }
-                if self.objects.is_wanted() {
-                    self.objects.push(changes.into_iter().flat_map(objects).collect(), versions.objects);
-                } else {
-                    self.objects.skip(versions.objects);
-                }
+                self.records
+                    .note(versions.objects, || changes.iter().filter_map(|change| self.record(change)));
+                self.objects.note(versions.objects, || changes.into_iter().flat_map(objects));
             }
         }
         match made {
             Part::Same => {}
-            Part::Changed(changes) if self.local.is_wanted() => {
-                self.local.push(changes.into_iter().filter_map(local).collect(), versions.local);
+            Part::Unknown => self.local.skip(versions.local),
+            Part::Changed(changes) => {
+                self.local.note(versions.local, || changes.into_iter().filter_map(local));
             }
-            Part::Changed(_) | Part::Unknown => self.local.skip(versions.local),
         }
     }
 
     fn closed(&self) {
-        for ring in [&self.objects, &self.records, &self.local] {
-            ring.close();
-        }
+        self.all().into_iter().for_each(LazyRing::close);
     }
 }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::api::{Batch, Cursor, Kind, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
+use crate::api::{Batch, Cursor, Kind, MAX_BATCH, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::status::Result;
 use crate::object::{Object, Resource, Status};
 use crate::store::cloud::{self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
 
 use super::super::definitions;
-use super::ring::{self, MAX_BATCH};
-use super::{CloudObjects, RETRY_SECONDS, read_token, status, write_token};
+use super::{CloudObjects, RETRY_SECONDS, read_token, status, watch, write_token};
 
 /// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
 const HISTORY_BYTES: usize = 256 << 10;
@@ -21,7 +20,7 @@ pub struct CloudList {
     resource: Arc<Resource>,
 }
 
-fn name_of(resource: &Resource) -> KindName {
+pub(super) fn name_of(resource: &Resource) -> KindName {
     KindName { group: resource.group.clone(), kind: resource.kind.clone() }
 }
 
@@ -49,7 +48,7 @@ impl Storage for CloudObjects {
         let damage =
             |damage| Status::unavailable(format!("the database is damaged: {damage}"), RETRY_SECONDS);
         vec![
-            ("store", self.ring.check()),
+            ("store", self.watches.ring.check()),
             ("database", self.store.damage().map_or(Ok(()), |what| Err(damage(what)))),
         ]
     }
@@ -72,14 +71,14 @@ impl Storage for CloudObjects {
     }
 
     async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
-        self.ring.wait(after).await?;
-        if let Some(batch) = self.ring.after(&resource.group, &resource.kind, after) {
+        self.watches.ring.wait(after).await?;
+        let of = name_of(resource);
+        if let Some(batch) = self.watches.after(&of, after) {
             return Ok(batch);
         }
-        let of = Some(name_of(resource));
-        let query = HistoryQuery { after, of, limit: MAX_BATCH, bytes: HISTORY_BYTES };
+        let query = HistoryQuery { after, of: Some(of), limit: MAX_BATCH, bytes: HISTORY_BYTES };
         let page = self.store.history(query).await.map_err(|error| status(resource, "", &error))?;
-        let changes = page.changes.into_iter().map(|change| Arc::new(ring::shared(change))).collect();
+        let changes = page.changes.into_iter().map(|change| Arc::new(watch::shared(change))).collect();
         Ok(Batch { changes, version: page.version })
     }
 

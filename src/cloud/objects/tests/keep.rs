@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::super::storage::name_of;
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, Selector, kinds};
@@ -18,22 +19,22 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    pub(super) async fn new(options: &CloudOptions, limits: RingLimits) -> Self {
+    pub(super) async fn new(options: &CloudOptions, ring: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.db");
         let store = CloudStore::open(&path, options).unwrap();
-        Self { objects: CloudObjects::with_limits(store, limits).await.unwrap(), path, dir }
+        Self { objects: CloudObjects::with_ring(store, ring).await.unwrap(), path, dir }
     }
 
     pub(super) async fn plain() -> Self {
-        Self::new(&CloudOptions::default(), RingLimits::default()).await
+        Self::new(&CloudOptions::default(), RING_BYTES).await
     }
 
-    pub(super) async fn reopen(self, options: &CloudOptions, limits: RingLimits) -> Self {
+    pub(super) async fn reopen(self, options: &CloudOptions, ring: usize) -> Self {
         let Self { objects, path, dir } = self;
         objects.store.close().await;
         let store = CloudStore::open(&path, options).unwrap();
-        Self { objects: CloudObjects::with_limits(store, limits).await.unwrap(), path, dir }
+        Self { objects: CloudObjects::with_ring(store, ring).await.unwrap(), path, dir }
     }
 }
 
@@ -137,7 +138,7 @@ async fn an_equal_object_changes_nothing() {
 #[tokio::test]
 async fn an_object_that_is_too_large_is_refused_also_when_it_grows() {
     let options = CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() };
-    let Fixture { objects, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let Fixture { objects, .. } = &Fixture::new(&options, RING_BYTES).await;
     let stored = create(objects, "a").await;
     let grown = changed(&stored, &json!("x".repeat(1000)));
     assert_eq!(objects.update(&resource("cm"), grown, stored.version).await.unwrap_err().code, 413);
@@ -156,7 +157,7 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
     let start = Storage::version(&fixture.objects, &cm);
-    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_none());
+    assert!(fixture.objects.watches.after(&name_of(&cm), start).is_none());
     let added = create(&fixture.objects, "a").await;
     let modified = update(&fixture.objects, &added, "1").await;
     let removed = fixture.objects.remove(&cm, &modified).await.unwrap();
@@ -165,11 +166,11 @@ async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
         (ChangeType::Modified, modified.json.clone(), Some(added.json.clone())),
         (ChangeType::Deleted, removed.json.clone(), None),
     ];
-    assert!(fixture.objects.ring.after("", "ConfigMap", start).is_some());
+    assert!(fixture.objects.watches.after(&name_of(&cm), start).is_some());
     let from_memory = fixture.objects.changes(&cm, start).await.unwrap();
     assert_eq!((&seen(&from_memory)[..], from_memory.version), (&expected[..], removed.version));
     assert!(seen(&fixture.objects.changes(&resource("secrets"), start).await.unwrap()).is_empty());
-    let fixture = fixture.reopen(&CloudOptions::default(), RingLimits::default()).await;
+    let fixture = fixture.reopen(&CloudOptions::default(), RING_BYTES).await;
     let from_history = fixture.objects.changes(&cm, start).await.unwrap();
     assert_eq!(seen(&from_history), expected);
     assert_eq!(from_history.version, Storage::version(&fixture.objects, &cm));
@@ -197,7 +198,7 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
         Storage::get(objects, &syncs, "lab", "edge.u1").await.unwrap().unwrap()
     };
     let start = store.version();
-    assert!(fixture.objects.ring.after(&syncs.group, &syncs.kind, start).is_none());
+    assert!(fixture.objects.watches.after(&name_of(&syncs), start).is_none());
     store.record("edge", None, report(99)).await.unwrap();
     let first = get(&fixture.objects).await;
     store.record("edge", None, report(100)).await.unwrap();
@@ -219,7 +220,7 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
         (ChangeType::Modified, fourth.json.clone(), Some(third.json.clone())),
     ];
     assert_eq!(seen(&fixture.objects.changes(&syncs, first.version).await.unwrap()), expected);
-    let fixture = fixture.reopen(&CloudOptions::default(), RingLimits::default()).await;
+    let fixture = fixture.reopen(&CloudOptions::default(), RING_BYTES).await;
     assert_eq!(seen(&fixture.objects.changes(&syncs, first.version).await.unwrap()), expected);
 }
 
@@ -245,7 +246,7 @@ async fn a_version_that_no_list_of_this_store_has_shown_is_expired() {
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
     let old = create(&fixture.objects, "a").await.version;
-    let fixture = fixture.reopen(&options, RingLimits::default()).await;
+    let fixture = fixture.reopen(&options, RING_BYTES).await;
     let opened = Storage::version(&fixture.objects, &cm);
     let new = create(&fixture.objects, "b").await.version;
     for good in [old, opened] {
@@ -396,7 +397,7 @@ async fn labels_are_selected_without_reading_other_objects() {
 async fn too_many_lists_at_a_time_are_asked_to_come_back() {
     let snapshots = SnapshotLimits { open: 1, idle: 1 };
     let options = CloudOptions { snapshots, ..CloudOptions::default() };
-    let Fixture { objects, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let Fixture { objects, .. } = &Fixture::new(&options, RING_BYTES).await;
     let cm = resource("cm");
     let open = objects.snapshot(&cm).await.unwrap();
     let status = objects.snapshot(&cm).await.unwrap_err();
@@ -410,7 +411,7 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
     const LOG: u64 = 256 << 10;
     let mut options = CloudOptions::default();
     options.engine.wal_bytes = LOG;
-    let Fixture { objects, path, .. } = &Fixture::new(&options, RingLimits::default()).await;
+    let Fixture { objects, path, .. } = &Fixture::new(&options, RING_BYTES).await;
     let cm = resource("cm");
     let wal = crate::store::engine::wal_path(path);
     let mut open = std::collections::VecDeque::new();

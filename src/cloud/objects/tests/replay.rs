@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::super::storage::name_of;
 use super::super::*;
 use super::keep::{Fixture, config_map, pages, resource};
 use crate::api::{ChangeType, PageQuery, Snapshot, Storage, Stored};
@@ -29,7 +30,8 @@ fn options() -> CloudOptions {
     CloudOptions { history, ..CloudOptions::default() }
 }
 
-const RING: RingLimits = RingLimits { changes: 24, bytes: 1 << 20 };
+/// About two dozen changes.
+const RING: usize = 24 << 10;
 
 /// Creates, updates and removes at random; others may be faster.
 async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
@@ -107,9 +109,8 @@ impl Client {
 
     /// Takes one batch, or lists anew.
     async fn step(&mut self, objects: &CloudObjects) {
-        let ring = |client: &Self| {
-            objects.ring.after(&client.resource.group, &client.resource.kind, client.version).is_some()
-        };
+        let ring =
+            |client: &Self| objects.watches.after(&name_of(&client.resource), client.version).is_some();
         let (before, old_version) = (ring(self), self.version);
         let batch = match objects.changes(&self.resource, self.version).await {
             Ok(batch) => batch,
@@ -146,7 +147,7 @@ impl Client {
         }
         loop {
             let finished = tokio::select! {
-                waited = objects.ring.wait(self.version + self.lag) => waited.is_err(),
+                waited = objects.watches.ring.wait(self.version + self.lag) => waited.is_err(),
                 waited = done.wait_for(|done| *done) => waited.is_ok(),
             };
             if finished {
@@ -189,7 +190,7 @@ async fn every_client_that_replays_the_changes_ends_with_what_a_fresh_list_shows
         let objects = Arc::new(CloudObjects {
             store: objects.store.clone(),
             kinds: Kinds::new(Vec::new()),
-            ring: Arc::clone(&objects.ring),
+            watches: Arc::clone(&objects.watches),
             namespaces: Arc::default(),
         });
         let (finish, done) = watch::channel(false);
