@@ -146,7 +146,7 @@ impl<S: Source> Fleet<S> {
         let (inbox, arrived) = mpsc::channel(INBOX);
         let mut fleet = Self {
             incarnation: source.incarnation(),
-            issued: Arc::new(source.issued()),
+            issued: source.issued(),
             source,
             changes,
             told: None,

@@ -92,7 +92,7 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     fn new_incarnation(&self) -> impl Future<Output = Result<Arc<str>>> + Send;
 
     /// The versions that were given out, as far as they can be told from those of a lost timeline.
-    fn issued(&self) -> Issued;
+    fn issued(&self) -> Arc<Issued>;
 
     // --- what nodes hold
 

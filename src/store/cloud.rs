@@ -84,7 +84,7 @@ struct Shared {
     feed: broadcast::WeakSender<FeedChange>,
     observer: Arc<OnceLock<Arc<dyn Observer>>>,
     last_version: Arc<AtomicU64>,
-    gaps: Mutex<versions::Gaps>,
+    issued: Mutex<Arc<Issued>>,
     incarnation: Mutex<Arc<str>>,
     kinds: Mutex<HashSet<Arc<Resource>>>,
     max_object_bytes: usize,
@@ -191,7 +191,7 @@ impl CloudStore {
     /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of a timeline
     /// that this store has replaced; or the store's.
     pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
-        if let Some(oldest) = self.shared.gaps().end_of(query.after) {
+        if let Some(oldest) = self.issued().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
         }
         self.readers.run(move |conn| read::history(conn, &query)).await
@@ -269,8 +269,8 @@ impl CloudStore {
 
     /// The versions that this store has given out, as far as they can be told from those of one that it replaced.
     #[must_use]
-    pub fn issued(&self) -> Issued {
-        self.shared.gaps().issued()
+    pub fn issued(&self) -> Arc<Issued> {
+        Arc::clone(&self.shared.issued())
     }
 
     /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].
@@ -288,14 +288,14 @@ impl CloudStore {
     pub async fn new_incarnation(&self) -> Result<Arc<str>, CloudError> {
         let fresh: Arc<str> = open::random_id().into();
         let id = Arc::clone(&fresh);
-        let gaps = self
+        let issued = self
             .write(64, move |tx| {
                 let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &id)?;
                 tx.state.jump(base);
-                Ok(versions::gaps(tx.conn)?)
+                Ok(versions::issued(tx.conn)?)
             })
             .await?;
-        *self.shared.gaps() = gaps;
+        *self.shared.issued() = Arc::new(issued);
         *self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
         Ok(fresh)
     }
@@ -358,8 +358,8 @@ impl CloudStore {
 }
 
 impl Shared {
-    fn gaps(&self) -> MutexGuard<'_, versions::Gaps> {
-        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn issued(&self) -> MutexGuard<'_, Arc<Issued>> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One description of each kind, however many objects point to it.

@@ -1,7 +1,5 @@
 //! What the machines want, carried out: frames, loads, records.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::bodies::{Answer, Sort, Wanted};
@@ -303,7 +301,7 @@ impl<S: Source> Fleet<S> {
                     Ok(incarnation) => {
                         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
                         self.incarnation = incarnation;
-                        self.issued = Arc::new(self.source.issued());
+                        self.issued = self.source.issued();
                         for node in self.nodes.values_mut() {
                             node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
                         }

@@ -100,7 +100,7 @@ impl Source for Embedded {
         Ok(self.store().new_incarnation().await?)
     }
 
-    fn issued(&self) -> Issued {
+    fn issued(&self) -> Arc<Issued> {
         self.store().issued()
     }
 

@@ -120,7 +120,7 @@ fn start(
         feed: feed.downgrade(),
         observer: Arc::clone(&observer),
         last_version: Arc::clone(&last_version),
-        gaps: Mutex::new(opened.gaps),
+        issued: Mutex::new(Arc::new(opened.issued)),
         incarnation: Mutex::new(opened.incarnation.into()),
         kinds: Mutex::new(HashSet::new()),
         max_object_bytes: options.max_object_bytes,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::object::ResourceVersion;
 use crate::store::StoreError;
 use crate::sync::cloud::Issued;
 
@@ -25,35 +24,11 @@ pub(super) struct Counters {
     pub(super) event_bytes: u64,
 }
 
-/// The versions that were jumped over.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Gaps {
-    /// Open at the lower end, closed at the upper one. Ascending.
-    jumps: Vec<(u64, u64)>,
-    /// The last one with which a new incarnation began: its end.
-    since: Option<u64>,
-}
-
-impl Gaps {
-    /// The same, for whoever compares versions that a node holds.
-    pub(super) fn issued(&self) -> Issued {
-        let gap = |(last, base): &(u64, u64)| (ResourceVersion::from(*last), ResourceVersion::from(*base));
-        Issued { gaps: self.jumps.iter().map(gap).collect(), since: self.since.map(ResourceVersion::from) }
-    }
-
-    /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.
-    /// The end itself is the version of the store as it was opened.
-    pub(super) fn end_of(&self, version: u64) -> Option<u64> {
-        let next = self.jumps.partition_point(|(_, base)| *base <= version);
-        self.jumps.get(next).filter(|(previous, _)| *previous < version).map(|(_, base)| *base)
-    }
-}
-
 /// What opening a file found and recorded.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) counters: Counters,
-    pub(super) gaps: Gaps,
+    pub(super) issued: Issued,
     pub(super) incarnation: String,
 }
 
@@ -107,13 +82,13 @@ pub(super) fn begin_anew(
     Ok(base)
 }
 
-/// The jumps that a file has recorded.
-pub(super) fn gaps(conn: &Connection) -> rusqlite::Result<Gaps> {
+/// What follows from the openings that a file has recorded.
+pub(super) fn issued(conn: &Connection) -> rusqlite::Result<Issued> {
     let mut statement = conn.prepare("SELECT previous_last, base FROM openings ORDER BY base")?;
-    let jumps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let jumps = jumps.collect::<rusqlite::Result<_>>()?;
+    let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let gaps = gaps.collect::<rusqlite::Result<_>>()?;
     let since = conn.query_row("SELECT max(base) FROM openings WHERE renewed = 1", [], |row| row.get(0))?;
-    Ok(Gaps { jumps, since })
+    Ok(Issued { gaps, since })
 }
 
 /// Jumps ahead of what may have been given, and records it, in a transaction of its own.
@@ -140,10 +115,10 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
         [],
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
-    let gaps = gaps(&tx)?;
+    let issued = issued(&tx)?;
     tx.commit()?;
     let counters = Counters { last: base, history_start, events, event_bytes };
-    Ok(Opened { counters, gaps, incarnation })
+    Ok(Opened { counters, issued, incarnation })
 }
 
 #[cfg(test)]
@@ -164,7 +139,7 @@ mod tests {
     }
 
     fn is_lost(opened: &Opened, version: u64) -> bool {
-        opened.gaps.issued().is_lost(&version.into())
+        opened.issued.is_lost(&version.into())
     }
 
     #[test]
@@ -202,7 +177,7 @@ mod tests {
             (2001, None),
             (u64::MAX, None),
         ] {
-            assert_eq!(second.gaps.end_of(version), end, "{version}");
+            assert_eq!(second.issued.end_of(version), end, "{version}");
         }
     }
 
@@ -220,10 +195,10 @@ mod tests {
         conn.execute("UPDATE meta SET last_version = 1100", []).unwrap();
         // A copy is made here; the original goes on to 1200 and is lost; the copy is opened later.
         let restored = open(&mut conn, at(9000), "a").unwrap();
-        assert!((1101..=1200).all(|version| restored.gaps.end_of(version) == Some(9000)));
+        assert!((1101..=1200).all(|version| restored.issued.end_of(version) == Some(9000)));
         assert!((1101..=1200).all(|version| is_lost(&restored, version)));
         assert!(!is_lost(&restored, 1100) && !is_lost(&restored, 9001));
-        assert_eq!([1100, 9001].map(|version| restored.gaps.end_of(version)), [None; 2]);
+        assert_eq!([1100, 9001].map(|version| restored.issued.end_of(version)), [None; 2]);
     }
 
     #[test]
@@ -232,18 +207,18 @@ mod tests {
         let opened = open(&mut conn, at(1000), "a").unwrap();
         // The machine is saved here. It goes on to 1200 and is lost; the saved one wakes up at 9000 and has given two.
         let base = begin_anew(&conn, opened.counters.last + 2, at(9000), "b").unwrap();
-        let gaps = gaps(&conn).unwrap();
+        let issued = issued(&conn).unwrap();
         assert_eq!(base, 9000);
-        assert!((1003..=1200).all(|version| gaps.issued().is_lost(&version.into())));
+        assert!((1003..=1200).all(|version| issued.is_lost(&version.into())));
         for given in [1000, 1002, 9000, 9001] {
-            assert!(!gaps.issued().is_lost(&given.into()) && gaps.end_of(given).is_none(), "{given}");
+            assert!(!issued.is_lost(&given.into()) && issued.end_of(given).is_none(), "{given}");
         }
-        assert!(!gaps.issued().is_news(&1100.into()), "that is what the new incarnation began for");
+        assert!(!issued.is_news(&1100.into()), "that is what the new incarnation began for");
         let again = begin_anew(&conn, base, at(10), "c").unwrap();
         assert_eq!(again, 9001, "a clock behind the file");
         let reopened = open(&mut conn, at(20_000), "x").unwrap();
         assert_eq!((reopened.counters.last, &*reopened.incarnation), (20_000, "c"));
-        let issued = reopened.gaps.issued();
+        let issued = reopened.issued;
         assert!(!issued.is_news(&1100.into()), "not even after another opening");
         assert!(issued.is_news(&15_000.into()));
     }
@@ -253,7 +228,7 @@ mod tests {
         let mut conn = database();
         let opened = open(&mut conn, at(1000), "a").unwrap();
         for odd in ["", "abc", "-1", "01001", "99999999999999999999999"] {
-            assert!(!opened.gaps.issued().is_lost(&odd.into()), "{odd}");
+            assert!(!opened.issued.is_lost(&odd.into()), "{odd}");
         }
     }
 

@@ -239,36 +239,41 @@ pub struct CloudCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issued {
     /// For each opening, in their order: the last version before, and the first one after.
-    pub gaps: Vec<(ResourceVersion, ResourceVersion)>,
+    pub gaps: Vec<(u64, u64)>,
     /// The version with which the incarnation of now began; none if it began with the store. What was lost before is
     /// what that incarnation is for.
-    pub since: Option<ResourceVersion>,
+    pub since: Option<u64>,
 }
 
 impl Issued {
     /// Whether the version was given out by a store that was since replaced by an older copy.
     #[must_use]
     pub fn is_lost(&self, version: &ResourceVersion) -> bool {
-        self.gap(version).is_some()
+        self.gap_of(version).is_some()
     }
 
     /// Whether the version shows a loss that the incarnation of now knows nothing of.
     #[must_use]
     pub fn is_news(&self, version: &ResourceVersion) -> bool {
-        let is_after =
-            |base: &ResourceVersion| self.since.as_ref().is_none_or(|since| since.is_older_than(base));
-        self.gap(version).is_some_and(is_after)
+        self.gap_of(version).is_some_and(|end| self.since.is_none_or(|since| since < end))
+    }
+
+    /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.
+    /// The end itself is the version of the store as it was opened.
+    #[must_use]
+    pub fn end_of(&self, version: u64) -> Option<u64> {
+        let next = self.gaps.partition_point(|(_, base)| *base <= version);
+        self.gaps.get(next).filter(|(last, _)| *last < version).map(|(_, base)| *base)
     }
 
     /// The same once a new incarnation has begun with the last opening.
     #[cfg(test)]
     pub(in crate::sync) fn renewed(&self) -> Self {
-        Self { since: self.gaps.last().map(|(_, base)| base.clone()), ..self.clone() }
+        Self { since: self.gaps.last().map(|(_, base)| *base), ..self.clone() }
     }
 
-    /// The end of the gap that the version lies in.
-    fn gap(&self, version: &ResourceVersion) -> Option<&ResourceVersion> {
-        let next = self.gaps.partition_point(|(_, base)| !version.is_older_than(base));
-        self.gaps.get(next).filter(|(last, _)| last.is_older_than(version)).map(|(_, base)| base)
+    /// What is no number of 64 bits was given out by no store.
+    fn gap_of(&self, version: &ResourceVersion) -> Option<u64> {
+        self.end_of(version.as_str().parse().ok().filter(|_| version.is_decimal())?)
     }
 }

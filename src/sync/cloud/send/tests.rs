@@ -110,7 +110,7 @@ fn what_could_not_be_loaded_is_asked_for_again_later() {
 /// A live machine, and the version of its one object is under way.
 fn sending() -> (CloudMachine, Wishes) {
     let (mut cloud, mut wishes) = (machine(), Wishes::default());
-    let issued = Issued { gaps: vec![(1000.into(), 2000.into())], since: None };
+    let issued = Issued { gaps: vec![(1000, 2000)], since: None };
     cloud.set_incarnation("inc".into(), Arc::new(issued));
     desire(&mut cloud, &mut wishes, 0, KIB);
     welcome(&mut cloud, "a", &wishes);
@@ -252,7 +252,7 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
     cloud.set_incarnation("next".into(), issued);
     assert_eq!([lost(&mut cloud, 2), lost(&mut cloud, 3)], [0, 0]);
     let mut issued = cloud.issued.renewed();
-    issued.gaps.push((1_000_000.into(), 2_000_000.into()));
+    issued.gaps.push((1_000_000, 2_000_000));
     cloud.set_incarnation("next".into(), Arc::new(issued));
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
 }

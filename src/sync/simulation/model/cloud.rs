@@ -51,7 +51,7 @@ impl CloudDb {
     /// Opening jumps to a version that no lost copy can have given out.
     pub(in crate::sync::simulation) fn open(&mut self, base: u64) {
         let base = base.max(self.last_version + 1);
-        self.issued.gaps.push((self.last_version.into(), base.into()));
+        self.issued.gaps.push((self.last_version, base));
         self.last_version = base;
         self.uids = Random(self.uids.next() ^ base);
     }
