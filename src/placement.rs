@@ -1,7 +1,8 @@
 //! Which object belongs on which node: rules, the objects' own labels, and Pods with what they refer to.
 //!
 //! Pure: may depend on [`crate::object`] only. An incremental index: each change of an object or a node
-//! gives exactly the differences, in time proportional to the nodes it concerns.
+//! gives exactly the differences. A change of an object, which may be on all nodes, takes no longer the more nodes
+//! there are: it says which nodes it concerns when it is asked, one after the other ([`Differences`]).
 //!
 //! An object is wanted on a node if one of these holds:
 //! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName` of a Pod;
@@ -13,6 +14,7 @@
 //! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
 //! a Pod may come to refer: those in as few bytes as that takes.
 
+mod differences;
 mod placed;
 pub mod rules;
 mod summary;
@@ -25,6 +27,7 @@ use crate::object::{Labels, Reference, Resource, ResourceVersion, Target};
 use placed::Words;
 use rules::PlacementRule;
 
+pub use differences::{Delta, Differences};
 pub use placed::{OnNode, Placed};
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
@@ -32,17 +35,6 @@ pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};
 
 type Uid = Arc<str>;
 type NodeName = Arc<str>;
-
-/// A difference in what a node is to hold.
-#[derive(Clone, Debug)]
-pub struct Delta {
-    /// The node.
-    pub node: NodeName,
-    /// What it was to hold of the object; none if the object is new on it.
-    pub before: Option<Arc<Placed>>,
-    /// What it is to hold now; none if it is to hold the object no more. One of the two is there.
-    pub after: Option<Arc<Placed>>,
-}
 
 /// The index. One owner; changes go in, differences come out.
 #[derive(Debug, Default)]
@@ -87,7 +79,7 @@ struct Node {
     rules: Vec<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     object: Arc<Placed>,
     /// The rules that select the object, ascending.
@@ -121,20 +113,6 @@ impl Idle {
         let Placed { uid, version, resource, size, .. } = object;
         let size = u32::try_from(*size).unwrap_or(u32::MAX);
         Self { uid: uid.clone(), version: version.clone(), resource: resource.clone(), size }
-    }
-}
-
-impl Delta {
-    /// The object comes, or goes, as it is.
-    fn one(node: NodeName, object: Arc<Placed>, comes: bool) -> Self {
-        let (before, after) = if comes { (None, Some(object)) } else { (Some(object), None) };
-        Self { node, before, after }
-    }
-
-    /// The UID of the object.
-    #[must_use]
-    pub fn uid(&self) -> Option<&Uid> {
-        self.after.as_ref().or(self.before.as_ref()).map(|object| &object.uid)
     }
 }
 
@@ -218,74 +196,78 @@ impl Placement {
     }
 
     /// Takes in an object that is new or has changed. The same version again changes nothing.
-    pub fn upsert(&mut self, object: Summary) -> Vec<Delta> {
+    pub fn upsert(&mut self, object: Summary) -> Differences {
+        let mut differences = Differences::default();
         if !is_placeable(&object.resource) {
-            return Vec::new();
+            return differences;
         }
         if self.objects.get(&object.uid).is_some_and(|entry| entry.object.version == object.version) {
-            return Vec::new();
+            return differences;
         }
         let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.rule.objects.matches(&object));
         let rules: Box<[usize]> = rules.map(|(number, _)| number).collect();
         let object = Arc::new(self.words.placed(object));
-        let mut deltas = Vec::new();
         let name = Named::of(&object);
         // One name, one object: a recreated one replaces the old one, whose deletion may come later.
         let namesake = name.as_ref().and_then(|name| self.named.get(name)).filter(|uid| **uid != object.uid);
         if let Some(old) = namesake.cloned() {
-            deltas = self.remove_uid(&old);
+            differences = self.remove_uid(&old);
         }
         if let Some(name) = &name {
             self.idle.remove(name);
         }
-        let before = self.nodes_of(&object.uid);
         let old = self.take_out(&object.uid);
         let is_referred = name.as_ref().is_some_and(|name| self.referred.contains_key(name));
-        if rules.is_empty() && object.nodes.is_empty() && !is_referred {
+        let new = if rules.is_empty() && object.nodes.is_empty() && !is_referred {
             if let Some(name) = name {
                 self.idle.insert(name, Idle::of(&object));
             }
+            None
         } else {
-            self.put_in(&object, rules);
-        }
-        let after = self.nodes_of(&object.uid);
-        for node in before.difference(&after) {
-            deltas.push(Delta { node: node.clone(), before: old.clone(), after: None });
-        }
-        for node in after {
-            let before = old.clone().filter(|_| before.contains(&node));
-            deltas.push(Delta { node, before, after: Some(object.clone()) });
-        }
-        deltas.extend(self.follow_references(old.as_deref(), Some(&object)));
-        deltas
+            let entry = Entry { object: object.clone(), rules };
+            self.put_in(entry.clone());
+            Some(entry)
+        };
+        let before = old.as_ref().map(|old| old.object.clone());
+        differences.add(old, new);
+        differences.deltas.extend(self.follow_references(before.as_deref(), Some(&object)));
+        differences
     }
 
     /// Takes out an object that is no more, as it was last.
-    pub fn remove(&mut self, object: &Summary) -> Vec<Delta> {
+    pub fn remove(&mut self, object: &Summary) -> Differences {
         let name = self.words.name(object);
-        if let Some(name) = name.filter(|name| self.idle.get(name).is_some_and(|idle| idle.uid == object.uid))
+        self.remove_named(name.as_ref(), &object.uid)
+    }
+
+    /// Takes out an object of [`Placement::not_among`].
+    pub fn remove_placed(&mut self, object: &Placed) -> Differences {
+        self.remove_named(Named::of(object).as_ref(), &object.uid)
+    }
+
+    fn remove_named(&mut self, name: Option<&Named>, uid: &str) -> Differences {
+        if let Some(name) = name
+            && self.idle.get(name).is_some_and(|idle| *idle.uid == *uid)
         {
-            self.idle.remove(&name);
+            self.idle.remove(name);
         }
-        self.remove_uid(&object.uid)
+        self.remove_uid(uid)
     }
 
-    fn remove_uid(&mut self, uid: &str) -> Vec<Delta> {
-        let nodes = self.nodes_of(uid);
-        let Some(object) = self.take_out(uid) else { return Vec::new() };
-        let mut deltas: Vec<Delta> =
-            nodes.into_iter().map(|node| Delta::one(node, object.clone(), false)).collect();
-        deltas.extend(self.follow_references(Some(&object), None));
-        deltas
+    fn remove_uid(&mut self, uid: &str) -> Differences {
+        let mut differences = Differences::default();
+        let Some(old) = self.take_out(uid) else { return differences };
+        differences.deltas = self.follow_references(Some(&old.object), None);
+        differences.add(Some(old), None);
+        differences
     }
 
-    /// Takes out all objects but those with these UIDs: after changes were missed and all that there is was taken in.
-    pub fn retain(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
-        let gone: Vec<Uid> = self.objects.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        let deltas = gone.iter().flat_map(|uid| self.remove_uid(uid)).collect();
-        // To some of them a Pod referred that has just gone.
+    /// After changes were missed and all that there is was taken in: the objects but those with these UIDs, to be taken
+    /// out one by one. What no node holds is taken out.
+    pub fn not_among(&mut self, uids: &HashSet<Uid>) -> Vec<Arc<Placed>> {
         self.idle.retain(|_, idle| uids.contains(&idle.uid));
-        deltas
+        let gone = self.objects.iter().filter(|(uid, _)| !uids.contains(*uid));
+        gone.map(|(_, entry)| entry.object.clone()).collect()
     }
 
     /// What a node is to hold.
@@ -297,19 +279,16 @@ impl Placement {
 
     /// How many objects a node is to hold.
     pub fn count(&mut self, node: &str) -> usize {
-        let Self { nodes, direct, objects, counted, .. } = self;
-        let rules: &[usize] = nodes.get(node).map_or(&[], |node| &node.rules);
+        let OnNode { direct, rules, .. } = self.on(node);
         let is_ruled = |entry: &Entry| rules.iter().any(|number| entry.rules.contains(number));
-        let named = direct.get(node).into_iter().flat_map(HashMap::keys);
-        let named = named.filter(|uid| objects.get(*uid).is_some_and(|entry| !is_ruled(entry))).count();
-        let ruled = match counted.get(rules) {
-            Some(count) => *count,
-            None => {
-                let count = objects.values().filter(|entry| is_ruled(entry)).count();
-                counted.insert(rules.to_vec(), count);
-                count
-            }
-        };
+        let named = direct.into_iter().flat_map(HashMap::keys);
+        let named = named.filter(|uid| self.objects.get(*uid).is_some_and(|entry| !is_ruled(entry))).count();
+        if let Some(ruled) = self.counted.get(rules) {
+            return named + ruled;
+        }
+        let ruled = OnNode { placement: self, direct: None, rules }.iter().count();
+        let rules = rules.to_vec();
+        self.counted.insert(rules, ruled);
         named + ruled
     }
 
@@ -339,29 +318,11 @@ impl Placement {
         self.nodes.get(node).is_some_and(|node| node.rules.iter().any(|n| entry.rules.contains(n)))
     }
 
-    /// The nodes that are to hold the object.
-    fn nodes_of(&self, uid: &str) -> BTreeSet<NodeName> {
-        let Some(entry) = self.objects.get(uid) else { return BTreeSet::new() };
-        let mut nodes = self.direct_nodes(&entry.object);
-        for number in &*entry.rules {
-            nodes.extend(self.rules.get(*number).into_iter().flat_map(|rule| rule.nodes.iter().cloned()));
-        }
-        nodes
-    }
-
-    /// The nodes of reasons 1 and 2.
-    fn direct_nodes(&self, object: &Placed) -> BTreeSet<NodeName> {
-        let mut nodes: BTreeSet<NodeName> = object.nodes.iter().cloned().collect();
-        if let Some(referring) = Named::of(object).and_then(|name| self.referred.get(&name)) {
-            nodes.extend(referring.keys().cloned());
-        }
-        nodes
-    }
-
-    /// Enters an object that is not in the index, and that these rules select.
-    fn put_in(&mut self, object: &Arc<Placed>, rules: Box<[usize]>) {
-        self.counted.clear();
-        for number in &rules {
+    /// Enters an object that is not in the index.
+    fn put_in(&mut self, entry: Entry) {
+        let Entry { object, rules } = &entry;
+        self.forget_counts(rules);
+        for number in rules {
             if let Some(rule) = self.rules.get_mut(*number) {
                 rule.objects.insert(object.uid.clone());
             }
@@ -375,19 +336,20 @@ impl Placement {
         for node in &*object.nodes {
             count_up(&mut self.direct, node, &object.uid);
         }
-        self.objects.insert(object.uid.clone(), Entry { object: object.clone(), rules });
+        self.objects.insert(object.uid.clone(), entry);
     }
 
     /// Takes an object out of every table but that of the references.
-    fn take_out(&mut self, uid: &str) -> Option<Arc<Placed>> {
-        let Entry { object, rules } = self.objects.remove(uid)?;
-        self.counted.clear();
+    fn take_out(&mut self, uid: &str) -> Option<Entry> {
+        let entry = self.objects.remove(uid)?;
+        let Entry { object, rules } = &entry;
+        self.forget_counts(rules);
         for number in rules {
-            if let Some(rule) = self.rules.get_mut(number) {
+            if let Some(rule) = self.rules.get_mut(*number) {
                 rule.objects.remove(uid);
             }
         }
-        if let Some(name) = Named::of(&object) {
+        if let Some(name) = Named::of(object) {
             for node in self.referred.get(&name).into_iter().flat_map(BTreeMap::keys) {
                 count_down(&mut self.direct, node, uid);
             }
@@ -396,7 +358,14 @@ impl Placement {
         for node in &*object.nodes {
             count_down(&mut self.direct, node, uid);
         }
-        Some(object)
+        Some(entry)
+    }
+
+    /// An object that these rules select has come or gone.
+    fn forget_counts(&mut self, rules: &[usize]) {
+        if !rules.is_empty() {
+            self.counted.clear();
+        }
     }
 
     /// Counts the references of a Pod that has changed. What is referred to at a node for the first time

@@ -174,6 +174,20 @@ pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, mpsc::R
     (Downlink::External(external), receiver)
 }
 
+#[cfg(test)]
+impl Downlink {
+    /// A connection to an external broker that a test plays, with room for so many messages: they are in the queue of the
+    /// second value.
+    pub(crate) fn played(messages: usize) -> (Self, Arc<crate::link::Shared>) {
+        let limits = crate::link::queue::Limits { messages, bytes: usize::MAX };
+        let (link, shared, _) = crate::link::handle(limits, u32::MAX);
+        shared.queue.open();
+        let external =
+            External { link, topics: Topics::default(), cloud: Arc::default(), order: Arc::default() };
+        (Self::External(external), shared)
+    }
+}
+
 fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> Introduce {
     Arc::new(move |connection| {
         let mut introduction = introduce(connection);

@@ -1,21 +1,23 @@
 //! The fleet: the only owner of the nodes' machines and of the placement. One loop: what comes from nodes,
 //! source and operators goes into the machines, their effects come out.
 
+mod asked;
 mod bodies;
 mod effects;
 mod line;
+mod news;
 mod numbers;
 mod opening;
 mod placing;
 mod removal;
 mod upstream;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -36,18 +38,21 @@ use super::lifecycle::NodeLifecycle;
 use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
 use super::source::{Change, Changes, MAX_BODIES, NodeFacts, Result, Source};
+use asked::{Asked, Questions};
 use bodies::Bodies;
 use line::Line;
+use news::News;
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
+pub(super) use work::Work;
 
 /// Answers of the source, and links that have room again, that wait for the loop.
 const INBOX: usize = 4096;
-/// Events that are handled before the machines get their turn.
+/// Events that are handled before the machines get their turn, at most.
 const BURST: usize = 64;
-/// Machines that get their turn before the loop looks for events again.
+/// Machines that get their turn before the loop looks for events again, at most.
 const TURNS: usize = 256;
 /// The longest id of a session that is remembered, in letters.
 const MAX_SESSION: usize = 256;
@@ -80,11 +85,15 @@ pub(super) struct Fleet<S: Source> {
     bodies: Bodies,
     line: Line,
     placement: Placement,
-    nodes: HashMap<String, Node>,
+    news: News,
+    work: Work,
+    nodes: BTreeMap<String, Node>,
     labels: HashMap<String, crate::object::Labels>,
     deadlines: BTreeSet<(Duration, String)>,
     /// Nodes whose machine may have something to do, in their order.
     touched: VecDeque<String>,
+    /// Nodes whose links have taken something.
+    moved: VecDeque<String>,
     /// Bytes of frames that were written so far.
     written: u64,
     config: Arc<CloudConfig>,
@@ -109,6 +118,7 @@ pub(super) struct Fleet<S: Source> {
     openings: Openings,
     events: Events,
     pairing: Pairing,
+    questions: Questions,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -154,10 +164,13 @@ impl<S: Source> Fleet<S> {
             bodies: Bodies::new(config.sync.bodies),
             line: Line::default(),
             placement: Placement::new(config.placement.rules.clone()),
-            nodes: HashMap::new(),
+            news: News::default(),
+            work: Work::default(),
+            nodes: BTreeMap::new(),
             labels: HashMap::new(),
             deadlines: BTreeSet::new(),
             touched: VecDeque::new(),
+            moved: VecDeque::new(),
             written: 0,
             config: Arc::new(cloud_config(config)),
             managed_fields: !config.sync.strip_managed_fields,
@@ -178,6 +191,7 @@ impl<S: Source> Fleet<S> {
             openings: Openings::default(),
             events: Events::new(config.nodes.event_ttl),
             pairing,
+            questions: Questions::new(),
         };
         fleet.read_all().await?;
         for (name, facts) in fleet.source.nodes().await? {
@@ -202,8 +216,10 @@ impl<S: Source> Fleet<S> {
                 Change::Complete => break,
                 change => self.changed(change),
             }
+            while self.spread_news() {}
         }
         self.changed(Change::Complete);
+        while self.spread_news() {}
         let (objects, nodes) = (self.placement.len(), self.labels.len());
         tracing::info!(objects, nodes, took = ?self.now(), "what is to be where is known: nodes are served");
         Ok(())
@@ -233,13 +249,7 @@ impl<S: Source> Fleet<S> {
         let watchdog = Watchdog::start();
         loop {
             watchdog.turned();
-            let more = self.drain();
-            self.read_next();
-            self.write_due();
-            let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
-            let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
-            let next = earlier(next, self.reading_deadline());
-            let wake = next.map_or(idle, |at| (self.origin + at).min(idle));
+            let wake = self.begin_turn();
             tokio::select! {
                 request = signals.next() => match request {
                     Request::Stop => break,
@@ -247,24 +257,53 @@ impl<S: Source> Fleet<S> {
                 },
                 event = events.recv() => {
                     let Some(event) = event else { break };
-                    self.event(event);
-                    for _ in 1..BURST {
-                        let Ok(event) = events.try_recv() else { break };
-                        self.event(event);
-                    }
+                    self.hear(event, &mut events);
                 }
-                change = self.changes.next() => self.changed(change),
-                Some(answer) = self.arrived.recv() => {
-                    self.answered(answer);
-                    for _ in 1..BURST {
-                        let Ok(answer) = self.arrived.try_recv() else { break };
-                        self.answered(answer);
-                    }
-                }
-                moved = self.downlink.moved() => self.moved(&moved),
-                Some(request) = admin.recv() => self.administer(request),
+                change = self.changes.next(), if self.news.is_told() => self.changed(change),
+                Some(answer) = self.arrived.recv() => self.take_answers(answer),
+                moved = self.downlink.moved(), if self.moved.is_empty() => self.moved.extend(moved),
+                Some(request) = admin.recv(), if self.questions.is_empty() => self.administer(request),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
+        }
+    }
+
+    /// Does what can be done without waiting, as far as one turn may. Tells when the next turn is due.
+    fn begin_turn(&mut self) -> Instant {
+        let untold = self.spread_news();
+        let unanswered = self.gather();
+        let more = self.drain() || untold || unanswered;
+        self.read_next();
+        self.write_due();
+        let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
+        let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
+        let next = earlier(next, self.reading_deadline());
+        next.map_or(idle, |at| (self.origin + at).min(idle))
+    }
+
+    /// Takes an event, and those that came with it.
+    fn hear(&mut self, event: FleetEvent, events: &mut mpsc::Receiver<FleetEvent>) {
+        let end = self.work.part();
+        self.event(event);
+        for _ in 1..BURST {
+            if self.work.has_reached(end) {
+                return;
+            }
+            let Ok(event) = events.try_recv() else { return };
+            self.event(event);
+        }
+    }
+
+    /// Takes an answer, and those that came with it.
+    fn take_answers(&mut self, answer: Inbox) {
+        let end = self.work.part();
+        self.answered(answer);
+        for _ in 1..BURST {
+            if self.work.has_reached(end) {
+                return;
+            }
+            let Ok(answer) = self.arrived.try_recv() else { return };
+            self.answered(answer);
         }
     }
 
@@ -272,7 +311,11 @@ impl<S: Source> Fleet<S> {
         systemd::reloading();
         // What is wrong with a new configuration is in the log.
         let _ = service.reload();
-        let config = service.config();
+        self.configure(service.config());
+        systemd::ready("reloaded");
+    }
+
+    fn configure(&mut self, config: &Config) {
         self.config = Arc::new(cloud_config(config));
         self.managed_fields = !config.sync.strip_managed_fields;
         self.bodies.set_limit(config.sync.bodies);
@@ -281,18 +324,16 @@ impl<S: Source> Fleet<S> {
         self.lifecycle.set_flush(self.origin.elapsed(), config.nodes.lease_flush);
         self.events.ttl = config.nodes.event_ttl;
         self.pairing.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
-        for node in self.nodes.values_mut() {
-            node.machine.set_config(self.config.clone());
-        }
-        systemd::ready("reloaded");
+        self.news.reloaded();
     }
 
     fn tick(&mut self) {
-        let now = self.now();
+        let (now, end) = (self.now(), self.work.part());
         while let Some((at, name)) = self.deadlines.first().cloned() {
-            if at > now {
+            if at > now || self.work.has_reached(end) {
                 return;
             }
+            self.work.node();
             self.deadlines.pop_first();
             if let Some(node) = self.nodes.get_mut(&name) {
                 node.deadline = None;
@@ -310,8 +351,9 @@ impl<S: Source> Fleet<S> {
         name: &str,
         act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
     ) -> Option<T> {
+        self.inform(name);
         let node = self.nodes.get_mut(name)?;
-        let result = act(&mut node.machine, &DesiredOn(self.placement.on(name)));
+        let result = act(&mut node.machine, &DesiredOn(self.placement.on(name), &self.work));
         self.touch(name);
         Some(result)
     }
@@ -330,6 +372,7 @@ impl<S: Source> Fleet<S> {
     }
 
     fn meet_known(&mut self, name: &str, facts: Option<NodeFacts>) {
+        self.inform(name);
         if self.nodes.contains_key(name) || self.nodes.len() >= MAX_NODES || self.removals.has(name) {
             return;
         }
@@ -339,8 +382,9 @@ impl<S: Source> Fleet<S> {
         let (config, issued) = (self.config.clone(), self.issued.clone());
         let mut machine = CloudMachine::new(config, self.incarnation.clone(), issued, ledger);
         machine.set_registered(self.registered.contains(name) && !self.lifecycle.wants_report(name));
-        let mut node = Node::new(machine);
+        let mut node = Node::new(machine, self.news.count());
         node.desired = self.placement.count(name) as u64;
+        self.work.objects(self.placement.on(name).direct_count());
         if let Some(facts) = facts {
             node.agent = facts.agent_version;
             node.last_report = Some(facts.last_seen);
@@ -349,6 +393,7 @@ impl<S: Source> Fleet<S> {
     }
 
     fn event(&mut self, event: FleetEvent) {
+        self.work.frame(0);
         match event {
             FleetEvent::Open { .. } => {
                 // With an external broker: nodes that see a new boot id say Hello again.
@@ -357,10 +402,7 @@ impl<S: Source> Fleet<S> {
             }
             FleetEvent::Closed { cause, retry_in } => {
                 tracing::warn!(%cause, ?retry_in, "no connection to the broker");
-                let all: Vec<String> = self.nodes.keys().cloned().collect();
-                for name in all {
-                    self.disconnected(&name);
-                }
+                self.news.closed();
                 self.removals.disconnected();
             }
             FleetEvent::NodeConnected { node, connection, .. } => {
@@ -448,6 +490,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
         }
+        self.work.frame(payload.len());
         self.meet(name);
         let now = self.now();
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
@@ -485,23 +528,10 @@ impl<S: Source> Fleet<S> {
         // Those who asked may have gone.
         match request {
             AdminRequest::Nodes(answer) => {
-                let mut nodes: Vec<(&str, Value)> = self
-                    .nodes
-                    .iter()
-                    .map(|(name, node)| (&**name, node.show(name, &self.lifecycle)))
-                    .collect();
-                nodes.extend(self.removals.show());
-                nodes.sort_by_key(|(name, _)| *name);
-                let items: Vec<Value> = nodes.into_iter().map(|(_, node)| node).collect();
-                let _ = answer.send(json!({
-                    "incarnation": &*self.incarnation,
-                    "badFrames": self.bad_frames,
-                    "framesOfRemovedNodes": self.removals.dropped_frames(),
-                    "items": items,
-                }));
+                self.questions.push_back(Asked::Nodes { answer, items: Vec::new(), at: None });
             }
             AdminRequest::Node(name, answer) => {
-                let desired = DesiredOn(self.placement.on(&name));
+                let desired = DesiredOn(self.placement.on(&name), &self.work);
                 let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle, &desired));
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
@@ -521,7 +551,7 @@ impl<S: Source> Fleet<S> {
                 let _ = answer.send(confirmed);
             }
             AdminRequest::Numbers(answer) => {
-                let _ = answer.send(Box::new(self.numbers()));
+                self.questions.push_back(Asked::Numbers { answer, numbers: Box::default(), at: None });
             }
         }
     }

@@ -37,6 +37,8 @@ const STEADY: Duration = Duration::from_secs(10);
 const GATHER: Duration = Duration::from_millis(100);
 /// How long a write that failed is not tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The most nodes that are looked at at a time: those of which thousands fall silent at once are looked at in parts.
+const LOOKS: usize = 1000;
 /// The most Leases, and the most Nodes, in one transaction.
 const BATCH: usize = 2000;
 
@@ -355,10 +357,10 @@ impl NodeLifecycle {
         }
     }
 
-    /// Looks at the nodes whose time has come.
+    /// Looks at the nodes whose time has come, at most [`LOOKS`] of them.
     fn tick(&mut self, now: Now) {
-        while let Some((at, _)) = self.deadlines.first() {
-            if *at > now {
+        for _ in 0..LOOKS {
+            if self.deadlines.first().is_none_or(|(at, _)| *at > now) {
                 return;
             }
             let Some((_, name)) = self.deadlines.pop_first() else { return };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::fleet::Work;
 use super::metrics::NodeNumbers;
 use crate::placement::{OnNode, Placed};
 use crate::sync::change::Uid;
@@ -20,6 +21,8 @@ pub(super) struct Node {
     pub(super) desired: u64,
     /// How many differences of its ledger are in the fleet's sum.
     pub(super) different: usize,
+    /// What it knows of the news: their number.
+    pub(super) news: u64,
     /// It waits for its machine's turn.
     pub(super) touched: bool,
     /// The connection in use: a number at the embedded endpoint, the id in the presence otherwise.
@@ -41,11 +44,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(machine: CloudMachine) -> Self {
+    /// A node that knows so many news.
+    pub(super) fn new(machine: CloudMachine, news: u64) -> Self {
         Self {
             machine: Box::new(machine),
             desired: 0,
             different: 0,
+            news,
             touched: false,
             connection: None,
             waiting: None,
@@ -160,16 +165,18 @@ impl Node {
     }
 }
 
-/// What a node is to hold, as its machine sees it.
-pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>);
+/// What a node is to hold, as its machine sees it. Counts how often it looks.
+pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a Work);
 
 impl DesiredState for DesiredOn<'_> {
     fn get(&self, uid: &str) -> Option<Desired<'_>> {
+        self.1.object();
         self.0.get(uid).map(|object| desired(object))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
-        self.0.iter().map(|object| (&object.uid, desired(object)))
+        let looked_at = self.0.iter().inspect(|_| self.1.object());
+        looked_at.map(|object| (&object.uid, desired(object)))
     }
 }
 

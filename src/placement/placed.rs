@@ -123,6 +123,12 @@ impl<'a> OnNode<'a> {
         named.chain(ruled).map(|entry| &entry.object)
     }
 
+    /// How many objects the node is to hold for other reasons than a rule.
+    #[must_use]
+    pub fn direct_count(&self) -> usize {
+        self.direct.map_or(0, HashMap::len)
+    }
+
     fn is_direct(&self, uid: &str) -> bool {
         self.direct.is_some_and(|uids| uids.contains_key(uid))
     }

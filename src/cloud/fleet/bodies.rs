@@ -1,7 +1,8 @@
 //! The bodies of the objects that nodes are to be sent: read once for all nodes that wait for them, many in one read, and
 //! shared as long as somebody holds them. What is alive of them has one limit for the process.
 //!
-//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what [`Bodies::next_answer`] has.
+//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what [`Bodies::next_answer`] has. What one body
+//! means for thousands of nodes is done in steps ([`Bodies::step`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,6 +130,8 @@ pub(super) struct Bodies {
     by_node: HashMap<String, VecDeque<u64>>,
     /// Loads that wait for room, of each [`Sort`].
     queues: [VecDeque<u64>; 2],
+    /// Loads and what was read for them, or not found.
+    served: VecDeque<(u64, Option<Loaded>)>,
     answers: VecDeque<u64>,
     counts: BodyNumbers,
 }
@@ -147,6 +150,7 @@ impl Bodies {
             loads: HashMap::new(),
             by_node: HashMap::new(),
             queues: [VecDeque::new(), VecDeque::new()],
+            served: VecDeque::new(),
             answers: VecDeque::new(),
             counts: BodyNumbers::default(),
         }
@@ -188,7 +192,6 @@ impl Bodies {
 
     /// What is to be read next, if anything: at most [`MAX_READS`] reads are under way at a time.
     pub(super) fn next_read(&mut self) -> Option<Vec<Uid>> {
-        self.let_in();
         if self.reads == MAX_READS || self.to_read.is_empty() {
             return None;
         }
@@ -241,14 +244,21 @@ impl Bodies {
             self.reserved[sort as usize] += size;
             self.to_read.push_back(uid);
         }
-        for waiting in served {
-            let Some(load) = self.loads.get_mut(&waiting.load) else { continue };
-            load.bodies.extend(loaded.clone());
+        self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
+    }
+
+    /// Hands one body to one load, or lets one load in for which there is room, in their order. To be called until there
+    /// is nothing left to do, which it tells, before [`Bodies::next_read`]: what many wait for is read together.
+    pub(super) fn step(&mut self) -> bool {
+        let Some((id, loaded)) = self.served.pop_front() else { return self.let_in() };
+        if let Some(load) = self.loads.get_mut(&id) {
+            load.bodies.extend(loaded);
             load.missing -= 1;
             if load.missing == 0 {
-                self.answers.push_back(waiting.load);
+                self.answers.push_back(id);
             }
         }
+        true
     }
 
     /// The next answer that is complete.
@@ -266,16 +276,17 @@ impl Bodies {
         }
     }
 
-    /// Lets loads in for which there is room, in their order.
-    fn let_in(&mut self) {
+    fn let_in(&mut self) -> bool {
         self.sweep();
         for sort in [Sort::Small, Sort::Large] {
-            while let Some(id) = self.queues[sort as usize].front().copied()
+            if let Some(id) = self.queues[sort as usize].front().copied()
                 && self.admit(id, sort)
             {
                 self.queues[sort as usize].pop_front();
+                return true;
             }
         }
+        false
     }
 
     /// Takes a load in, unless it has to wait: it needs more than there is room for, and it would not be alone.

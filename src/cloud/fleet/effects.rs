@@ -28,32 +28,47 @@ const TURN: u64 = 1 << 20;
 impl<S: Source> Fleet<S> {
     /// Does what the machines want, for as long as one turn of the loop may take. Tells whether something is left to do.
     pub(super) fn drain(&mut self) -> bool {
-        let end = self.written + TURN;
+        let (end, part) = (self.written + TURN, self.work.part());
         for _ in 0..TURNS {
-            if self.written >= end {
+            if self.written >= end || self.work.has_reached(part) {
                 return true;
             }
-            if let Some(name) = self.touched.pop_front() {
-                self.drain_node(&name);
-            } else if let Some(answer) = self.bodies.next_answer() {
-                let (now, Answer { node, token, bodies }) = (self.now(), answer);
-                self.with_machine(&node, |machine, desired| machine.loaded(now, token, bodies, desired));
-            } else if let Some(uids) = self.bodies.next_read() {
-                self.read(uids);
-            } else {
+            self.work.node();
+            if let Some(name) = self.moved.pop_front() {
+                self.tell_progress(&name);
+                self.touch(&name);
+            } else if !self.serve_next() && !self.drain_next() {
                 return false;
             }
         }
         true
     }
 
+    /// Does what the next machine wants. Tells whether there was one.
+    fn drain_next(&mut self) -> bool {
+        if let Some(name) = self.touched.pop_front() {
+            self.drain_node(&name);
+        } else if let Some(answer) = self.bodies.next_answer() {
+            let (now, Answer { node, token, bodies }) = (self.now(), answer);
+            self.with_machine(&node, |machine, desired| machine.loaded(now, token, bodies, desired));
+        } else if self.bodies.step() {
+            return true;
+        } else if let Some(uids) = self.bodies.next_read() {
+            self.read(uids);
+        } else {
+            return false;
+        }
+        true
+    }
+
     fn drain_node(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
+        if let Some(node) = self.node(name) {
             node.touched = false;
         }
         loop {
             let Some(node) = self.nodes.get_mut(name) else { return };
-            if let Some(effect) = node.machine.poll_effect(&DesiredOn(self.placement.on(name))) {
+            let desired = DesiredOn(self.placement.on(name), &self.work);
+            if let Some(effect) = node.machine.poll_effect(&desired) {
                 self.perform(name, effect);
             } else if !self.send_one(name) {
                 break;
@@ -93,9 +108,7 @@ impl<S: Source> Fleet<S> {
     fn send_one(&mut self, name: &str) -> bool {
         if self.downlink.is_shared() && !self.line.is_empty() {
             // Nobody overtakes those who wait.
-            if self.line.join(name) {
-                self.await_room(name);
-            }
+            self.line.join(name);
             return false;
         }
         match self.send_next(name) {
@@ -103,7 +116,10 @@ impl<S: Source> Fleet<S> {
             Sending::Nothing => false,
             Sending::Full => {
                 let is_first = match self.nodes.get_mut(name) {
-                    _ if self.downlink.is_shared() => self.line.join(name),
+                    _ if self.downlink.is_shared() => {
+                        self.line.join(name);
+                        self.line.wait()
+                    }
                     Some(node) => !std::mem::replace(&mut node.awaiting_room, true),
                     None => false,
                 };
@@ -115,40 +131,28 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// There is room in the queue of all nodes: those who wait for it send a frame each.
-    fn serve_line(&mut self) {
-        self.line.has_room();
-        while let Some(name) = self.line.next() {
-            match self.send_next(&name) {
-                // Perhaps it has more, and stands in line again.
-                Sending::Sent => {
-                    self.touch(&name);
-                }
-                Sending::Nothing => {}
-                Sending::Full => {
-                    if self.line.rejoin(name.clone()) {
-                        self.await_room(&name);
-                    }
-                    return;
+    /// While there is room in the queue of all nodes: the next of those who wait for it sends a frame. Tells whether
+    /// there was one.
+    fn serve_next(&mut self) -> bool {
+        let Some(name) = self.line.next() else { return false };
+        match self.send_next(&name) {
+            // Perhaps it has more, and stands in line again.
+            Sending::Sent => self.touch(&name),
+            Sending::Nothing => {}
+            Sending::Full => {
+                self.line.rejoin(name.clone());
+                if self.line.wait() {
+                    self.await_room(&name);
                 }
             }
         }
-    }
-
-    /// The links of these nodes have taken something.
-    pub(super) fn moved(&mut self, names: &[String]) {
-        for name in names {
-            self.tell_progress(name);
-            self.touch(name);
-        }
+        true
     }
 
     /// Tells the machine of a node how far its link is, if that is known.
     pub(super) fn tell_progress(&mut self, name: &str) {
-        let now = self.now();
-        let (Some(node), Some(backlog)) = (self.nodes.get_mut(name), self.downlink.backlog(name)) else {
-            return;
-        };
+        let (now, backlog) = (self.now(), self.downlink.backlog(name));
+        let (Some(node), Some(backlog)) = (self.node(name), backlog) else { return };
         // It was made, and waits for room.
         let waiting = u64::from(node.waiting.is_some());
         node.machine.link_progress(now, backlog.unsent + waiting, backlog.unacknowledged + waiting);
@@ -164,15 +168,17 @@ impl<S: Source> Fleet<S> {
 
     fn send_next(&mut self, name: &str) -> Sending {
         let (now, compress_above) = (self.now(), self.compress_above);
+        self.inform(name);
         let Some(node) = self.nodes.get_mut(name) else { return Sending::Nothing };
         let bytes = match node.waiting.take() {
             Some(bytes) => bytes,
             None => {
-                let desired = DesiredOn(self.placement.on(name));
+                let desired = DesiredOn(self.placement.on(name), &self.work);
                 let Some(frame) = node.machine.poll_frame(now, &desired) else { return Sending::Nothing };
                 match frame.encode(compress_above) {
                     Ok(bytes) => {
                         self.written += bytes.len() as u64;
+                        self.work.frame(bytes.len());
                         tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
                         bytes
                     }
@@ -250,9 +256,11 @@ impl<S: Source> Fleet<S> {
 
     pub(super) fn answered(&mut self, answer: Inbox) {
         let now = self.now();
+        self.work.change();
         match answer {
             Inbox::Opened(name, expected, records) => {
                 self.read_ended(expected);
+                self.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
                     .inspect_err(|error| {
                         tracing::error!(node = name, %error, "the node's records cannot be read");
@@ -288,7 +296,7 @@ impl<S: Source> Fleet<S> {
             Inbox::EventsExpired(expired) => self.events_expired(&expired),
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
-            Inbox::Room(_) if self.downlink.is_shared() => self.serve_line(),
+            Inbox::Room(_) if self.downlink.is_shared() => self.line.has_room(),
             Inbox::Room(name) => {
                 if let Some(node) = self.nodes.get_mut(&name) {
                     node.awaiting_room = false;
@@ -302,9 +310,7 @@ impl<S: Source> Fleet<S> {
                         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
                         self.incarnation = incarnation;
                         self.issued = self.source.issued();
-                        for node in self.nodes.values_mut() {
-                            node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
-                        }
+                        self.news.renewed();
                     }
                     Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
                 }

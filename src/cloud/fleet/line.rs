@@ -16,20 +16,27 @@ impl Line {
         self.order.is_empty()
     }
 
-    /// A node waits, behind all others; nothing if it does already. Tells whether room must now be waited for.
-    pub(super) fn join(&mut self, node: &str) -> bool {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// A node waits, behind all others; nothing if it does already.
+    pub(super) fn join(&mut self, node: &str) {
         if self.members.insert(node.to_owned()) {
             self.order.push_back(node.to_owned());
         }
-        !std::mem::replace(&mut self.is_awaited, true)
     }
 
-    /// A node whose turn it was found no room: it goes on waiting before all others. Tells whether room must now be waited
-    /// for.
-    pub(super) fn rejoin(&mut self, node: String) -> bool {
+    /// A node whose turn it was found no room: it goes on waiting before all others.
+    pub(super) fn rejoin(&mut self, node: String) {
         if self.members.insert(node.clone()) {
             self.order.push_front(node);
         }
+    }
+
+    /// There is no room. Tells whether somebody must now wait for some, because nobody does.
+    pub(super) fn wait(&mut self) -> bool {
         !std::mem::replace(&mut self.is_awaited, true)
     }
 
@@ -38,8 +45,11 @@ impl Line {
         self.is_awaited = false;
     }
 
-    /// Whose turn it is.
+    /// Whose turn it is, if there may be room.
     pub(super) fn next(&mut self) -> Option<String> {
+        if self.is_awaited {
+            return None;
+        }
         let node = self.order.pop_front()?;
         self.members.remove(&node);
         Some(node)
@@ -54,8 +64,8 @@ mod tests {
     fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
         let mut line = Line::default();
         let names: Vec<String> = (0..1000).map(|n| format!("node-{n}")).collect();
-        let waits = names.iter().filter(|name| line.join(name)).count();
-        assert_eq!(waits, 1, "one waits for all");
+        names.iter().for_each(|name| line.join(name));
+        assert_eq!((line.wait(), line.wait()), (true, false), "one waits for all");
         let mut served = Vec::new();
         for _ in 0..2 * names.len() {
             line.has_room();
@@ -65,7 +75,8 @@ mod tests {
             line.order.push_back(node.clone());
             line.members.insert(node);
             let next = line.next().unwrap();
-            assert!(line.rejoin(next));
+            line.rejoin(next);
+            assert!(line.wait() && line.next().is_none());
         }
         assert_eq!(served, [&names[..], &names[..]].concat());
     }
@@ -73,8 +84,9 @@ mod tests {
     #[test]
     fn nobody_waits_twice() {
         let mut line = Line::default();
-        assert!(line.join("a"));
-        assert!(!line.join("a") && !line.rejoin("a".into()));
+        line.join("a");
+        line.join("a");
+        line.rejoin("a".into());
         assert_eq!((line.next().as_deref(), line.next()), (Some("a"), None));
         assert!(line.is_empty());
     }

@@ -1,7 +1,4 @@
-//! The numbers for the metrics, as far as the fleet has them. Made when somebody asks: with many nodes they are
-//! many.
-
-use jiff::Timestamp;
+//! The numbers for the metrics, as far as the fleet has them and no node. Made when somebody asks.
 
 use super::Fleet;
 use crate::cloud::metrics::{CloudNumbers, add_counters};
@@ -20,31 +17,18 @@ pub(super) struct Counts {
 }
 
 impl<S: Source> Fleet<S> {
-    /// The numbers of now, but for those of store and broker.
-    pub(super) fn numbers(&self) -> CloudNumbers {
-        let mut numbers = CloudNumbers {
-            objects: self.placement.len() as u64,
-            bad_frames: self.bad_frames.clone(),
-            leases_written: self.counts.leases_written,
-            events_expired: self.counts.events_expired,
-            bodies: self.bodies.numbers(),
-            ..CloudNumbers::default()
-        };
-        add_counters(&mut numbers.nodes.counters, &self.counts.gone);
+    /// Adds what is not of single nodes; those of store and broker are not known here.
+    pub(super) fn complete(&self, numbers: &mut CloudNumbers) {
+        numbers.objects = self.placement.len() as u64;
+        numbers.bad_frames.clone_from(&self.bad_frames);
+        numbers.leases_written = self.counts.leases_written;
+        numbers.events_expired = self.counts.events_expired;
+        numbers.bodies = self.bodies.numbers();
         numbers.nodes.waiting = self.openings.waiting() as u64;
-        let (now, clock) = (self.now(), Timestamp::now());
-        for (name, node) in &self.nodes {
-            let node = node.numbers(name, now, clock, &self.lifecycle);
-            numbers.nodes.add(&node);
-            if self.metrics_per_node {
-                numbers.each.push(node);
-            }
-        }
+        add_counters(&mut numbers.nodes.counters, &self.counts.gone);
         let CloudCounters { leases, upload_items, uploads_refused, .. } = numbers.nodes.counters;
         numbers.leases_renewed = leases;
         numbers.uploads_taken = upload_items.saturating_sub(uploads_refused);
         numbers.uploads_refused = uploads_refused;
-        numbers.each.sort_by(|one, other| one.name.cmp(&other.name));
-        numbers
     }
 }

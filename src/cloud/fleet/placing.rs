@@ -1,8 +1,10 @@
 //! What the source tells of changes: objects go into the placement, Nodes are taken in and given up.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::Fleet;
+use super::news::Waiting;
 use crate::cloud::node::{DesiredOn, desired};
 use crate::cloud::source::{Change, Source};
 use crate::placement::{Delta, Summary};
@@ -10,35 +12,49 @@ use crate::placement::{Delta, Summary};
 impl<S: Source> Fleet<S> {
     pub(super) fn changed(&mut self, change: Change) {
         match change {
-            Change::Begun if self.labels.is_empty() && self.placement.is_empty() => {}
-            Change::Begun => self.told = Some(HashSet::new()),
-            Change::Listed(objects) => objects.into_iter().for_each(|object| self.upsert(object)),
-            Change::Set(object) => self.upsert(Summary::clone(&object)),
-            Change::Gone(object) => self.remove(&object),
-            Change::Complete => self.compare(),
+            Change::Begun => self.news.wait([Waiting::Begun]),
+            Change::Listed(objects) => {
+                self.news.wait(objects.into_iter().map(|object| Waiting::Set(Arc::new(object))));
+            }
+            Change::Set(object) => self.news.wait([Waiting::Set(object)]),
+            Change::Gone(object) => self.news.wait([Waiting::Gone(object)]),
+            Change::Complete => self.news.wait([Waiting::Complete]),
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+        }
+    }
+
+    /// Takes in a change: all nodes know of those before it.
+    pub(super) fn take_in(&mut self, change: Waiting) {
+        match change {
+            Waiting::Begun if self.labels.is_empty() && self.placement.is_empty() => {}
+            Waiting::Begun => self.told = Some(HashSet::new()),
+            Waiting::Set(object) => self.upsert(Arc::unwrap_or_clone(object)),
+            Waiting::Gone(object) => self.remove(&object),
+            Waiting::Complete => self.compare(),
+            Waiting::Missing(object) => {
+                let differences = self.placement.remove_placed(&object);
+                self.spread(differences);
+            }
+            Waiting::MissingNode(name) => self.node_deleted(&name),
         }
     }
 
     /// Gives up what was not told, after changes were missed.
     fn compare(&mut self) {
         let Some(told) = self.told.take() else { return };
-        let gone: Vec<String> =
-            self.labels.keys().filter(|name| !told.contains(name.as_str())).cloned().collect();
-        for name in gone {
-            self.node_deleted(&name);
-        }
-        let deltas = self.placement.retain(&told);
-        self.place(deltas);
+        let nodes = self.labels.keys().filter(|name| !told.contains(name.as_str()));
+        let nodes: Vec<Waiting> = nodes.cloned().map(Waiting::MissingNode).collect();
+        self.news.wait(nodes);
+        self.news.wait(self.placement.not_among(&told).into_iter().map(Waiting::Missing));
     }
 
-    pub(super) fn upsert(&mut self, summary: Summary) {
+    fn upsert(&mut self, summary: Summary) {
         if let Some(told) = &mut self.told {
             told.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
         }
         if !summary.is_node() {
-            let deltas = self.placement.upsert(summary);
-            return self.place(deltas);
+            let differences = self.placement.upsert(summary);
+            return self.spread(differences);
         }
         self.labels.insert(summary.name.to_string(), summary.labels.clone());
         if self.removals.has(&summary.name) {
@@ -52,8 +68,8 @@ impl<S: Source> Fleet<S> {
         if summary.is_node() {
             self.node_deleted(&summary.name);
         } else {
-            let deltas = self.placement.remove(summary);
-            self.place(deltas);
+            let differences = self.placement.remove(summary);
+            self.spread(differences);
         }
     }
 
@@ -72,6 +88,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn place(&mut self, deltas: Vec<Delta>) {
         let now = self.now();
         for delta in deltas {
+            self.inform(&delta.node);
             let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(&*delta.node)) else { continue };
             match (&delta.before, &delta.after) {
                 (None, Some(_)) => node.desired += 1,
@@ -79,7 +96,7 @@ impl<S: Source> Fleet<S> {
                 _ => {}
             }
             let before = delta.before.as_deref().map(desired);
-            let on_node = DesiredOn(self.placement.on(&delta.node));
+            let on_node = DesiredOn(self.placement.on(&delta.node), &self.work);
             if self.openings.is_full() {
                 node.machine.fall_behind();
             }

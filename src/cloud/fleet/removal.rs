@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::asked::after;
 use super::{Fleet, Inbox, MAX_SESSION};
 use crate::cloud::admin::{Answer, unknown};
 use crate::cloud::metrics::add_counters;
@@ -28,8 +29,10 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     nodes: BTreeMap<String, Removed>,
-    /// Those of which something is left to do.
-    unfinished: BTreeSet<String>,
+    /// Those that are [`Stage::Draining`].
+    draining: BTreeSet<String>,
+    /// When something that failed is tried again.
+    retries: BTreeSet<(Now, String)>,
     /// Frames of them that were dropped.
     dropped: u64,
 }
@@ -54,14 +57,14 @@ enum Stage {
     Draining,
     /// The store is removing it.
     Deleting,
-    /// The store could not; not again before this time.
-    Failed(Now),
+    /// The store could not: it is tried again.
+    Failed,
     /// The store knows that it was removed.
     Gone,
     /// The store is admitting it.
     Admitting,
-    /// The store could not; not again before this time.
-    NotAdmitted(Now),
+    /// The store could not: it is tried again.
+    NotAdmitted,
 }
 
 impl Removals {
@@ -96,9 +99,10 @@ impl Removals {
         }
     }
 
-    /// The nodes as JSON.
-    pub(super) fn show(&self) -> impl Iterator<Item = (&str, Value)> {
-        self.nodes.iter().map(|(name, removed)| (name.as_str(), removed.show(name)))
+    /// The node after this one in their order, as JSON.
+    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, Value)> {
+        let (name, removed) = self.nodes.range::<str, _>(after(at)).next()?;
+        Some((name, removed.show(name)))
     }
 
     pub(super) fn show_one(&self, name: &str) -> Option<Value> {
@@ -168,8 +172,9 @@ impl<S: Source> Fleet<S> {
     }
 
     pub(super) fn go_on_removing(&mut self) {
-        let names: Vec<String> = self.removals.unfinished.iter().cloned().collect();
+        let names: Vec<String> = self.removals.draining.iter().cloned().collect();
         for name in names {
+            self.work.node();
             self.delete_if_idle(&name);
         }
     }
@@ -181,6 +186,7 @@ impl<S: Source> Fleet<S> {
             return;
         }
         removed.stage = Stage::Deleting;
+        self.removals.draining.remove(name);
         let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
             let removed = source.remove_node(&name).await;
@@ -190,15 +196,19 @@ impl<S: Source> Fleet<S> {
 
     /// Tries again what failed.
     pub(super) fn retry_removals(&mut self, now: Now) {
-        let names: Vec<String> = self.removals.unfinished.iter().cloned().collect();
-        for name in names {
-            let Some(removed) = self.removals.nodes.get_mut(&name) else { continue };
-            match removed.stage {
-                Stage::Failed(at) if at <= now => {
-                    removed.stage = Stage::Draining;
+        let end = self.work.part();
+        while !self.work.has_reached(end)
+            && self.removals.retries.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, name)) = self.removals.retries.pop_first()
+        {
+            self.work.node();
+            match self.removals.nodes.get_mut(&name).map(|removed| &mut removed.stage) {
+                Some(stage @ Stage::Failed) => {
+                    *stage = Stage::Draining;
+                    self.removals.draining.insert(name.clone());
                     self.delete_if_idle(&name);
                 }
-                Stage::NotAdmitted(at) if at <= now => self.admit(&name),
+                Some(Stage::NotAdmitted) => self.admit(&name),
                 _ => {}
             }
         }
@@ -245,7 +255,7 @@ impl<S: Source> Fleet<S> {
         self.place(deltas);
         let is_connected = removed.connection.is_some();
         self.removals.nodes.insert(name.to_owned(), removed);
-        self.removals.unfinished.insert(name.to_owned());
+        self.removals.draining.insert(name.to_owned());
         if is_connected {
             self.tell_removed(name);
         }
@@ -261,16 +271,15 @@ impl<S: Source> Fleet<S> {
                 tracing::info!(node = name, "removed from the fleet");
                 removed.stage = Stage::Gone;
                 removed.answer(&Ok(true));
-                let wanted = removed.wanted;
-                self.removals.unfinished.remove(name);
-                if wanted {
+                if removed.wanted {
                     self.admit(name);
                 }
             }
             Err(error) => {
                 tracing::error!(node = name, %error, "the node could not be removed");
-                removed.stage = Stage::Failed(at);
+                removed.stage = Stage::Failed;
                 removed.answer(&Err(failed(&error)));
+                self.removals.retries.insert((at, name.to_owned()));
             }
         }
     }
@@ -318,12 +327,12 @@ impl<S: Source> Fleet<S> {
             return;
         };
         match removed.stage {
-            Stage::Draining | Stage::Deleting | Stage::Failed(_) => {
+            Stage::Draining | Stage::Deleting | Stage::Failed => {
                 let busy = format!("node '{name}' is being removed at the moment");
                 let _ = answer.send(Err(Status::unavailable(busy, 1)));
             }
             Stage::Admitting => removed.answers.push(answer),
-            Stage::Gone | Stage::NotAdmitted(_) => {
+            Stage::Gone | Stage::NotAdmitted => {
                 removed.answers.push(answer);
                 self.admit(name);
             }
@@ -361,14 +370,13 @@ impl<S: Source> Fleet<S> {
         if let Err(error) = result {
             tracing::error!(node = name, %error, "the node could not be admitted");
             removed.answer(&Err(failed(&error)));
-            removed.stage = Stage::NotAdmitted(at);
-            self.removals.unfinished.insert(name.to_owned());
+            removed.stage = Stage::NotAdmitted;
+            self.removals.retries.insert((at, name.to_owned()));
             return;
         }
         tracing::info!(node = name, "admitted to the fleet again");
         removed.answer(&Ok(true));
         let Some(removed) = self.removals.nodes.remove(name) else { return };
-        self.removals.unfinished.remove(name);
         if let Some(labels) = self.labels.get(name).cloned() {
             let deltas = self.placement.set_node(name, labels);
             self.place(deltas);

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+mod turns;
+
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -56,7 +58,61 @@ impl Rows for Memory {
     }
 }
 
-/// A node: the real machine and the real link, rows in memory.
+/// A node: the real machine, rows in memory.
+struct Device {
+    machine: EdgeMachine,
+    rows: Memory,
+    totals: Totals,
+    origin: Instant,
+}
+
+impl Device {
+    fn new(name: &str) -> Self {
+        let config = EdgeConfig {
+            node: name.into(),
+            agent: "test".into(),
+            max_frame: DEFAULT_MAX_FRAME,
+            max_object: DEFAULT_MAX_OBJECT,
+            hello_timeout: Duration::from_secs(60),
+            report_timeout: Duration::from_secs(60),
+            retry_max: Duration::from_secs(60),
+            report_attempts: 5,
+            max_applying: 8,
+            lease_interval: Duration::from_secs(60),
+            lease_duration: Duration::from_secs(240),
+        };
+        let epoch = Epoch(u128::from(random()) + 1);
+        let totals = Totals { epoch, ..Totals::default() };
+        let machine = EdgeMachine::new(config, totals, 0, None);
+        Self { machine, rows: Memory::default(), totals, origin: Instant::now() }
+    }
+
+    fn connected(&mut self) {
+        self.machine.connected(self.origin.elapsed(), usize::MAX, random());
+    }
+
+    fn hears(&mut self, payload: &[u8]) {
+        let frame = Received::decode(payload, 1 << 20, 1 << 23).unwrap();
+        self.machine.received(self.origin.elapsed(), frame, random());
+    }
+
+    /// Does what the machine wants; the next frame that it sends.
+    fn says(&mut self) -> Option<Vec<u8>> {
+        let Self { machine, rows, totals, origin } = self;
+        while let Some(effect) = machine.poll_effect() {
+            let EdgeEffect::Apply { token, changes } = effect else { continue };
+            let (before, mut applied) = (totals.revision, Applied::default());
+            for change in &changes {
+                replica::apply(rows, totals, change, &mut applied).unwrap();
+            }
+            let commit = Commit { before, totals: *totals, applied };
+            machine.applied(origin.elapsed(), token, Ok(commit), random());
+        }
+        Some(machine.poll_frame(origin.elapsed())?.encode(1024).unwrap())
+    }
+}
+
+/// A device with a real link.
 async fn node(name: &'static str, broker: Broker) {
     let topics = Topics::default();
     let address = broker.address();
@@ -64,46 +120,40 @@ async fn node(name: &'static str, broker: Broker) {
     options.subscriptions = vec![topics.down(name)];
     options.introduce = Arc::new(|_| Introduction { will: None, greetings: Vec::new() });
     let (link, mut events) = Link::spawn(options);
-    let config = EdgeConfig {
-        node: name.into(),
-        agent: "test".into(),
-        max_frame: DEFAULT_MAX_FRAME,
-        max_object: DEFAULT_MAX_OBJECT,
-        hello_timeout: Duration::from_secs(60),
-        report_timeout: Duration::from_secs(60),
-        retry_max: Duration::from_secs(60),
-        report_attempts: 5,
-        max_applying: 8,
-        lease_interval: Duration::from_secs(60),
-        lease_duration: Duration::from_secs(240),
-    };
-    let epoch = Epoch(u128::from(random()) + 1);
-    let (mut rows, mut totals) = (Memory::default(), Totals { epoch, ..Totals::default() });
-    let mut machine = EdgeMachine::new(config, totals, 0, None);
-    let origin = Instant::now();
+    let mut device = Device::new(name);
     while let Some(event) = events.recv().await {
         match event {
-            LinkEvent::Connected { .. } => machine.connected(origin.elapsed(), usize::MAX, random()),
-            LinkEvent::Message { payload, .. } => {
-                let frame = Received::decode(&payload, 1 << 20, 1 << 23).unwrap();
-                machine.received(origin.elapsed(), frame, random());
-            }
+            LinkEvent::Connected { .. } => device.connected(),
+            LinkEvent::Message { payload, .. } => device.hears(&payload),
             other => panic!("{other:?}"),
         }
-        loop {
-            if let Some(effect) = machine.poll_effect() {
-                let EdgeEffect::Apply { token, changes } = effect else { continue };
-                let (before, mut applied) = (totals.revision, Applied::default());
-                for change in &changes {
-                    replica::apply(&mut rows, &mut totals, change, &mut applied).unwrap();
-                }
-                machine.applied(origin.elapsed(), token, Ok(Commit { before, totals, applied }), random());
-            } else if let Some(frame) = machine.poll_frame(origin.elapsed()) {
-                link.try_publish(&topics.up(name), frame.encode(1024).unwrap(), false).unwrap();
-            } else {
-                break;
-            }
+        while let Some(frame) = device.says() {
+            link.try_publish(&topics.up(name), frame, false).unwrap();
         }
+    }
+}
+
+async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
+    let options = PairingOptions {
+        directory: directory.join("pki"),
+        names: vec!["cloud.example".into()],
+        broker: "mqtts://:8883".into(),
+        prefix: "edgesync/v1".into(),
+        lifetime: Duration::from_secs(3600),
+        grace: Duration::from_secs(3600),
+    };
+    Pairing::open(options, store.clone()).await.unwrap()
+}
+
+/// One turn of the loop.
+async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut mpsc::Receiver<FleetEvent>) {
+    let wake = fleet.begin_turn();
+    tokio::select! {
+        event = events.recv() => fleet.hear(event.unwrap(), events),
+        change = Changes::next(&mut fleet.changes), if fleet.news.is_told() => fleet.changed(change),
+        Some(answer) = fleet.arrived.recv() => fleet.take_answers(answer),
+        moved = fleet.downlink.moved(), if fleet.moved.is_empty() => fleet.moved.extend(moved),
+        () = tokio::time::sleep_until(wake) => fleet.tick(),
     }
 }
 
@@ -135,15 +185,7 @@ impl Site {
         let config: Config = crate::config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-        let options = PairingOptions {
-            directory: directory.path().join("pki"),
-            names: vec!["cloud.example".into()],
-            broker: "mqtts://:8883".into(),
-            prefix: "edgesync/v1".into(),
-            lifetime: Duration::from_secs(3600),
-            grace: Duration::from_secs(3600),
-        };
-        let pairing = Pairing::open(options, store.clone()).await.unwrap();
+        let pairing = pairing(directory.path(), &store).await;
         let (broker, events) =
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
         let objects = Arc::new(CloudObjects::new(store.clone()).await.unwrap());
@@ -152,18 +194,8 @@ impl Site {
         Self { fleet, events, broker, store, _directory: directory }
     }
 
-    /// One turn of the loop.
     async fn turn(&mut self) {
-        let fleet = &mut self.fleet;
-        let wake = if fleet.drain() { Duration::ZERO } else { Duration::from_millis(100) };
-        fleet.read_next();
-        tokio::select! {
-            event = self.events.recv() => fleet.event(event.unwrap()),
-            change = Changes::next(&mut fleet.changes) => fleet.changed(change),
-            Some(answer) = fleet.arrived.recv() => fleet.answered(answer),
-            moved = fleet.downlink.moved() => fleet.moved(&moved),
-            () = tokio::time::sleep(wake) => fleet.tick(),
-        }
+        turn(&mut self.fleet, &mut self.events).await;
     }
 
     /// Lets the fleet run until so many nodes hold this version of the object; the most bodies that were alive.

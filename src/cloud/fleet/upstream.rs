@@ -96,7 +96,7 @@ impl<S: Source> Fleet<S> {
         if self.intake.bytes + bytes > MAX_TAKE_BYTES {
             tracing::debug!(node = name, bytes, "too much is being taken: the node is to send it again");
             let now = self.now();
-            if let Some(node) = self.nodes.get_mut(name) {
+            if let Some(node) = self.node(name) {
                 node.machine.taken(now, token, None);
             }
             return;
@@ -138,7 +138,7 @@ impl<S: Source> Fleet<S> {
             self.registered.insert(name.to_owned());
         }
         let is_registered = report.is_some();
-        if let Some(Node { machine, .. }) = self.nodes.get_mut(name) {
+        if let Some(Node { machine, .. }) = self.node(name) {
             if is_registered {
                 machine.set_registered(true);
             }

@@ -7,6 +7,18 @@ use crate::sync::timing::Now;
 
 const KIB: usize = 1 << 10;
 
+impl Bodies {
+    fn read(&mut self) -> Option<Vec<Uid>> {
+        while self.step() {}
+        self.next_read()
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        while self.step() {}
+        self.next_answer()
+    }
+}
+
 fn wanted(name: &str, version: u64, size: usize) -> Wanted {
     Wanted { uid: name.into(), version: version.into(), size }
 }
@@ -19,7 +31,7 @@ fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
 /// Does the reads that are wanted; how many objects each had.
 fn read_all(bodies: &mut Bodies, version: u64, size: usize) -> Vec<usize> {
     let mut reads = Vec::new();
-    while let Some(uids) = bodies.next_read() {
+    while let Some(uids) = bodies.read() {
         reads.push(uids.len());
         let came = uids.iter().map(|uid| loaded(uid, version, size)).collect();
         bodies.arrived(uids, came);
@@ -28,7 +40,7 @@ fn read_all(bodies: &mut Bodies, version: u64, size: usize) -> Vec<usize> {
 }
 
 fn answers(bodies: &mut Bodies) -> Vec<Answer> {
-    std::iter::from_fn(|| bodies.next_answer()).collect()
+    std::iter::from_fn(|| bodies.answer()).collect()
 }
 
 /// The number of bodies that are alive, and their bytes.
@@ -48,8 +60,8 @@ fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
     assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
     // One that comes later finds it.
     bodies.load("late", 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
-    assert_eq!(bodies.next_read(), None);
-    assert_eq!(bodies.next_answer().unwrap().token, 7);
+    assert_eq!(bodies.read(), None);
+    assert_eq!(bodies.answer().unwrap().token, 7);
     drop(answers);
     assert_eq!(alive(&bodies), (0, 0));
     bodies.sweep();
@@ -75,11 +87,11 @@ fn reads_under_way_are_bounded() {
         bodies.load("node", node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
     }
     // All but the last two loads of a node are of earlier sessions.
-    assert_eq!(std::iter::from_fn(|| bodies.next_read()).count(), 2);
+    assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
     for node in 0..10 {
         bodies.load(&format!("node-{node}"), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
     }
-    assert_eq!(std::iter::from_fn(|| bodies.next_read()).count(), MAX_READS - 2);
+    assert_eq!(std::iter::from_fn(|| bodies.read()).count(), MAX_READS - 2);
 }
 
 #[test]
@@ -99,9 +111,9 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
         // Small objects do not wait for them.
         bodies.load("small", 0, Sort::Small, vec![wanted("small", 1, KIB)]);
-        assert_eq!(bodies.next_read().unwrap(), [Uid::from("small")]);
+        assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
         bodies.arrived(vec!["small".into()], Vec::new());
-        assert_eq!(bodies.next_answer().unwrap().node, "small");
+        assert_eq!(bodies.answer().unwrap().node, "small");
         served += answers.len();
     }
     assert_eq!((served, bodies.numbers().delayed), (9, 3));
@@ -111,7 +123,7 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
 fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
     let mut bodies = Bodies::new(256 << 20);
     bodies.load("early", 0, Sort::Small, vec![wanted("a", 1, KIB)]);
-    let uids = bodies.next_read().unwrap();
+    let uids = bodies.read().unwrap();
     bodies.load("late", 0, Sort::Small, vec![wanted("a", 2, KIB)]);
     bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
     let early = answers(&mut bodies);
@@ -127,7 +139,7 @@ fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothi
     bodies.load("a", 3, Sort::Small, vec![wanted("gone", 1, KIB), wanted("there", 1, KIB)]);
     bodies.load("b", 0, Sort::Small, vec![wanted("there", 1, KIB)]);
     bodies.forget("b");
-    let uids = bodies.next_read().unwrap();
+    let uids = bodies.read().unwrap();
     bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
     let answers = answers(&mut bodies);
     let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
