@@ -247,8 +247,11 @@ fn scan(
 
 /// A job for the writer: looks whether the file is damaged as another connection believes. If so it
 /// fails, and with that the file is replaced.
+///
+/// The writer's own connection may have sound pages in its cache that are damaged in the file: a new one looks.
 pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(), StoreError> {
-    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    let fresh = state.open_reader()?;
+    let verdict: String = fresh.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if verdict != "ok" {
         return Err(StoreError::corrupt(verdict));
     }

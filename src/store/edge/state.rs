@@ -217,6 +217,11 @@ impl State {
         Stored::load(conn, &self.shared.recent).map(|_| ())
     }
 
+    /// Another connection to the file.
+    pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
+        engine::open_reader(&self.path, &self.engine)
+    }
+
     /// Makes the readers open the file anew.
     pub(super) fn reopen_readers(&self) {
         self.generation.advance();
