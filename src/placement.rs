@@ -12,20 +12,21 @@
 //! The first two hold for nodes nobody has heard of yet too, so the order in which objects and nodes
 //! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
 //! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
-//! a Pod may come to refer: those in as few bytes as that takes.
+//! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
 
 mod differences;
 mod placed;
 pub mod rules;
+mod slots;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::object::objectsync::is_placeable;
-use crate::object::{Labels, Reference, Resource, ResourceVersion, Target};
-use placed::Words;
+use crate::object::{Labels, Reference, Target};
 use rules::PlacementRule;
+use slots::{Id, Sets, Slot, Slots};
 
 pub use differences::{Delta, Differences};
 pub use placed::{OnNode, Placed};
@@ -35,33 +36,28 @@ pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};
 
 type Uid = Arc<str>;
 type NodeName = Arc<str>;
+/// Nodes, with the number of Pods on them.
+type Referring = BTreeMap<NodeName, u32>;
 
 /// The index. One owner; changes go in, differences come out.
 #[derive(Debug, Default)]
 pub struct Placement {
     rules: Vec<Rule>,
     nodes: HashMap<NodeName, Node>,
-    objects: HashMap<Uid, Entry>,
-    words: Words,
+    /// What is placed, and all ConfigMaps and Secrets.
+    slots: Slots,
+    /// The rules that select an object, ascending.
+    selections: Sets<usize>,
+    /// The nodes that an object itself names, in their order.
+    names: Sets<NodeName>,
+    /// What Pods need in their namespaces.
+    references: HashMap<Id, Box<[Reference]>>,
     /// How many objects a set of rules selects, once somebody has asked since an object has changed.
     counted: HashMap<Vec<usize>, usize>,
-    /// Objects that a node is to hold for reasons 1 and 2, with the number of reasons.
-    direct: HashMap<NodeName, HashMap<Uid, u32>>,
-    /// For each ConfigMap and Secret that is referred to: the nodes, with the number of Pods.
-    referred: HashMap<Named, BTreeMap<NodeName, u32>>,
-    /// The ConfigMaps and Secrets in `objects`.
-    named: HashMap<Named, Uid>,
-    /// Those that nothing places.
-    idle: HashMap<Named, Idle>,
-}
-
-/// A ConfigMap or Secret that nothing places.
-#[derive(Debug)]
-struct Idle {
-    uid: Uid,
-    version: ResourceVersion,
-    resource: Arc<Resource>,
-    size: u32,
+    /// Objects that a node is to hold for reasons 1 and 2.
+    direct: HashMap<NodeName, BTreeSet<Id>>,
+    /// For each ConfigMap and Secret that is referred to, by kind, namespace and name: by whom.
+    referred: HashMap<(Target, Arc<str>), HashMap<Arc<str>, Referring>>,
 }
 
 /// A rule and what it selects at the moment.
@@ -69,7 +65,7 @@ struct Idle {
 struct Rule {
     rule: PlacementRule,
     nodes: BTreeSet<NodeName>,
-    objects: HashSet<Uid>,
+    objects: BTreeSet<Id>,
 }
 
 #[derive(Debug)]
@@ -79,48 +75,29 @@ struct Node {
     rules: Vec<usize>,
 }
 
-#[derive(Clone, Debug)]
-struct Entry {
+/// An object, with what places it.
+#[derive(Debug)]
+struct State {
     object: Arc<Placed>,
-    /// The rules that select the object, ascending.
-    rules: Box<[usize]>,
+    /// The rules that select it, ascending.
+    rules: Arc<[usize]>,
+    /// The nodes that it names, in their order.
+    nodes: Arc<[NodeName]>,
 }
 
 /// A ConfigMap or Secret by name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Named {
     target: Target,
     namespace: Arc<str>,
     name: Arc<str>,
 }
 
-impl Named {
-    /// What the object can be referred to as, if Pods refer to its kind.
-    fn of(object: &Placed) -> Option<Self> {
-        let target = Target::of(&object.resource)?;
-        let (namespace, name) = (object.object.namespace.clone(), object.object.name.clone());
-        Some(Self { target, namespace, name })
-    }
-
-    fn referred(pod: &Placed, reference: &Reference) -> Self {
-        let (target, name) = (reference.target, reference.name.clone());
-        Self { target, namespace: pod.object.namespace.clone(), name }
-    }
-}
-
-impl Idle {
-    fn of(object: &Placed) -> Self {
-        let Placed { uid, version, resource, size, .. } = object;
-        let size = u32::try_from(*size).unwrap_or(u32::MAX);
-        Self { uid: uid.clone(), version: version.clone(), resource: resource.clone(), size }
-    }
-}
-
 impl Placement {
     /// An index without nodes and objects.
     #[must_use]
     pub fn new(rules: Vec<PlacementRule>) -> Self {
-        let rule = |rule| Rule { rule, nodes: BTreeSet::new(), objects: HashSet::new() };
+        let rule = |rule| Rule { rule, nodes: BTreeSet::new(), objects: BTreeSet::new() };
         Self { rules: rules.into_iter().map(rule).collect(), ..Self::default() }
     }
 
@@ -181,14 +158,14 @@ impl Placement {
         for (numbers, other, comes) in [(&gone, after, false), (&come, before, true)] {
             for (place, number) in numbers.iter().enumerate() {
                 let earlier = numbers.get(..place).unwrap_or_default();
-                for uid in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
-                    let Some(entry) = self.objects.get(uid) else { continue };
+                for id in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
+                    let Some(slot) = self.slots.get(*id) else { continue };
                     // Placed by something else before and after, or listed by an earlier rule already.
-                    let otherwise = self.is_direct(name, uid)
-                        || entry.rules.iter().any(|n| other.contains(n) || earlier.contains(n));
-                    if !otherwise {
-                        deltas.push(Delta::one(name.clone(), entry.object.clone(), comes));
-                    }
+                    let rules = self.selections.get(slot.rules);
+                    let otherwise = self.direct.get(name).is_some_and(|ids| ids.contains(id))
+                        || rules.iter().any(|n| other.contains(n) || earlier.contains(n));
+                    let object = self.slots.whole(slot).filter(|_| !otherwise);
+                    deltas.extend(object.map(|object| Delta::one(name.clone(), object, comes)));
                 }
             }
         }
@@ -201,73 +178,48 @@ impl Placement {
         if !is_placeable(&object.resource) {
             return differences;
         }
-        if self.objects.get(&object.uid).is_some_and(|entry| entry.object.version == object.version) {
+        let known = self.slots.by_uid(&object.uid);
+        let slot = known.and_then(|id| self.slots.get(id));
+        if slot.is_some_and(|slot| slot.version_text() == object.version.as_str()) {
             return differences;
         }
-        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.rule.objects.matches(&object));
-        let rules: Box<[usize]> = rules.map(|(number, _)| number).collect();
-        let object = Arc::new(self.words.placed(object));
-        let name = Named::of(&object);
+        let target = Target::of(&object.resource);
         // One name, one object: a recreated one replaces the old one, whose deletion may come later.
-        let namesake = name.as_ref().and_then(|name| self.named.get(name)).filter(|uid| **uid != object.uid);
-        if let Some(old) = namesake.cloned() {
-            differences = self.remove_uid(&old);
+        let namesake =
+            target.and_then(|target| self.slots.by_name((target, &object.namespace, &object.name)));
+        if let Some(old) = namesake.filter(|id| Some(*id) != known) {
+            differences = self.remove_id(old);
         }
-        if let Some(name) = &name {
-            self.idle.remove(name);
-        }
-        let old = self.take_out(&object.uid);
-        let is_referred = name.as_ref().is_some_and(|name| self.referred.contains_key(name));
-        let new = if rules.is_empty() && object.nodes.is_empty() && !is_referred {
-            if let Some(name) = name {
-                self.idle.insert(name, Idle::of(&object));
-            }
-            None
-        } else {
-            let entry = Entry { object: object.clone(), rules };
-            self.put_in(entry.clone());
-            Some(entry)
-        };
-        let before = old.as_ref().map(|old| old.object.clone());
-        differences.add(old, new);
-        differences.deltas.extend(self.follow_references(before.as_deref(), Some(&object)));
+        let before = known.map(|id| self.references_of(id)).unwrap_or_default();
+        let old = known.and_then(|id| self.take_out(id));
+        let new = self.put_in(&object);
+        let after = new.map(|id| self.references_of(id)).unwrap_or_default();
+        differences.add(old, new.and_then(|id| self.state(id)));
+        differences.deltas.extend(self.follow_references(&before, &after));
         differences
     }
 
-    /// Takes out an object that is no more, as it was last.
-    pub fn remove(&mut self, object: &Summary) -> Differences {
-        let name = self.words.name(object);
-        self.remove_named(name.as_ref(), &object.uid)
+    /// Takes out the object with this UID, which is no more.
+    pub fn remove(&mut self, uid: &str) -> Differences {
+        self.slots.by_uid(uid).map(|id| self.remove_id(id)).unwrap_or_default()
     }
 
-    /// Takes out an object of [`Placement::not_among`].
-    pub fn remove_placed(&mut self, object: &Placed) -> Differences {
-        self.remove_named(Named::of(object).as_ref(), &object.uid)
-    }
-
-    fn remove_named(&mut self, name: Option<&Named>, uid: &str) -> Differences {
-        if let Some(name) = name
-            && self.idle.get(name).is_some_and(|idle| *idle.uid == *uid)
-        {
-            self.idle.remove(name);
-        }
-        self.remove_uid(uid)
-    }
-
-    fn remove_uid(&mut self, uid: &str) -> Differences {
+    fn remove_id(&mut self, id: Id) -> Differences {
         let mut differences = Differences::default();
-        let Some(old) = self.take_out(uid) else { return differences };
-        differences.deltas = self.follow_references(Some(&old.object), None);
-        differences.add(Some(old), None);
+        let before = self.references_of(id);
+        differences.add(self.take_out(id), None);
+        differences.deltas = self.follow_references(&before, &BTreeSet::new());
         differences
     }
 
-    /// After changes were missed and all that there is was taken in: the objects but those with these UIDs, to be taken
-    /// out one by one. What no node holds is taken out.
-    pub fn not_among(&mut self, uids: &HashSet<Uid>) -> Vec<Arc<Placed>> {
-        self.idle.retain(|_, idle| uids.contains(&idle.uid));
-        let gone = self.objects.iter().filter(|(uid, _)| !uids.contains(*uid));
-        gone.map(|(_, entry)| entry.object.clone()).collect()
+    /// Looks at some objects, beginning with the one of a number: which of them are not among these UIDs, and the number
+    /// to go on with, if there are more.
+    #[must_use]
+    pub fn absent(&self, uids: &HashSet<Uid>, from: u32, count: u32) -> (Vec<Uid>, Option<u32>) {
+        let end = self.slots.end().min(from.saturating_add(count));
+        let slots = (from..end).filter_map(|id| self.slots.get(id));
+        let absent = slots.filter(|slot| !uids.contains(slot.uid())).map(|slot| slot.uid().into());
+        (absent.collect(), (end < self.slots.end()).then_some(end))
     }
 
     /// What a node is to hold.
@@ -279,14 +231,13 @@ impl Placement {
 
     /// How many objects a node is to hold.
     pub fn count(&mut self, node: &str) -> usize {
-        let OnNode { direct, rules, .. } = self.on(node);
-        let is_ruled = |entry: &Entry| rules.iter().any(|number| entry.rules.contains(number));
-        let named = direct.into_iter().flat_map(HashMap::keys);
-        let named = named.filter(|uid| self.objects.get(*uid).is_some_and(|entry| !is_ruled(entry))).count();
+        let on_node = self.on(node);
+        let rules = on_node.rules;
+        let named = on_node.named().filter(|slot| !self.is_selected(slot, rules)).count();
         if let Some(ruled) = self.counted.get(rules) {
             return named + ruled;
         }
-        let ruled = OnNode { placement: self, direct: None, rules }.iter().count();
+        let ruled = OnNode { direct: None, ..on_node }.slots().count();
         let rules = rules.to_vec();
         self.counted.insert(rules, ruled);
         named + ruled
@@ -294,14 +245,14 @@ impl Placement {
 
     /// The object with this UID, wherever it is placed.
     #[must_use]
-    pub fn object(&self, uid: &str) -> Option<&Arc<Placed>> {
-        self.objects.get(uid).map(|entry| &entry.object)
+    pub fn object(&self, uid: &str) -> Option<Arc<Placed>> {
+        self.slots.whole(self.slots.get(self.slots.by_uid(uid)?)?)
     }
 
     /// The number of objects in the index.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.objects.len() + self.idle.len()
+        self.slots.len()
     }
 
     /// Whether the index has no objects.
@@ -310,55 +261,90 @@ impl Placement {
         self.len() == 0
     }
 
-    fn is_direct(&self, node: &str, uid: &str) -> bool {
-        self.direct.get(node).is_some_and(|uids| uids.contains_key(uid))
+    /// Whether one of these rules selects the object.
+    fn is_selected(&self, slot: &Slot, rules: &[usize]) -> bool {
+        let selecting = self.selections.get(slot.rules);
+        rules.iter().any(|number| selecting.contains(number))
     }
 
-    fn is_ruled(&self, node: &str, entry: &Entry) -> bool {
-        self.nodes.get(node).is_some_and(|node| node.rules.iter().any(|n| entry.rules.contains(n)))
+    /// The nodes of the Pods that refer to the object.
+    fn referring(&self, target: Target, namespace: &Arc<str>, name: &str) -> Option<&Referring> {
+        self.referred.get(&(target, namespace.clone()))?.get(name)
     }
 
-    /// Enters an object that is not in the index.
-    fn put_in(&mut self, entry: Entry) {
-        let Entry { object, rules } = &entry;
-        self.forget_counts(rules);
-        for number in rules {
+    /// An object with what places it.
+    fn state(&self, id: Id) -> Option<State> {
+        let slot = self.slots.get(id)?;
+        let (rules, nodes) = (self.selections.get(slot.rules).clone(), self.names.get(slot.nodes).clone());
+        Some(State { object: self.slots.whole(slot)?, rules, nodes })
+    }
+
+    /// Enters an object that is not in the index. One that nothing places and no Pod can refer to is left out.
+    fn put_in(&mut self, object: &Summary) -> Option<Id> {
+        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.rule.objects.matches(object));
+        let rules: Vec<usize> = rules.map(|(number, _)| number).collect();
+        let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
+        let target = Target::of(&object.resource);
+        if rules.is_empty() && nodes.is_empty() && target.is_none() {
+            return None;
+        }
+        let referring = target.and_then(|target| self.referring(target, &object.namespace, &object.name));
+        let referring: Vec<NodeName> =
+            referring.into_iter().flat_map(|nodes| nodes.keys().cloned()).collect();
+        let shared = !rules.is_empty() || !referring.is_empty() || nodes.len() > 1;
+        let sets = (self.selections.take(&rules), self.names.take(&nodes));
+        let Some(id) = self.slots.insert(object, shared, sets.0, sets.1) else {
+            self.selections.release(sets.0);
+            self.names.release(sets.1);
+            return None;
+        };
+        self.forget_counts(&rules);
+        for number in &rules {
             if let Some(rule) = self.rules.get_mut(*number) {
-                rule.objects.insert(object.uid.clone());
+                rule.objects.insert(id);
             }
         }
-        if let Some(name) = Named::of(object) {
-            for node in self.referred.get(&name).into_iter().flat_map(BTreeMap::keys) {
-                count_up(&mut self.direct, node, &object.uid);
-            }
-            self.named.insert(name, object.uid.clone());
+        for node in self.names.get(sets.1).iter().chain(&referring) {
+            self.direct.entry(node.clone()).or_default().insert(id);
         }
-        for node in &*object.nodes {
-            count_up(&mut self.direct, node, &object.uid);
+        if !object.references.is_empty() {
+            self.references.insert(id, object.references.iter().cloned().collect());
         }
-        self.objects.insert(object.uid.clone(), entry);
+        Some(id)
     }
 
     /// Takes an object out of every table but that of the references.
-    fn take_out(&mut self, uid: &str) -> Option<Entry> {
-        let entry = self.objects.remove(uid)?;
-        let Entry { object, rules } = &entry;
-        self.forget_counts(rules);
-        for number in rules {
+    fn take_out(&mut self, id: Id) -> Option<State> {
+        let state = self.state(id)?;
+        let target = Target::of(&state.object.resource);
+        let name = &state.object.object;
+        let referring = target.and_then(|target| self.referring(target, &name.namespace, &name.name));
+        let referring: Vec<NodeName> =
+            referring.into_iter().flat_map(|nodes| nodes.keys().cloned()).collect();
+        let slot = self.slots.remove(id)?;
+        self.selections.release(slot.rules);
+        self.names.release(slot.nodes);
+        self.references.remove(&id);
+        self.forget_counts(&state.rules);
+        for number in &*state.rules {
             if let Some(rule) = self.rules.get_mut(*number) {
-                rule.objects.remove(uid);
+                rule.objects.remove(&id);
             }
         }
-        if let Some(name) = Named::of(object) {
-            for node in self.referred.get(&name).into_iter().flat_map(BTreeMap::keys) {
-                count_down(&mut self.direct, node, uid);
+        for node in state.nodes.iter().chain(&referring) {
+            self.leave(node, id);
+        }
+        Some(state)
+    }
+
+    /// No reason but a rule places the object on the node.
+    fn leave(&mut self, node: &NodeName, id: Id) {
+        if let Some(ids) = self.direct.get_mut(node) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.direct.remove(node);
             }
-            self.named.remove(&name);
         }
-        for node in &*object.nodes {
-            count_down(&mut self.direct, node, uid);
-        }
-        Some(entry)
     }
 
     /// An object that these rules select has come or gone.
@@ -368,91 +354,84 @@ impl Placement {
         }
     }
 
+    /// What a Pod refers to, for each of the nodes it names.
+    fn references_of(&self, id: Id) -> BTreeSet<(Named, NodeName)> {
+        let (Some(references), Some(pod)) = (self.references.get(&id), self.state(id)) else {
+            return BTreeSet::new();
+        };
+        let pairs = references.iter().flat_map(|reference| {
+            let Reference { target, name, .. } = reference;
+            let namespace = pod.object.object.namespace.clone();
+            let name = Named { target: *target, namespace, name: name.clone() };
+            pod.nodes.iter().map(move |node| (name.clone(), node.clone()))
+        });
+        pairs.collect()
+    }
+
     /// Counts the references of a Pod that has changed. What is referred to at a node for the first time
     /// comes, what is for the last time goes.
-    fn follow_references(&mut self, old: Option<&Placed>, new: Option<&Placed>) -> Vec<Delta> {
-        let (before, after) = (references(old), references(new));
+    fn follow_references(
+        &mut self,
+        before: &BTreeSet<(Named, NodeName)>,
+        after: &BTreeSet<(Named, NodeName)>,
+    ) -> Vec<Delta> {
         let mut deltas = Vec::new();
-        for (name, node) in after.difference(&before) {
-            let pods = self.referred.entry(name.clone()).or_default().entry(node.clone()).or_default();
+        for (named, node) in after.difference(before) {
+            let of_kind = self.referred.entry((named.target, named.namespace.clone())).or_default();
+            let pods = of_kind.entry(named.name.clone()).or_default().entry(node.clone()).or_default();
             *pods += 1;
             if *pods == 1 {
-                deltas.extend(self.reference_changed(name, node, true));
+                deltas.extend(self.reference_changed(named, node, true));
             }
         }
-        for (name, node) in before.difference(&after) {
-            let Some(nodes) = self.referred.get_mut(name) else { continue };
-            let Some(pods) = nodes.get_mut(node) else { continue };
-            *pods -= 1;
-            if *pods > 0 {
-                continue;
+        for (named, node) in before.difference(after) {
+            if self.forget_reference(named, node) {
+                deltas.extend(self.reference_changed(named, node, false));
             }
-            nodes.remove(node);
-            if nodes.is_empty() {
-                self.referred.remove(name);
-            }
-            deltas.extend(self.reference_changed(name, node, false));
         }
         deltas
     }
 
+    /// Counts a reference less. Tells whether it was the last one of the node.
+    fn forget_reference(&mut self, named: &Named, node: &NodeName) -> bool {
+        let key = (named.target, named.namespace.clone());
+        let Some(of_kind) = self.referred.get_mut(&key) else { return false };
+        let Some(nodes) = of_kind.get_mut(&named.name) else { return false };
+        let Some(pods) = nodes.get_mut(node) else { return false };
+        *pods -= 1;
+        if *pods > 0 {
+            return false;
+        }
+        nodes.remove(node);
+        if nodes.is_empty() {
+            of_kind.remove(&named.name);
+        }
+        if of_kind.is_empty() {
+            self.referred.remove(&key);
+        }
+        true
+    }
+
     /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and nothing
     /// else places it there.
-    fn reference_changed(&mut self, name: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
-        if refers && let Some(idle) = self.idle.remove(name) {
-            let object = Arc::new(self.words.awoken(name, idle));
-            // The references are counted one by one: this is the first.
-            self.objects.insert(object.uid.clone(), Entry { object: object.clone(), rules: Box::default() });
-            self.named.insert(name.clone(), object.uid.clone());
+    fn reference_changed(&mut self, named: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
+        let id = self.slots.by_name((named.target, &named.namespace, &named.name))?;
+        let slot = self.slots.get(id)?;
+        let names = self.names.get(slot.nodes);
+        let is_named = names.contains(node);
+        let is_ruled = self.nodes.get(node).is_some_and(|node| self.is_selected(slot, &node.rules));
+        let is_referred = self.referring(named.target, &named.namespace, &named.name).is_some();
+        let shared = slot.rules != 0 || names.len() > 1 || is_referred;
+        if refers {
+            self.direct.entry(node.clone()).or_default().insert(id);
+            self.slots.share(id, shared);
+        } else if !is_named {
+            self.leave(node, id);
         }
-        let uid = self.named.get(name)?.clone();
-        let changed = match refers {
-            true => count_up(&mut self.direct, node, &uid),
-            false => count_down(&mut self.direct, node, &uid),
-        };
-        let entry = self.objects.get(&uid)?;
-        let differs = changed && !self.is_ruled(node, entry);
-        let delta = differs.then(|| Delta::one(node.clone(), entry.object.clone(), refers));
-        let is_idle = entry.rules.is_empty() && entry.object.nodes.is_empty();
-        if is_idle && !self.referred.contains_key(name) {
-            let idle = Idle::of(&entry.object);
-            self.named.remove(name);
-            self.objects.remove(&uid);
-            self.idle.insert(name.clone(), idle);
-        }
-        delta
+        let object = self.slots.whole(self.slots.get(id)?)?;
+        self.slots.share(id, shared);
+        (!is_named && !is_ruled).then(|| Delta::one(node.clone(), object, refers))
     }
-}
-
-/// What a Pod refers to, for each of the nodes it names.
-fn references(pod: Option<&Placed>) -> BTreeSet<(Named, NodeName)> {
-    let Some(pod) = pod else { return BTreeSet::new() };
-    let pairs = pod.references.iter().flat_map(|reference| {
-        pod.nodes.iter().map(move |node| (Named::referred(pod, reference), node.clone()))
-    });
-    pairs.collect()
-}
-
-/// Adds a reason. Tells whether it is the first one.
-fn count_up(direct: &mut HashMap<NodeName, HashMap<Uid, u32>>, node: &NodeName, uid: &Uid) -> bool {
-    let reasons = direct.entry(node.clone()).or_default().entry(uid.clone()).or_default();
-    *reasons += 1;
-    *reasons == 1
-}
-
-/// Takes a reason away. Tells whether it was the last one.
-fn count_down(direct: &mut HashMap<NodeName, HashMap<Uid, u32>>, node: &NodeName, uid: &str) -> bool {
-    let Some(uids) = direct.get_mut(node) else { return false };
-    let Some(reasons) = uids.get_mut(uid) else { return false };
-    *reasons -= 1;
-    if *reasons > 0 {
-        return false;
-    }
-    uids.remove(uid);
-    if uids.is_empty() {
-        direct.remove(node);
-    }
-    true
 }
 
 #[cfg(test)]

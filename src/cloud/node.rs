@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::fleet::Work;
 use super::metrics::NodeNumbers;
+use crate::object::ResourceVersion;
 use crate::placement::{OnNode, Placed};
-use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use crate::sync::timing::Now;
 
@@ -169,19 +169,18 @@ impl Node {
 pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a Work);
 
 impl DesiredState for DesiredOn<'_> {
-    fn get(&self, uid: &str) -> Option<Desired<'_>> {
+    fn get(&self, uid: &str) -> Option<Desired> {
         self.1.object();
-        self.0.get(uid).map(|object| desired(object))
+        self.0.get(uid).map(|object| desired(&object))
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
-        let looked_at = self.0.iter().inspect(|_| self.1.object());
-        looked_at.map(|object| (&object.uid, desired(object)))
+    fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
+        self.0.iter().inspect(|_| self.1.object())
     }
 }
 
 /// An object of the placement, as a machine sees it.
-pub(super) fn desired(object: &Placed) -> Desired<'_> {
+pub(super) fn desired(object: &Placed) -> Desired {
     let Placed { version, object, resource, size, .. } = object;
-    Desired { version, object, resource, size: *size }
+    Desired { version: version.clone(), object: object.clone(), resource: resource.clone(), size: *size }
 }

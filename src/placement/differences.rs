@@ -1,10 +1,11 @@
 //! What a change of the index means for nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Entry, Named, Node, NodeName, Placed, Placement, Uid};
+use super::{Node, NodeName, Placed, Placement, Referring, State, Uid};
+use crate::object::Target;
 
 /// A difference in what a node is to hold.
 #[derive(Clone, Debug)]
@@ -45,12 +46,12 @@ pub struct Differences {
 /// An object that was placed otherwise, or was another version, before.
 #[derive(Debug)]
 struct Move {
-    before: Option<Entry>,
-    after: Option<Entry>,
+    before: Option<State>,
+    after: Option<State>,
 }
 
 impl Differences {
-    pub(super) fn add(&mut self, before: Option<Entry>, after: Option<Entry>) {
+    pub(super) fn add(&mut self, before: Option<State>, after: Option<State>) {
         if before.is_some() || after.is_some() {
             self.moves.push(Move { before, after });
         }
@@ -58,7 +59,7 @@ impl Differences {
 }
 
 impl Move {
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn states(&self) -> impl Iterator<Item = &State> {
         self.before.iter().chain(&self.after)
     }
 }
@@ -68,18 +69,18 @@ impl Placement {
     /// how many there are.
     #[must_use]
     pub fn next_node(&self, differences: &Differences, after: Option<&str>) -> Option<NodeName> {
-        let entries = differences.moves.iter().flat_map(Move::entries);
-        entries.filter_map(|entry| self.next_of(entry, after)).min().cloned()
+        let states = differences.moves.iter().flat_map(Move::states);
+        states.filter_map(|state| self.next_of(state, after)).min().cloned()
     }
 
-    /// The first node after this one that is to hold the object, if it is as in this entry.
-    fn next_of<'a>(&'a self, entry: &'a Entry, after: Option<&str>) -> Option<&'a NodeName> {
+    /// The first node after this one that is to hold the object, if it is as in this state.
+    fn next_of<'a>(&'a self, state: &'a State, after: Option<&str>) -> Option<&'a NodeName> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let named = &entry.object.nodes;
+        let named = &state.nodes;
         let next = named.partition_point(|node| after.is_some_and(|after| **node <= *after));
-        let referring = self.referring(&entry.object);
+        let referring = self.referring_to(&state.object);
         let referring = referring.and_then(|nodes| nodes.range::<str, _>(range).next());
-        let rules = entry.rules.iter().filter_map(|number| self.rules.get(*number));
+        let rules = state.rules.iter().filter_map(|number| self.rules.get(*number));
         let ruled = rules.filter_map(|rule| BTreeSet::range::<str, _>(&rule.nodes, range).next());
         ruled.chain(named.get(next)).chain(referring.map(|(node, _)| node)).min()
     }
@@ -92,8 +93,8 @@ impl Placement {
     ) -> impl Iterator<Item = Delta> + use<'a> {
         let known = self.nodes.get(node);
         differences.moves.iter().filter_map(move |Move { before, after }| {
-            let there = |entry: &&Entry| self.is_to_hold(node, known, entry);
-            let object = |entry: &Entry| entry.object.clone();
+            let there = |state: &&State| self.is_to_hold(node, known, state);
+            let object = |state: &State| state.object.clone();
             let before = before.as_ref().filter(there).map(object);
             let after = after.as_ref().filter(there).map(object);
             let differs = before.is_some() || after.is_some();
@@ -101,14 +102,14 @@ impl Placement {
         })
     }
 
-    fn is_to_hold(&self, name: &str, known: Option<&Node>, entry: &Entry) -> bool {
-        known.is_some_and(|node| node.rules.iter().any(|number| entry.rules.contains(number)))
-            || entry.object.nodes.iter().any(|node| **node == *name)
-            || self.referring(&entry.object).is_some_and(|nodes| nodes.contains_key(name))
+    fn is_to_hold(&self, name: &str, known: Option<&Node>, state: &State) -> bool {
+        known.is_some_and(|node| node.rules.iter().any(|number| state.rules.contains(number)))
+            || state.nodes.iter().any(|node| **node == *name)
+            || self.referring_to(&state.object).is_some_and(|nodes| nodes.contains_key(name))
     }
 
     /// The nodes of the Pods that refer to the object.
-    fn referring(&self, object: &Placed) -> Option<&BTreeMap<NodeName, u32>> {
-        self.referred.get(&Named::of(object)?)
+    fn referring_to(&self, object: &Placed) -> Option<&Referring> {
+        self.referring(Target::of(&object.resource)?, &object.object.namespace, &object.object.name)
     }
 }

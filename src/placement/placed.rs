@@ -1,12 +1,13 @@
-//! What the index keeps of an object, and what it says of one node.
+//! What the index says of an object, and of one node.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Idle, Named, NodeName, Placement, Summary, Uid};
-use crate::object::{ObjectRef, Reference, Resource, ResourceVersion, Target};
+use super::slots::{Id, Slot};
+use super::{Placement, Uid};
+use crate::object::{ObjectRef, Resource, ResourceVersion};
 
-/// An object as the index keeps it. Its labels are not: they were compared with the rules when it came.
+/// An object of the index. Its labels are not kept: they were compared with the rules when it came.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The UID.
@@ -19,82 +20,13 @@ pub struct Placed {
     pub resource: Arc<Resource>,
     /// The length of its JSON text in bytes; zero if nobody has counted.
     pub size: usize,
-    /// The nodes that the object itself names.
-    pub(super) nodes: Box<[NodeName]>,
-    /// What a Pod needs in its namespace.
-    pub(super) references: Box<[Reference]>,
-}
-
-/// Words that many objects share, each kept once. As many as there are kinds and namespaces.
-#[derive(Debug, Default)]
-pub(super) struct Words {
-    shared: HashSet<Arc<str>>,
-    /// Of each kind its API version and its name.
-    kinds: HashMap<Arc<Resource>, (Arc<str>, Arc<str>)>,
-}
-
-impl Words {
-    fn share(&mut self, word: &str) -> Arc<str> {
-        if let Some(known) = self.shared.get(word) {
-            return known.clone();
-        }
-        let word: Arc<str> = word.into();
-        self.shared.insert(word.clone());
-        word
-    }
-
-    /// The name under which Pods refer to an object, if they do to its kind.
-    pub(super) fn name(&mut self, object: &Summary) -> Option<Named> {
-        let target = Target::of(&object.resource)?;
-        Some(Named { target, namespace: self.share(&object.namespace), name: object.name.clone() })
-    }
-
-    fn reference(&mut self, resource: &Arc<Resource>, namespace: &str, name: Arc<str>) -> Arc<ObjectRef> {
-        let (api_version, kind) = match self.kinds.get(resource) {
-            Some(words) => words.clone(),
-            None => {
-                let words = (resource.api_version().into(), resource.kind.as_str().into());
-                self.kinds.insert(resource.clone(), words.clone());
-                words
-            }
-        };
-        let namespace = self.share(namespace);
-        Arc::new(ObjectRef { api_version, kind, namespace, name })
-    }
-
-    pub(super) fn placed(&mut self, object: Summary) -> Placed {
-        let Summary { uid, version, resource, namespace, name, nodes, references, size, .. } = object;
-        Placed {
-            uid,
-            version,
-            object: self.reference(&resource, &namespace, name),
-            resource,
-            size,
-            nodes: nodes.into_iter().collect(),
-            references: references.into_iter().collect(),
-        }
-    }
-
-    /// A Pod has come to refer to an object.
-    pub(super) fn awoken(&mut self, name: &Named, idle: Idle) -> Placed {
-        let Idle { uid, version, resource, size } = idle;
-        Placed {
-            uid,
-            version,
-            object: self.reference(&resource, &name.namespace, name.name.clone()),
-            resource,
-            size: size as usize,
-            nodes: Box::default(),
-            references: Box::default(),
-        }
-    }
 }
 
 /// What one node is to hold, seen through the index.
 #[derive(Clone, Copy, Debug)]
 pub struct OnNode<'a> {
     pub(super) placement: &'a Placement,
-    pub(super) direct: Option<&'a HashMap<Uid, u32>>,
+    pub(super) direct: Option<&'a BTreeSet<Id>>,
     /// The rules that select the node, ascending.
     pub(super) rules: &'a [usize],
 }
@@ -102,34 +34,43 @@ pub struct OnNode<'a> {
 impl<'a> OnNode<'a> {
     /// The object, if the node is to hold it.
     #[must_use]
-    pub fn get(&self, uid: &str) -> Option<&'a Arc<Placed>> {
-        let entry = self.placement.objects.get(uid)?;
-        let wanted = self.is_direct(uid) || self.rules.iter().any(|number| entry.rules.contains(number));
-        wanted.then_some(&entry.object)
+    pub fn get(&self, uid: &str) -> Option<Arc<Placed>> {
+        let id = self.placement.slots.by_uid(uid)?;
+        let slot = self.placement.slots.get(id)?;
+        let wanted = self.is_direct(id) || self.placement.is_selected(slot, self.rules);
+        self.placement.slots.whole(slot).filter(|_| wanted)
     }
 
-    /// Everything that the node is to hold, each object once, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a Arc<Placed>> + use<'a> {
-        let Self { placement, direct, rules } = *self;
-        let named = direct.into_iter().flat_map(|uids| uids.keys());
-        let named = named.filter_map(|uid| placement.objects.get(uid));
-        let ruled = rules.iter().enumerate().flat_map(move |(place, number)| {
-            let earlier = rules.get(..place).unwrap_or_default();
-            let uids = placement.rules.get(*number).into_iter().flat_map(|rule| &rule.objects);
-            uids.filter(move |uid| direct.is_none_or(|direct| !direct.contains_key(*uid)))
-                .filter_map(|uid| placement.objects.get(uid))
-                .filter(move |entry| !entry.rules.iter().any(|number| earlier.contains(number)))
-        });
-        named.chain(ruled).map(|entry| &entry.object)
+    /// UID and version of everything that the node is to hold, each object once, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, ResourceVersion)> + use<'a> {
+        self.slots().map(|slot| (slot.uid(), slot.version()))
     }
 
     /// How many objects the node is to hold for other reasons than a rule.
     #[must_use]
     pub fn direct_count(&self) -> usize {
-        self.direct.map_or(0, HashMap::len)
+        self.direct.map_or(0, BTreeSet::len)
     }
 
-    fn is_direct(&self, uid: &str) -> bool {
-        self.direct.is_some_and(|uids| uids.contains_key(uid))
+    pub(super) fn slots(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
+        let Self { placement, direct, rules } = *self;
+        let ruled = rules.iter().enumerate().flat_map(move |(place, number)| {
+            let earlier = rules.get(..place).unwrap_or_default();
+            let ids = placement.rules.get(*number).into_iter().flat_map(|rule| &rule.objects);
+            ids.filter(move |id| direct.is_none_or(|direct| !direct.contains(id)))
+                .filter_map(|id| placement.slots.get(*id))
+                .filter(move |slot| !placement.is_selected(slot, earlier))
+        });
+        self.named().chain(ruled)
+    }
+
+    /// What it is to hold for other reasons than a rule.
+    pub(super) fn named(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
+        let Self { placement, direct, .. } = *self;
+        direct.into_iter().flatten().filter_map(|id| placement.slots.get(*id))
+    }
+
+    fn is_direct(&self, id: Id) -> bool {
+        self.direct.is_some_and(|ids| ids.contains(&id))
     }
 }

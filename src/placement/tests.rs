@@ -68,20 +68,17 @@ impl Placement {
     }
 
     fn drop_uid(&mut self, uid: &str) -> Vec<Delta> {
-        let differences = self.remove_uid(uid);
+        let differences = self.remove(uid);
         all(self, differences)
     }
 
-    fn drop_object(&mut self, object: &Summary) -> Vec<Delta> {
-        let differences = self.remove(object);
-        all(self, differences)
-    }
-
-    fn keep(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
-        let mut deltas = Vec::new();
-        for object in self.not_among(uids) {
-            let differences = self.remove_placed(&object);
-            deltas.extend(all(self, differences));
+    /// Takes out what is not among these, looking at two objects at a time.
+    fn drop_others(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
+        let (mut deltas, mut from) = (Vec::new(), Some(0));
+        while let Some(number) = from {
+            let absent;
+            (absent, from) = self.absent(uids, number, 2);
+            deltas.extend(absent.iter().flat_map(|uid| self.drop_uid(uid)));
         }
         deltas
     }
@@ -89,7 +86,7 @@ impl Placement {
 
 fn desired(placement: &Placement, node: &str) -> Vec<String> {
     let mut lines: Vec<String> =
-        placement.on(node).iter().map(|object| format!("{}@{}", object.uid, object.version)).collect();
+        placement.on(node).iter().map(|(uid, version)| format!("{uid}@{version}")).collect();
     lines.sort();
     lines
 }
@@ -101,7 +98,7 @@ fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
     assert_eq!(shown(&placement.put(labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
     assert_eq!(shown(&placement.put(labelled("u", 2, &json!({NODE_LABEL: "b"})))), [] as [&str; 0]);
     assert_eq!(shown(&placement.put(labelled("u", 3, &json!({})))), ["-b u"]);
-    assert_eq!(shown(&placement.drop_object(&labelled("u", 3, &json!({})))), [] as [&str; 0]);
+    assert_eq!(shown(&placement.drop_uid("u")), [] as [&str; 0]);
     assert_eq!((placement.len(), placement.direct.len()), (0, 0));
 }
 
@@ -153,11 +150,11 @@ fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
     placement.put(summary("deploy", "d", 1, "lab", "d", &json!({})));
     assert!(placement.is_empty());
     placement.put(config_map("c", 2, "c"));
-    assert_eq!((placement.len(), placement.objects.len()), (1, 0));
+    assert_eq!((placement.len(), placement.slots.shared()), (1, 0));
     assert_eq!(shown(&placement.put(pod("p", 3, "a", &["c"]))), ["+a c@2", "+a p@3"]);
-    assert_eq!(placement.objects.len(), 2);
+    assert_eq!(placement.slots.shared(), 1);
     assert_eq!(shown(&placement.put(pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
-    assert_eq!((placement.len(), placement.objects.len()), (2, 1));
+    assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
     // What was placed, and is no more.
     placement.set_node("a", Labels::new());
     let deployment = |version, labels| {
@@ -165,7 +162,7 @@ fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
     };
     assert_eq!(shown(&placement.put(deployment(5, json!({"app": "x"})))), ["+a d@5"]);
     assert_eq!(shown(&placement.put(deployment(6, json!({})))), ["-a d"]);
-    assert_eq!((placement.len(), placement.objects.len()), (2, 1));
+    assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
 }
 
 #[test]
@@ -205,7 +202,7 @@ fn records_events_leases_and_nodes_are_never_placed() {
 fn resync<const N: usize>(placement: &mut Placement, objects: [Summary; N]) -> Vec<Delta> {
     let uids = objects.iter().map(|object| object.uid.clone()).collect();
     let mut deltas: Vec<Delta> = objects.into_iter().flat_map(|object| placement.put(object)).collect();
-    deltas.extend(placement.keep(&uids));
+    deltas.extend(placement.drop_others(&uids));
     deltas
 }
 
@@ -344,7 +341,7 @@ fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
             upsert(pod(&format!("p{number}"), version, &format!("n{node}"), &names))
         }
         Step::Remove { uid } => {
-            model.objects.remove(&uid).map(|object| placement.drop_object(&object)).unwrap_or_default()
+            model.objects.remove(&uid).map(|_| placement.drop_uid(&uid)).unwrap_or_default()
         }
         Step::SetNode { node, labels } => {
             model.nodes.insert(format!("n{node}"), node_labels(labels));
@@ -377,7 +374,7 @@ proptest! {
             let expected = model.all(&rules);
             let listed: Vec<_> = ["n0", "n1", "n2"]
                 .iter()
-                .flat_map(|node| placement.on(node).iter().map(move |o| (node.to_string(), o.uid.to_string(), o.version.to_string())))
+                .flat_map(|node| placement.on(node).iter().map(move |(uid, version)| (node.to_string(), uid.to_owned(), version.to_string())))
                 .collect();
             let unique: BTreeSet<_> = listed.iter().cloned().collect();
             prop_assert_eq!(listed.len(), unique.len());
@@ -385,6 +382,11 @@ proptest! {
             let followed: BTreeSet<_> = followed.iter().map(|((n, u), v)| (n.clone(), u.clone(), v.clone())).collect();
             prop_assert_eq!(&followed, &expected);
             for node in ["n0", "n1", "n2"] {
+                for (uid, version) in placement.on(node).iter() {
+                    let object = placement.on(node).get(uid).unwrap();
+                    prop_assert_eq!((&*object.uid, &object.version), (uid, &version));
+                    prop_assert_eq!(&*object.object.name, &*model.objects[uid].name);
+                }
                 prop_assert_eq!(placement.count(node), placement.on(node).iter().count());
             }
         }
@@ -397,8 +399,9 @@ proptest! {
         for step in steps {
             run(&mut placement, &mut model, step);
         }
-        placement.keep(&HashSet::new());
-        prop_assert!(placement.direct.is_empty() && placement.referred.is_empty() && placement.named.is_empty());
+        placement.drop_others(&HashSet::new());
+        prop_assert!(placement.direct.is_empty() && placement.referred.is_empty() && placement.references.is_empty());
+        prop_assert_eq!((placement.selections.len(), placement.names.len()), (0, 0));
         prop_assert!(placement.is_empty());
         prop_assert!(placement.rules.iter().all(|rule| rule.objects.is_empty()));
     }

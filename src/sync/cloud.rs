@@ -160,9 +160,9 @@ impl CloudMachine {
     }
 
     /// What the node is to hold of a UID has changed: until now it was `before`.
-    pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<Desired<'_>>, desired: &impl DesiredState) {
+    pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<&Desired>, desired: &impl DesiredState) {
         if !self.behind {
-            self.ledger.note_change(uid, before.map(|before| before.record()), desired);
+            self.ledger.note_change(uid, before.map(Desired::record), desired);
         }
         match desired.get(uid) {
             Some(latest) => {
@@ -220,7 +220,7 @@ impl CloudMachine {
     fn needed(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Action> {
         match (desired.get(uid), self.ledger.get(uid, desired)) {
             (Some(latest), Some(record)) => {
-                let latest = self.ahead.get(uid).unwrap_or(latest.version);
+                let latest = self.ahead.get(uid).unwrap_or(&latest.version);
                 (latest.relation(&record.version) != Relation::Equal).then_some(Action::Put)
             }
             (Some(_), None) => Some(Action::Put),
@@ -252,7 +252,7 @@ impl CloudMachine {
     fn object(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {
         desired
             .get(uid)
-            .map(|desired| desired.object.clone())
+            .map(|desired| desired.object)
             .or_else(|| self.ledger.get(uid, desired).map(|record| record.object))
             .or_else(|| self.sender.object(uid))
     }
@@ -523,7 +523,7 @@ impl CloudMachine {
 }
 
 /// What a message to the node is written from.
-fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired<'_>, body: Body) -> Outgoing {
+fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired, body: Body) -> Outgoing {
     Outgoing {
         uid: uid.clone(),
         version,

@@ -5,14 +5,14 @@
 //! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So what a node is to hold
 //! changes, for its machine, exactly when the machine is told.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Fleet;
 use super::asked::after;
 use crate::cloud::node::Node;
 use crate::cloud::source::Source;
-use crate::placement::{Differences, Placed, Summary};
+use crate::placement::{Differences, Summary};
 
 /// A change that waits for its turn.
 #[derive(Debug)]
@@ -27,8 +27,10 @@ pub(super) enum Waiting {
     Complete,
     /// A Node that was not among it.
     MissingNode(String),
-    /// An object of which the same holds.
-    Missing(Arc<Placed>),
+    /// Objects are to be compared with these UIDs, from a number on.
+    Compare(HashSet<Arc<str>>, u32),
+    /// An object that is not among them.
+    Missing(Arc<str>),
 }
 
 /// See the module.

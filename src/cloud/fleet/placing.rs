@@ -9,6 +9,9 @@ use crate::cloud::node::{DesiredOn, desired};
 use crate::cloud::source::{Change, Source};
 use crate::placement::{Delta, Summary};
 
+/// Objects that are compared at a time with what was told.
+const COMPARED: u32 = 1024;
+
 impl<S: Source> Fleet<S> {
     pub(super) fn changed(&mut self, change: Change) {
         match change {
@@ -30,22 +33,31 @@ impl<S: Source> Fleet<S> {
             Waiting::Begun => self.told = Some(HashSet::new()),
             Waiting::Set(object) => self.upsert(Arc::unwrap_or_clone(object)),
             Waiting::Gone(object) => self.remove(&object),
-            Waiting::Complete => self.compare(),
-            Waiting::Missing(object) => {
-                let differences = self.placement.remove_placed(&object);
+            Waiting::Complete => self.all_told(),
+            Waiting::Missing(uid) => {
+                let differences = self.placement.remove(&uid);
                 self.spread(differences);
             }
+            Waiting::Compare(told, from) => self.compare(told, from),
             Waiting::MissingNode(name) => self.node_deleted(&name),
         }
     }
 
     /// Gives up what was not told, after changes were missed.
-    fn compare(&mut self) {
+    fn all_told(&mut self) {
         let Some(told) = self.told.take() else { return };
         let nodes = self.labels.keys().filter(|name| !told.contains(name.as_str()));
         let nodes: Vec<Waiting> = nodes.cloned().map(Waiting::MissingNode).collect();
         self.news.wait(nodes);
-        self.news.wait(self.placement.not_among(&told).into_iter().map(Waiting::Missing));
+        self.news.wait([Waiting::Compare(told, 0)]);
+    }
+
+    /// The same for some of the objects, from a number on.
+    fn compare(&mut self, told: HashSet<Arc<str>>, from: u32) {
+        self.work.objects(COMPARED as usize);
+        let (absent, next) = self.placement.absent(&told, from, COMPARED);
+        self.news.wait(absent.into_iter().map(Waiting::Missing));
+        self.news.wait(next.map(|next| Waiting::Compare(told, next)));
     }
 
     fn upsert(&mut self, summary: Summary) {
@@ -68,7 +80,7 @@ impl<S: Source> Fleet<S> {
         if summary.is_node() {
             self.node_deleted(&summary.name);
         } else {
-            let differences = self.placement.remove(summary);
+            let differences = self.placement.remove(&summary.uid);
             self.spread(differences);
         }
     }
@@ -100,7 +112,7 @@ impl<S: Source> Fleet<S> {
             if self.openings.is_full() {
                 node.machine.fall_behind();
             }
-            node.machine.desire(now, uid, before, &on_node);
+            node.machine.desire(now, uid, before.as_ref(), &on_node);
             self.touch(&delta.node);
         }
     }

@@ -5,7 +5,6 @@
 //! that come back at once wait in a queue of bounded size, and what does not fit is sent again by its node.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fleet, Inbox};
@@ -109,7 +108,7 @@ impl<S: Source> Fleet<S> {
     }
 
     fn place_of(&self, node: &str, uid: &str) -> Place {
-        self.placement.on(node).get(uid).map_or(Place::Elsewhere, |object| Place::Here(Arc::clone(object)))
+        self.placement.on(node).get(uid).map_or(Place::Elsewhere, Place::Here)
     }
 
     fn take_next(&mut self) {

@@ -4,25 +4,24 @@
 use std::sync::Arc;
 
 use crate::object::{ObjectRef, Resource, ResourceVersion};
-use crate::sync::change::Uid;
 use crate::sync::digest::{Epoch, Tally};
 
 use super::types::Record;
 
 /// An object that a node is to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Desired<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
     /// The latest version.
-    pub version: &'a ResourceVersion,
+    pub version: ResourceVersion,
     /// Which object it is.
-    pub object: &'a Arc<ObjectRef>,
+    pub object: Arc<ObjectRef>,
     /// The kind, with plural and scope.
-    pub resource: &'a Arc<Resource>,
+    pub resource: Arc<Resource>,
     /// The size of its JSON in bytes; an estimate is good enough.
     pub size: usize,
 }
 
-impl Desired<'_> {
+impl Desired {
     /// What is recorded of a node that holds it.
     #[must_use]
     pub fn record(&self) -> Record {
@@ -34,16 +33,16 @@ impl Desired<'_> {
 /// [`super::CloudMachine::desire`].
 pub trait DesiredState {
     /// The object with this UID, if the node is to hold it.
-    fn get(&self, uid: &str) -> Option<Desired<'_>>;
+    fn get(&self, uid: &str) -> Option<Desired>;
 
-    /// Each object once, in no particular order.
-    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)>;
+    /// UID and version of each object once, in no particular order.
+    fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)>;
 
     /// Count and digest of a node that holds exactly this.
     fn tally(&self, epoch: Epoch) -> Tally {
         let mut tally = Tally::default();
-        for (uid, desired) in self.iter() {
-            tally.add(epoch, uid, desired.version);
+        for (uid, version) in self.iter() {
+            tally.add(epoch, uid, &version);
         }
         tally
     }

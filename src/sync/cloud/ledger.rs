@@ -97,7 +97,7 @@ impl Ledger {
         let (mut differences, mut equal) = (Differences::new(), HashSet::new());
         for (uid, record) in records {
             self.tally.add(self.epoch, &uid, &record.version);
-            if desired.get(&uid).is_some_and(|desired| is_same(desired.version, &record.version)) {
+            if desired.get(&uid).is_some_and(|desired| is_same(&desired.version, &record.version)) {
                 equal.insert(uid);
             } else {
                 differences.insert(uid, Some(record));
@@ -105,7 +105,7 @@ impl Ledger {
         }
         for (uid, _) in desired.iter() {
             if !equal.contains(uid) && !differences.contains_key(uid) {
-                differences.insert(uid.clone(), None);
+                differences.insert(uid.into(), None);
             }
         }
         self.differences = Some(differences);
@@ -123,7 +123,7 @@ impl Ledger {
     pub(super) fn rekey(&mut self, epoch: Epoch, desired: &impl DesiredState) {
         let mut tally = Tally::default();
         for (uid, version) in self.versions(desired) {
-            tally.add(epoch, uid, version);
+            tally.add(epoch, uid, &version);
         }
         (self.epoch, self.tally) = (epoch, tally);
     }
@@ -146,7 +146,7 @@ impl Ledger {
     fn forget_if_equal(&mut self, uid: &str, desired: &impl DesiredState) {
         let Some(differences) = &mut self.differences else { return };
         let equal = match (differences.get(uid), desired.get(uid)) {
-            (Some(Some(record)), Some(desired)) => is_same(desired.version, &record.version),
+            (Some(Some(record)), Some(desired)) => is_same(&desired.version, &record.version),
             (Some(None), None) => true,
             _ => false,
         };
@@ -166,13 +166,13 @@ impl Ledger {
     ) {
         if let Some(differences) = &mut self.differences {
             if reset {
-                *differences = desired.iter().map(|(uid, _)| (uid.clone(), None)).collect();
+                *differences = desired.iter().map(|(uid, _)| (uid.into(), None)).collect();
             }
             let put = put.into_iter().map(|(uid, record)| (uid, Some(record)));
             for (uid, record) in put.chain(remove.into_iter().map(|uid| (uid, None))) {
                 let wanted = desired.get(&uid);
                 let equal = match (&record, wanted) {
-                    (Some(record), Some(desired)) => is_same(desired.version, &record.version),
+                    (Some(record), Some(desired)) => is_same(&desired.version, &record.version),
                     (None, None) => true,
                     _ => false,
                 };
@@ -223,14 +223,14 @@ impl Ledger {
     pub(super) fn versions<'a>(
         &'a self,
         desired: &'a impl DesiredState,
-    ) -> impl Iterator<Item = (&'a Uid, &'a ResourceVersion)> {
-        let other = self.differences().filter_map(|(uid, record)| Some((uid, &record?.version)));
+    ) -> impl Iterator<Item = (&'a str, ResourceVersion)> {
+        let other = self.differences().filter_map(|(uid, record)| Some((&**uid, record?.version.clone())));
         let equal = self
             .differences
             .as_ref()
             .into_iter()
             .flat_map(|differences| desired.iter().filter(|(uid, _)| !differences.contains_key(*uid)));
-        other.chain(equal.map(|(uid, desired)| (uid, desired.version)))
+        other.chain(equal)
     }
 
     /// Count and digest under the key of now.
@@ -241,7 +241,7 @@ impl Ledger {
     pub(super) fn buckets(&self, desired: &impl DesiredState) -> Buckets {
         let mut buckets = Buckets::default();
         for (uid, version) in self.versions(desired) {
-            buckets.add(self.epoch, uid, version);
+            buckets.add(self.epoch, uid, &version);
         }
         buckets
     }
@@ -249,7 +249,7 @@ impl Ledger {
     /// The recorded UIDs in some buckets.
     pub(super) fn in_buckets(&self, set: BucketSet, desired: &impl DesiredState) -> Vec<Uid> {
         let all = self.versions(desired).map(|(uid, _)| uid);
-        all.filter(|uid| set.contains(self.epoch.bucket(uid))).cloned().collect()
+        all.filter(|uid| set.contains(self.epoch.bucket(uid))).map(Uid::from).collect()
     }
 
     pub(super) fn epoch(&self) -> Epoch {

@@ -194,7 +194,8 @@ impl CloudMachine {
         }
         self.sender.done(&uid);
         let (action, version) = sent.unwrap_or((Action::Put, version));
-        let wanted = self.ahead.get(&uid).or(desired.get(&uid).map(|desired| desired.version));
+        let latest = desired.get(&uid).map(|desired| desired.version);
+        let wanted = self.ahead.get(&uid).or(latest.as_ref());
         let is_wanted = match self.needed(&uid, desired) {
             Some(Action::Put) => action == Action::Put && wanted == Some(&version),
             Some(Action::Delete) => action == Action::Delete,

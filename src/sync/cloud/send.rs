@@ -223,7 +223,7 @@ impl CloudMachine {
                 && let Some(latest) = desired.get(&uid)
             {
                 bytes += size;
-                puts.push((uid.clone(), latest.version.clone()));
+                puts.push((uid.clone(), latest.version));
             }
             self.sender.preparing.insert(uid.clone(), object);
             taken.push((uid, action));

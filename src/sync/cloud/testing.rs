@@ -24,9 +24,9 @@ pub(in crate::sync) struct Wish {
 pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>);
 
 impl Wish {
-    pub(in crate::sync) fn desired(&self) -> Desired<'_> {
-        let Self { version, object, resource, size } = self;
-        Desired { version, object, resource, size: *size }
+    pub(in crate::sync) fn desired(&self) -> Desired {
+        let Self { version, object, resource, size } = self.clone();
+        Desired { version, object, resource, size }
     }
 }
 
@@ -44,18 +44,18 @@ impl Wishes {
             None => self.0.remove(uid),
         };
         if let Some(cloud) = cloud {
-            cloud.desire(now, uid, before.as_ref().map(Wish::desired), self);
+            cloud.desire(now, uid, before.as_ref().map(Wish::desired).as_ref(), self);
         }
     }
 }
 
 impl DesiredState for Wishes {
-    fn get(&self, uid: &str) -> Option<Desired<'_>> {
+    fn get(&self, uid: &str) -> Option<Desired> {
         self.0.get(uid).map(Wish::desired)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
-        self.0.iter().map(|(uid, wish)| (uid, wish.desired()))
+    fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
+        self.0.iter().map(|(uid, wish)| (&**uid, wish.version.clone()))
     }
 }
 

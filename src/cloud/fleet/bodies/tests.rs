@@ -216,13 +216,14 @@ impl Wish {
 }
 
 impl DesiredState for Wish {
-    fn get(&self, uid: &str) -> Option<Desired<'_>> {
-        self.iter().find(|(known, _)| &***known == uid).map(|(_, desired)| desired)
+    fn get(&self, uid: &str) -> Option<Desired> {
+        let Self { version, object, resource, size, .. } = self;
+        let (version, object, resource) = (version.clone(), object.clone(), resource.clone());
+        (*self.uid == *uid).then_some(Desired { version, object, resource, size: *size })
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Uid, Desired<'_>)> {
-        let Self { uid, version, object, resource, size } = self;
-        std::iter::once((uid, Desired { version, object, resource, size: *size }))
+    fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
+        std::iter::once((&*self.uid, self.version.clone()))
     }
 }
 
