@@ -173,7 +173,7 @@ impl Placement {
     }
 
     /// Takes in an object that is new or has changed. The same version again changes nothing.
-    pub fn upsert(&mut self, object: Summary) -> Differences {
+    pub fn upsert(&mut self, object: &Summary) -> Differences {
         let mut differences = Differences::default();
         if !is_placeable(&object.resource) {
             return differences;
@@ -192,7 +192,7 @@ impl Placement {
         }
         let before = known.map(|id| self.references_of(id)).unwrap_or_default();
         let old = known.and_then(|id| self.take_out(id));
-        let new = self.put_in(&object);
+        let new = self.put_in(object);
         let after = new.map(|id| self.references_of(id)).unwrap_or_default();
         differences.add(old, new.and_then(|id| self.state(id)));
         differences.deltas.extend(self.follow_references(&before, &after));

@@ -62,7 +62,7 @@ fn all(placement: &Placement, differences: Differences) -> Vec<Delta> {
 }
 
 impl Placement {
-    fn put(&mut self, object: Summary) -> Vec<Delta> {
+    fn put(&mut self, object: &Summary) -> Vec<Delta> {
         let differences = self.upsert(object);
         all(self, differences)
     }
@@ -94,10 +94,10 @@ fn desired(placement: &Placement, node: &str) -> Vec<String> {
 #[test]
 fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
     let mut placement = Placement::default();
-    assert_eq!(shown(&placement.put(labelled("u", 1, &json!({NODE_LABEL: "a"})))), ["+a u@1"]);
-    assert_eq!(shown(&placement.put(labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
-    assert_eq!(shown(&placement.put(labelled("u", 2, &json!({NODE_LABEL: "b"})))), [] as [&str; 0]);
-    assert_eq!(shown(&placement.put(labelled("u", 3, &json!({})))), ["-b u"]);
+    assert_eq!(shown(&placement.put(&labelled("u", 1, &json!({NODE_LABEL: "a"})))), ["+a u@1"]);
+    assert_eq!(shown(&placement.put(&labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
+    assert_eq!(shown(&placement.put(&labelled("u", 2, &json!({NODE_LABEL: "b"})))), [] as [&str; 0]);
+    assert_eq!(shown(&placement.put(&labelled("u", 3, &json!({})))), ["-b u"]);
     assert_eq!(shown(&placement.drop_uid("u")), [] as [&str; 0]);
     assert_eq!((placement.len(), placement.direct.len()), (0, 0));
 }
@@ -108,12 +108,12 @@ fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
         "[[placement]]\nnodes = { names = ['edge-*'], selector = 'site=x' }\nobjects = { kinds = ['cm'], selector = 'app' }",
     ));
     let site = Labels::from([("site".into(), "x".into())]);
-    assert_eq!(shown(&placement.put(labelled("u", 1, &json!({"app": "web"})))), [] as [&str; 0]);
-    placement.put(labelled("other", 1, &json!({})));
+    assert_eq!(shown(&placement.put(&labelled("u", 1, &json!({"app": "web"})))), [] as [&str; 0]);
+    placement.put(&labelled("other", 1, &json!({})));
     assert_eq!(shown(&placement.set_node("edge-1", site.clone())), ["+edge-1 u@1"]);
     assert_eq!(shown(&placement.set_node("edge-1", site.clone())), [] as [&str; 0]);
     assert_eq!(shown(&placement.set_node("core-1", site.clone())), [] as [&str; 0]);
-    assert_eq!(shown(&placement.put(labelled("u", 2, &json!({"app": "web"})))), ["+edge-1 u@2"]);
+    assert_eq!(shown(&placement.put(&labelled("u", 2, &json!({"app": "web"})))), ["+edge-1 u@2"]);
     assert_eq!(shown(&placement.set_node("edge-1", Labels::new())), ["-edge-1 u"]);
     placement.set_node("edge-1", site);
     assert_eq!(shown(&placement.remove_node("edge-1")), ["-edge-1 u"]);
@@ -125,8 +125,8 @@ fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_
         "[[placement]]\nnodes.names = ['a']\nobjects.kinds = ['cm']\n[[placement]]\nnodes.names = ['*']",
     ));
     placement.set_node("a", Labels::new());
-    assert_eq!(shown(&placement.put(config_map("u", 1, "c"))), ["+a u@1"]);
-    assert_eq!(shown(&placement.put(pod("p", 2, "a", &["c"]))), ["+a p@2"]);
+    assert_eq!(shown(&placement.put(&config_map("u", 1, "c"))), ["+a u@1"]);
+    assert_eq!(shown(&placement.put(&pod("p", 2, "a", &["c"]))), ["+a p@2"]);
     assert_eq!(desired(&placement, "a"), ["p@2", "u@1"]);
     assert_eq!(shown(&placement.remove_node("a")), [] as [&str; 0]);
     assert_eq!(shown(&placement.drop_uid("p")), ["-a p", "-a u"]);
@@ -135,42 +135,42 @@ fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_
 #[test]
 fn a_pod_takes_its_config_maps_along_in_whichever_order_they_appear() {
     let mut placement = Placement::default();
-    assert_eq!(shown(&placement.put(pod("p", 1, "a", &["c", "d"]))), ["+a p@1"]);
-    assert_eq!(shown(&placement.put(config_map("u", 2, "c"))), ["+a u@2"]);
+    assert_eq!(shown(&placement.put(&pod("p", 1, "a", &["c", "d"]))), ["+a p@1"]);
+    assert_eq!(shown(&placement.put(&config_map("u", 2, "c"))), ["+a u@2"]);
     let elsewhere = summary("cm", "x", 3, "other", "c", &json!({}));
-    assert_eq!(shown(&placement.put(elsewhere)), [] as [&str; 0]);
-    placement.put(config_map("d", 4, "d"));
-    assert_eq!(shown(&placement.put(pod("p", 5, "a", &["d"]))), ["+a p@5", "-a u"]);
-    assert_eq!(shown(&placement.put(pod("p", 6, "b", &["d"]))), ["+b d@4", "+b p@6", "-a d", "-a p"]);
+    assert_eq!(shown(&placement.put(&elsewhere)), [] as [&str; 0]);
+    placement.put(&config_map("d", 4, "d"));
+    assert_eq!(shown(&placement.put(&pod("p", 5, "a", &["d"]))), ["+a p@5", "-a u"]);
+    assert_eq!(shown(&placement.put(&pod("p", 6, "b", &["d"]))), ["+b d@4", "+b p@6", "-a d", "-a p"]);
 }
 
 #[test]
 fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
     let mut placement = Placement::new(rules("[[placement]]\nobjects.selector = 'app'"));
-    placement.put(summary("deploy", "d", 1, "lab", "d", &json!({})));
+    placement.put(&summary("deploy", "d", 1, "lab", "d", &json!({})));
     assert!(placement.is_empty());
-    placement.put(config_map("c", 2, "c"));
+    placement.put(&config_map("c", 2, "c"));
     assert_eq!((placement.len(), placement.slots.shared()), (1, 0));
-    assert_eq!(shown(&placement.put(pod("p", 3, "a", &["c"]))), ["+a c@2", "+a p@3"]);
+    assert_eq!(shown(&placement.put(&pod("p", 3, "a", &["c"]))), ["+a c@2", "+a p@3"]);
     assert_eq!(placement.slots.shared(), 1);
-    assert_eq!(shown(&placement.put(pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
+    assert_eq!(shown(&placement.put(&pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
     assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
     // What was placed, and is no more.
     placement.set_node("a", Labels::new());
     let deployment = |version, labels| {
         summary("deploy", "d", version, "lab", "d", &json!({ "metadata": { "labels": labels } }))
     };
-    assert_eq!(shown(&placement.put(deployment(5, json!({"app": "x"})))), ["+a d@5"]);
-    assert_eq!(shown(&placement.put(deployment(6, json!({})))), ["-a d"]);
+    assert_eq!(shown(&placement.put(&deployment(5, json!({"app": "x"})))), ["+a d@5"]);
+    assert_eq!(shown(&placement.put(&deployment(6, json!({})))), ["-a d"]);
     assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
 }
 
 #[test]
 fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
     let mut placement = Placement::default();
-    placement.put(config_map("u", 1, "c"));
-    placement.put(pod("p", 2, "a", &["c"]));
-    assert_eq!(shown(&placement.put(pod("q", 3, "a", &["c"]))), ["+a q@3"]);
+    placement.put(&config_map("u", 1, "c"));
+    placement.put(&pod("p", 2, "a", &["c"]));
+    assert_eq!(shown(&placement.put(&pod("q", 3, "a", &["c"]))), ["+a q@3"]);
     assert_eq!(shown(&placement.drop_uid("p")), ["-a p"]);
     assert_eq!(shown(&placement.drop_uid("q")), ["-a q", "-a u"]);
     assert!(placement.referred.is_empty() && placement.direct.is_empty());
@@ -179,11 +179,11 @@ fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
 #[test]
 fn a_recreated_config_map_replaces_the_old_one_in_both_orders() {
     let mut placement = Placement::default();
-    placement.put(pod("p", 1, "a", &["c"]));
-    placement.put(config_map("old", 2, "c"));
+    placement.put(&pod("p", 1, "a", &["c"]));
+    placement.put(&config_map("old", 2, "c"));
     assert_eq!(shown(&placement.drop_uid("old")), ["-a old"]);
-    assert_eq!(shown(&placement.put(config_map("new", 4, "c"))), ["+a new@4"]);
-    assert_eq!(shown(&placement.put(config_map("newer", 6, "c"))), ["+a newer@6", "-a new"]);
+    assert_eq!(shown(&placement.put(&config_map("new", 4, "c"))), ["+a new@4"]);
+    assert_eq!(shown(&placement.put(&config_map("newer", 6, "c"))), ["+a newer@6", "-a new"]);
     assert_eq!(shown(&placement.drop_uid("new")), [] as [&str; 0]);
     assert_eq!(desired(&placement, "a"), ["newer@6", "p@1"]);
 }
@@ -194,14 +194,14 @@ fn records_events_leases_and_nodes_are_never_placed() {
     placement.set_node("a", Labels::new());
     for word in ["objectsyncs", "clusterobjectsyncs", "events", "events.events.k8s.io", "leases", "nodes"] {
         let object = summary(word, word, 1, "", "x", &json!({"metadata": {"labels": {NODE_LABEL: "a"}}}));
-        assert_eq!(shown(&placement.put(object)), [] as [&str; 0], "{word}");
+        assert_eq!(shown(&placement.put(&object)), [] as [&str; 0], "{word}");
     }
     assert!(placement.is_empty());
 }
 
 fn resync<const N: usize>(placement: &mut Placement, objects: [Summary; N]) -> Vec<Delta> {
     let uids = objects.iter().map(|object| object.uid.clone()).collect();
-    let mut deltas: Vec<Delta> = objects.into_iter().flat_map(|object| placement.put(object)).collect();
+    let mut deltas: Vec<Delta> = objects.into_iter().flat_map(|object| placement.put(&object)).collect();
     deltas.extend(placement.drop_others(&uids));
     deltas
 }
@@ -330,7 +330,7 @@ fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
     let version = model.version;
     let mut upsert = |object: Summary| {
         model.put(object.clone());
-        placement.put(object)
+        placement.put(&object)
     };
     match step {
         Step::ConfigMap { name, labels } => upsert(named(name, 0, version, labels)),

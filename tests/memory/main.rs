@@ -53,7 +53,7 @@ fn bytes(count: usize, object: impl Fn(usize) -> serde_json::Value) -> usize {
         let version = (1_795_345_426_265_224 + n as u64).into();
         let summary = Summary::of(&object, resource.clone(), version);
         names += summary.name.len();
-        placement.upsert(summary);
+        placement.upsert(&summary);
     }
     assert_eq!(placement.len(), count);
     (ALLOCATED.load(Ordering::Relaxed) - before - names) / count

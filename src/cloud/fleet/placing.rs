@@ -31,7 +31,7 @@ impl<S: Source> Fleet<S> {
         match change {
             Waiting::Begun if self.labels.is_empty() && self.placement.is_empty() => {}
             Waiting::Begun => self.told = Some(HashSet::new()),
-            Waiting::Set(object) => self.upsert(Arc::unwrap_or_clone(object)),
+            Waiting::Set(object) => self.upsert(&object),
             Waiting::Gone(object) => self.remove(&object),
             Waiting::Complete => self.all_told(),
             Waiting::Missing(uid) => {
@@ -60,7 +60,7 @@ impl<S: Source> Fleet<S> {
         self.news.wait(next.map(|next| Waiting::Compare(told, next)));
     }
 
-    fn upsert(&mut self, summary: Summary) {
+    fn upsert(&mut self, summary: &Summary) {
         if let Some(told) = &mut self.told {
             told.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
         }
@@ -72,7 +72,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(&summary.name) {
             return self.node_created(&summary.name);
         }
-        let deltas = self.placement.set_node(&summary.name, summary.labels);
+        let deltas = self.placement.set_node(&summary.name, summary.labels.clone());
         self.place(deltas);
     }
 

@@ -20,7 +20,7 @@ fn pod(uid: &str) -> Place {
     let object = Object::from(fields.as_object().unwrap().clone());
     let resource = Arc::new(kinds::by_word("pods").unwrap().resource());
     let mut placement = Placement::default();
-    placement.upsert(Summary::of(&object, resource, ResourceVersion::from(3)));
+    placement.upsert(&Summary::of(&object, resource, ResourceVersion::from(3)));
     Place::Here(placement.object(uid).unwrap().clone())
 }
 
