@@ -379,6 +379,10 @@ impl CloudMachine {
                 earlier(retry, self.pace.deadline())
             }
         };
+        #[cfg(test)]
+        if fault::planted(fault::Fault::Restless) && self.is_live() {
+            return earlier(phase, Some(self.recorder.looked_at() + Duration::from_millis(20)));
+        }
         earlier(phase, self.recorder.retry_at())
     }
 
@@ -446,6 +450,14 @@ impl CloudMachine {
     #[cfg(test)]
     pub(super) fn under_way(&self) -> usize {
         self.sender.len()
+    }
+
+    /// What is kept for the node in memory that grows with anything.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        let named = self.ahead.len() + self.trouble.len() + self.held.len() + self.leftovers.len();
+        let queued = self.queue.len() + self.sender.len() + self.effects.len() + self.frames.len();
+        self.ledger.different() + named + queued
     }
 
     /// Where the node stands.

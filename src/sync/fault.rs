@@ -38,6 +38,18 @@ pub(crate) enum Fault {
     StaleLoad,
     /// The cloud has an object removed before it sends another version of it.
     DeleteAndResend,
+    /// Neither side waits for what the line has not carried yet: the cloud sends again all that is not reported.
+    LineUnknown,
+    /// The edge fills the frames of its outbox whatever the line carries.
+    FullUploads,
+    /// The cloud takes each claim to a version of a lost life for the first one.
+    ClaimsAreNews,
+    /// The cloud keeps what is recorded even if that is what is desired.
+    LedgerOfAll,
+    /// The cloud looks at each node fifty times a second.
+    Restless,
+    /// The cloud's store does not notice that its machine was away.
+    PauseUnnoticed,
 }
 
 thread_local! {

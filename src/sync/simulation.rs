@@ -4,6 +4,7 @@
 //! `EDGESYNC_SEED=<n> cargo test --lib simulation::one_seed -- --nocapture` shows one run step by step;
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
+mod fleet;
 pub(in crate::sync) mod model;
 pub(in crate::sync) mod numbered;
 mod scenarios;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::object::ResourceVersion;
 use crate::sync::change::{Rejected, Uid};
+#[cfg(test)]
+use crate::sync::fault::{Fault, planted};
 use crate::sync::frame::{Item, Report};
 use crate::sync::message::clip;
 use crate::sync::timing::{Now, backoff};
@@ -103,6 +105,12 @@ impl Recorder {
         self.retry.map(|(at, _)| at)
     }
 
+    /// When the clock woke it last, or its store answered.
+    #[cfg(test)]
+    pub(super) fn looked_at(&self) -> Now {
+        self.now
+    }
+
     pub(super) fn tick(&mut self, now: Now) {
         self.now = now;
     }
@@ -179,6 +187,10 @@ impl CloudMachine {
     /// that already: no copy of a node's database makes another one necessary.
     fn store_went_back(&mut self, version: &ResourceVersion) {
         self.suspect = true;
+        #[cfg(test)]
+        if planted(Fault::ClaimsAreNews) {
+            return self.effects.push_back(CloudEffect::StoreWentBack);
+        }
         if self.issued.is_news(version) && !std::mem::replace(&mut self.has_told, true) {
             self.effects.push_back(CloudEffect::StoreWentBack);
         }
@@ -273,7 +285,7 @@ impl CloudMachine {
         self.recorder.storing = Some(batch.clone());
         self.effects.push_back(CloudEffect::Record(batch));
         #[cfg(test)]
-        if crate::sync::fault::planted(crate::sync::fault::Fault::RecordBeforeStored) {
+        if planted(Fault::RecordBeforeStored) {
             self.recorded(self.recorder.now, token, true, 0, desired);
         }
     }

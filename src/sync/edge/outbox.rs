@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+#[cfg(test)]
+use crate::sync::fault::{Fault, planted};
 use crate::sync::frame::{Up, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
 use crate::sync::upload::{Lane, MAX_SEQ, Refused, RefusedReason, Upload, UploadItem};
@@ -20,6 +22,12 @@ use super::{EdgeEffect, EdgeMachine, EdgeNotice, OutboxMarks, Phase};
 const MAX_ITEMS: usize = 128;
 /// The most bytes of items in a frame, unless a single item is longer.
 const MAX_BYTES: usize = 32 << 10;
+/// What it has at first, and the least that it comes to.
+const FIRST_BYTES: usize = 8 << 10;
+const MIN_BYTES: usize = 4 << 10;
+/// A frame that is confirmed within this time may be followed by a larger one; after more than this, a smaller one.
+const QUICK: Duration = Duration::from_secs(2);
+const SLOW: Duration = Duration::from_secs(4);
 /// Room in a frame for what stands around the items, beside the id of the outbox.
 const FRAME_OVERHEAD: usize = 256;
 /// Room in a frame for what stands around the content of an item.
@@ -68,11 +76,35 @@ struct Reading {
     is_void: bool,
 }
 
+/// How many bytes of items a frame may have: as many as the line carries in a moment, because the reports of what arrives
+/// meanwhile wait behind it.
+#[derive(Debug)]
+struct Page(usize);
+
+impl Default for Page {
+    fn default() -> Self {
+        Self(FIRST_BYTES)
+    }
+}
+
+impl Page {
+    /// So many bytes of items were confirmed after this time.
+    fn measure(&mut self, bytes: usize, time: Duration) {
+        if time > SLOW {
+            self.0 = (self.0 / 2).max(MIN_BYTES);
+        } else if time < QUICK && bytes * 2 > self.0 {
+            self.0 = (self.0 * 2).min(MAX_BYTES);
+        }
+    }
+}
+
 /// The one frame that is not confirmed. Without items it is the question with which a session begins.
 #[derive(Debug)]
 struct Flight {
     lane: Lane,
     items: Vec<UploadItem>,
+    /// When it was made.
+    at: Now,
     /// For a confirm: when it is over, the frame is sent again.
     wait: Wait,
 }
@@ -86,6 +118,7 @@ pub(super) struct Outbox {
     is_probed: bool,
     reading: Option<Reading>,
     flight: Option<Flight>,
+    page: Page,
     /// Frames in a row that were not confirmed in time.
     attempts: u32,
     /// After a failure of the store: when it is asked again.
@@ -190,7 +223,7 @@ impl EdgeMachine {
         let time = self.config.report_timeout.saturating_mul(1 << self.outbox.attempts.min(10));
         let time = time.min(self.config.retry_max.max(self.config.report_timeout));
         let wait = Wait::queued(now, time);
-        self.outbox.flight = Some(Flight { lane, items, wait });
+        self.outbox.flight = Some(Flight { lane, items, at: now, wait });
     }
 
     /// An item that fits into no frame must not keep the others waiting.
@@ -256,7 +289,7 @@ impl EdgeMachine {
         }
         if let Some(lane) = outbox.next_lane() {
             let wait = Wait::queued(now, self.config.report_timeout);
-            outbox.flight = Some(Flight { lane, items: Vec::new(), wait });
+            outbox.flight = Some(Flight { lane, items: Vec::new(), at: now, wait });
         }
     }
 
@@ -287,7 +320,10 @@ impl EdgeMachine {
     }
 
     fn page_bytes(&self) -> usize {
-        MAX_BYTES.min(self.max_frame() as usize / 4 * 3)
+        let page = self.outbox.page.0;
+        #[cfg(test)]
+        let page = if planted(Fault::FullUploads) { MAX_BYTES } else { page };
+        page.min(self.max_frame() as usize / 4 * 3)
     }
 
     pub(super) fn has_upload(&self) -> bool {
@@ -316,7 +352,7 @@ impl EdgeMachine {
             state.tried = state.tried.max(last.seq);
             state.sent = state.sent.max(last.seq);
             #[cfg(test)]
-            if crate::sync::fault::planted(crate::sync::fault::Fault::SettleWhenSent) {
+            if planted(Fault::SettleWhenSent) {
                 self.settle_outbox(upload.lane, last.seq);
             }
         }
@@ -340,6 +376,8 @@ impl EdgeMachine {
         if is_answered && let Some(flight) = self.outbox.flight.take() {
             self.outbox.is_probed = true;
             self.outbox.attempts = 0;
+            let bytes = flight.items.iter().map(|item| item.content.get().len()).sum();
+            self.outbox.page.measure(bytes, now.saturating_sub(flight.at));
             self.take_refused(&flight.items, confirm.refused);
         }
     }
@@ -352,7 +390,7 @@ impl EdgeMachine {
         let sent = state.sent;
         if number > sent {
             #[cfg(test)]
-            if crate::sync::fault::planted(crate::sync::fault::Fault::NoRenumbering) {
+            if planted(Fault::NoRenumbering) {
                 state.sent = number;
                 return self.settle_outbox(lane, number);
             }

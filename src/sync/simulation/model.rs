@@ -16,7 +16,7 @@ use crate::sync::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::sync::fault::{Fault, planted};
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
 
-pub(super) use cloud::CloudDb;
+pub(super) use cloud::{CloudDb, noise};
 pub(super) use history::History;
 pub(super) use outbox::{Outbox, Thing};
 
@@ -44,6 +44,8 @@ struct Row {
     version: ResourceVersion,
     key: ObjectKey,
     revision: u64,
+    /// What was written, as the body says.
+    content: Option<u64>,
 }
 
 /// The edge's database: what is committed.
@@ -100,7 +102,8 @@ impl Rows for Transaction<'_> {
         {
             return Err(format!("G2: {} went from {} back to {}", put.uid, old.version, put.version));
         }
-        let row = Row { version: put.version.clone(), key: put.key(), revision };
+        let content = written(put.body.get());
+        let row = Row { version: put.version.clone(), key: put.key(), revision, content };
         self.db.rows.insert(put.uid.clone(), row);
         self.db.ever.insert((put.uid.clone(), put.version.clone()));
         Ok(())
@@ -225,6 +228,11 @@ impl EdgeDb {
         self.rows.iter().map(|(uid, row)| (uid.clone(), row.version.clone())).collect()
     }
 
+    /// The number of the writing that is held of an object.
+    pub(super) fn content(&self, uid: &str) -> Option<u64> {
+        self.rows.get(uid)?.content
+    }
+
     pub(in crate::sync) fn ever_held(&self, uid: &Uid, version: &ResourceVersion) -> bool {
         self.ever.contains(&(uid.clone(), version.clone()))
     }
@@ -241,6 +249,12 @@ impl EdgeDb {
         }
         Ok(())
     }
+}
+
+/// The number of the writing that an object comes from.
+fn written(body: &str) -> Option<u64> {
+    let (_, rest) = body.split_once(r#""written":""#)?;
+    rest.split_once('"')?.0.parse().ok()
 }
 
 fn entry(uid: &Uid, version: Option<&ResourceVersion>, key: &ObjectKey) -> Entry {

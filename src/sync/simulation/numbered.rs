@@ -43,9 +43,23 @@ impl<T: Waits> Numbered<T> {
         self.rows.insert((lane, number), item);
     }
 
-    pub(in crate::sync) fn page(&self, lane: Lane, after: u64, limit: usize) -> Vec<UploadItem> {
+    /// So many items, of about so many bytes, and at least one.
+    pub(in crate::sync) fn page(
+        &self,
+        lane: Lane,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) -> Vec<UploadItem> {
         let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
-        rows.map(|((_, seq), item)| UploadItem { seq: *seq, content: item.content() }).collect()
+        let mut before = 0;
+        rows.map(|((_, seq), item)| UploadItem { seq: *seq, content: item.content() })
+            .take_while(|item| {
+                let has_room = before < bytes;
+                before += item.content.get().len();
+                has_room
+            })
+            .collect()
     }
 
     /// Forgets what is confirmed.

@@ -13,6 +13,7 @@ mod line;
 mod memory;
 mod refusal;
 mod silence;
+mod uplink;
 mod upstream;
 
 fn max_object() -> usize {

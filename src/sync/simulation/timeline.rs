@@ -107,6 +107,11 @@ impl<E> Timeline<E> {
         self.next_wake = None;
     }
 
+    /// When the next event happens.
+    pub(in crate::sync) fn next_at(&self) -> Option<Now> {
+        self.events.peek().map(|Reverse(next)| next.0.max(self.now))
+    }
+
     /// Only these are still to happen.
     pub(in crate::sync) fn retain(&mut self, keep: impl Fn(&E) -> bool) {
         self.events.retain(|Reverse(next)| keep(&next.2));

@@ -7,6 +7,8 @@ mod handles;
 mod upstream;
 mod wire;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -213,8 +215,12 @@ pub(super) struct World {
     unstorable: fn(&Change) -> bool,
     /// Frames that were lost.
     lost: usize,
-    /// How often a new incarnation was begun.
+    /// How often a new incarnation was begun, and how often that may be without a restore: a node lied.
     renewals: usize,
+    lies: usize,
+    /// How long the cloud's machine was away from the life that it goes on with, and how far its clock is behind.
+    away: Duration,
+    clock_behind: Duration,
     /// The cloud does nothing until then.
     stalled_until: Now,
     /// How often each side was woken by the clock.
@@ -225,15 +231,35 @@ pub(super) struct World {
     sent: [Sent; 2],
     /// How often the cloud has read the records of the node.
     reads: usize,
+    /// What its machine was told, the clock apart.
+    inputs: usize,
+    /// When the store is done, if it is not this node's alone.
+    busy: Option<Rc<Cell<Now>>>,
     upstream: Upstream,
     chaos_has_twins: bool,
 }
 
+/// A database of the cloud that worlds of several nodes have in common. Each has its own copy of it, with the same writes.
+pub(super) struct Shared {
+    pub(super) db: CloudDb,
+    /// When the store is done with what it was asked for.
+    pub(super) busy: Rc<Cell<Now>>,
+}
+
+/// The store does one thing after the other, and takes at least so long for each.
+const STORE_TIME: Duration = Duration::from_micros(200);
+
 impl World {
     pub(super) fn new(seed: u64, setting: Setting, trace: bool) -> Self {
+        Self::over(None, seed, setting, trace)
+    }
+
+    /// A world whose cloud has this database, or one of its own.
+    pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
         let Setting { chaos, line, sizes, load_ms, is_old } = setting;
         let mut random = Random(seed);
-        let cloud_db = CloudDb::new(&mut random);
+        let own = CloudDb::new(&mut random);
+        let (cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
         let agent = |n: u64| {
             let db = EdgeDb::new(seed.wrapping_mul(31) + n + 1);
             Agent {
@@ -269,11 +295,16 @@ impl World {
             unstorable: |_| false,
             lost: 0,
             renewals: 0,
+            lies: 0,
+            away: Duration::ZERO,
+            clock_behind: Duration::ZERO,
             stalled_until: Now::ZERO,
             wakes: [0; 2],
             vanished: (0, usize::MAX),
             sent: [Sent::default(); 2],
             reads: 0,
+            inputs: 0,
+            busy,
             upstream: Upstream::default(),
             chaos_has_twins: chaos.twins,
         };
@@ -284,7 +315,7 @@ impl World {
 
     /// What the clock of the cloud's store says, in microseconds.
     fn clock(&self) -> u64 {
-        1_000_000 + u64::try_from(self.time.now.as_micros()).unwrap()
+        1_000_000 + u64::try_from(self.time.now.saturating_sub(self.clock_behind).as_micros()).unwrap()
     }
 
     // --- processes
@@ -293,6 +324,10 @@ impl World {
         self.cloud_life += 1;
         let base = self.clock();
         self.cloud_db.open(base);
+        self.run_cloud();
+    }
+
+    fn run_cloud(&mut self) {
         let db = &self.cloud_db;
         self.wishes =
             Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect());
@@ -300,6 +335,19 @@ impl World {
         let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), db.facts.clone());
         self.cloud = Some(machine);
         self.time.say(|| "cloud starts".into());
+    }
+
+    fn begin_incarnation(&mut self) {
+        let (base, id) = (self.clock(), self.time.random.next());
+        self.cloud_db.renew(base, id);
+        self.tell_incarnation();
+    }
+
+    fn tell_incarnation(&mut self) {
+        let (incarnation, issued) = (self.cloud_db.incarnation.as_str().into(), self.cloud_db.issued());
+        if let Some(cloud) = &mut self.cloud {
+            cloud.set_incarnation(incarnation, issued);
+        }
     }
 
     pub(super) fn stop_cloud(&mut self) {
@@ -372,6 +420,16 @@ impl World {
         sent.largest = sent.largest.max(bytes.len());
     }
 
+    /// The store of the cloud does something, within so many milliseconds if nobody else wants anything of it.
+    fn at_the_store(&mut self, max_ms: u64, event: Event) {
+        let mut at = self.time.now + self.time.random.delay(max_ms);
+        if let Some(busy) = &self.busy {
+            busy.set(busy.get().max(self.time.now) + STORE_TIME);
+            at = at.max(busy.get());
+        }
+        self.time.at(at, event);
+    }
+
     // --- driving the machines
 
     fn drive_agent(&mut self, agent: usize) {
@@ -400,6 +458,9 @@ impl World {
             self.time.say(|| format!("agent {agent} → {frame:?}"));
             let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
             *self.upstream.frames.entry(frame.name()).or_default() += 1;
+            if let Up::Upload(_) = frame {
+                self.upstream.bytes += bytes.len();
+            }
             // What a reconnect costs does not depend on the others.
             if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
                 self.count(UP, &bytes);
@@ -461,25 +522,19 @@ impl World {
             match cloud.poll_effect(&self.wishes) {
                 Some(CloudEffect::Open) => {
                     self.reads += 1;
-                    self.time.after(5, Event::Opened { life });
+                    self.at_the_store(5, Event::Opened { life });
                 }
                 Some(CloudEffect::Load { token, objects }) => {
                     self.loads += objects.len();
-                    self.time.after(self.load_ms, Event::Loaded { life, token, objects });
+                    self.at_the_store(self.load_ms, Event::Loaded { life, token, objects });
                 }
-                Some(CloudEffect::Record(batch)) => self.time.after(10, Event::Record { life, batch }),
+                Some(CloudEffect::Record(batch)) => self.at_the_store(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
                     self.renewals += 1;
-                    if self.renewals > self.history.restores() {
+                    if self.renewals > self.history.restores() + self.lies {
                         self.time.violation = Some("the store went back, it is said; it did not".into());
                     }
-                    let (base, id) = (self.clock(), self.time.random.next());
-                    self.cloud_db.renew(base, id);
-                    let (incarnation, issued) =
-                        (self.cloud_db.incarnation.as_str().into(), self.cloud_db.issued());
-                    if let Some(cloud) = &mut self.cloud {
-                        cloud.set_incarnation(incarnation, issued);
-                    }
+                    self.begin_incarnation();
                 }
                 Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
                 Some(other) => self.perform_upstream(other),

@@ -48,6 +48,11 @@ impl CloudMachine {
         if planted(Fault::NeverAgain) {
             return;
         }
+        #[cfg(test)]
+        if planted(Fault::LineUnknown) {
+            let all = self.sender.unanswered_before(u64::MAX);
+            return self.send_again(now, all, desired);
+        }
         if self.behind {
             // The records are to be read again first, and that waits for all that is under way.
             for uid in self.sender.unanswered_before(u64::MAX) {

@@ -393,16 +393,27 @@ fn rows_that_were_replaced_or_dropped_are_not_asked_for_again_and_again() {
 }
 
 #[test]
-fn items_share_a_frame_as_far_as_they_fit() {
-    let mut edge = three();
-    let page: Vec<UploadItem> = (1..=100).map(|seq| item(seq, &format!("\"{:1000}\"", 0))).collect();
-    assert!(edge.read().is_some());
-    edge.machine.outbox_read(edge.now, page);
-    let frame = edge.poll().unwrap();
-    let bytes = frame.encode(usize::MAX).unwrap().len();
-    let Up::Upload(upload) = frame else { panic!("must be an upload") };
-    assert_eq!(upload.items.len(), 11);
-    assert!(bytes < LIMIT, "{bytes}");
+fn items_share_a_frame_as_far_as_they_fit_and_the_line_carries_them() {
+    let mut edge = Edge::new(Lanes::default(), marks(lanes(0, 1000, 0), lanes(0, 1000, 0))).welcome();
+    assert!(edge.upload().is_some());
+    edge.confirm(Lanes::default());
+    let mut last = 0;
+    // The seconds until the confirm, and how many items go then.
+    for (seconds, count) in
+        [(1, 7), (1, 11), (3, 11), (5, 11), (5, 11), (5, 7), (5, 3), (3, 3), (1, 3), (1, 7)]
+    {
+        let page = (last + 1..=last + 100).map(|seq| item(seq, &format!("\"{:1000}\"", 0))).collect();
+        assert_eq!(edge.read(), Some((Lane::Events, last)));
+        edge.machine.outbox_read(edge.now, page);
+        let frame = edge.poll().unwrap();
+        let bytes = frame.encode(usize::MAX).unwrap().len();
+        assert!(bytes < LIMIT, "{bytes}");
+        let Up::Upload(upload) = frame else { panic!("must be an upload") };
+        assert_eq!(upload.items.len(), count, "after {last}");
+        last += count as u64;
+        edge.now += Duration::from_secs(seconds);
+        edge.confirm(lanes(0, last, 0));
+    }
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl World {
             }
             EdgeEffect::ReadOutbox { .. } if fails => machine.outbox_failed(now),
             EdgeEffect::ReadOutbox { lane, after, limit, .. } => {
-                machine.outbox_read(now, self.disk.outbox.page(lane, after, limit.min(8)));
+                machine.outbox_read(now, self.disk.outbox.page(lane, after, limit.min(8), usize::MAX));
             }
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
                 self.disk.outbox.renumber(lane, sent, above);

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
 use crate::sync::cloud::testing::Wish;
 use crate::sync::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::sync::message::Body;
+use crate::sync::timing::Lead;
 
 use super::super::timeline::Random;
 use super::outbox::Effects;
@@ -17,6 +19,8 @@ use super::{config_map, object_ref};
 #[derive(Clone)]
 pub(in crate::sync::simulation) struct CloudObject {
     pub(in crate::sync::simulation) version: u64,
+    /// Of no two writings the same, whatever their versions.
+    pub(in crate::sync::simulation) content: u64,
     pub(in crate::sync::simulation) name: String,
     pub(in crate::sync::simulation) size: usize,
 }
@@ -32,6 +36,7 @@ pub(in crate::sync::simulation) struct CloudDb {
     last_version: u64,
     issued: Issued,
     uids: Random,
+    lead: Lead,
 }
 
 impl CloudDb {
@@ -45,6 +50,7 @@ impl CloudDb {
             last_version: 100,
             issued: Issued::default(),
             uids: Random(random.next()),
+            lead: Lead::default(),
         }
     }
 
@@ -54,6 +60,7 @@ impl CloudDb {
         self.issued.gaps.push((self.last_version, base));
         self.last_version = base;
         self.uids = Random(self.uids.next() ^ base);
+        self.lead = Lead::default();
     }
 
     pub(in crate::sync::simulation) fn issued(&self) -> Arc<Issued> {
@@ -72,17 +79,34 @@ impl CloudDb {
         self.incarnation = format!("{id:016x}");
     }
 
+    /// Goes on with the incarnation and the versions of another copy that is the same store.
+    pub(in crate::sync::simulation) fn follow(&mut self, other: &Self) {
+        self.incarnation.clone_from(&other.incarnation);
+        (self.last_version, self.issued, self.uids) =
+            (other.last_version, other.issued.clone(), other.uids.clone());
+    }
+
+    /// Whether it can be seen that the machine was away.
+    pub(in crate::sync::simulation) fn has_jumped(&mut self, clock: u64, running: Duration) -> bool {
+        self.lead.has_jumped(clock, running)
+    }
+
+    /// The process goes on in a copy of its machine: nothing is opened, and what it draws is not what it drew then.
+    pub(in crate::sync::simulation) fn resume(&mut self, random: u64) {
+        self.uids = Random(self.uids.next() ^ random);
+    }
+
     /// Creates the object, or gives it a new version.
     pub(in crate::sync::simulation) fn write(&mut self, name: &str, size: usize) -> (Uid, ResourceVersion) {
         self.last_version += 1;
-        let version = self.last_version;
+        let (version, content) = (self.last_version, self.uids.next());
         let found = self.objects.iter_mut().find(|(_, object)| object.name == name);
         if let Some((uid, object)) = found {
-            (object.version, object.size) = (version, size);
+            (object.version, object.content, object.size) = (version, content, size);
             return (uid.clone(), version.into());
         }
-        let uid: Uid = format!("uid-{:016x}", self.uids.next()).into();
-        self.objects.insert(uid.clone(), CloudObject { version, name: name.into(), size });
+        let uid: Uid = format!("uid-{content:016x}").into();
+        self.objects.insert(uid.clone(), CloudObject { version, content, name: name.into(), size });
         (uid, version.into())
     }
 
@@ -107,10 +131,11 @@ impl CloudDb {
         let load = |(uid, _): &(Uid, ResourceVersion)| {
             let object = self.objects.get(uid)?;
             let body = format!(
-                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"written":"{}","x":"{}"}}}}"#,
                 object.name,
                 object.version,
-                noise(object.version, object.size)
+                object.content,
+                noise(object.content, object.size)
             );
             Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
         };
@@ -151,7 +176,7 @@ impl CloudDb {
 }
 
 /// Text that cannot be compressed much.
-fn noise(seed: u64, size: usize) -> String {
+pub(in crate::sync::simulation) fn noise(seed: u64, size: usize) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut random = Random(seed);
     let mut text = String::with_capacity(size + 10);

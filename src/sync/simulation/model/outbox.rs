@@ -16,6 +16,9 @@ const MAX_ROWS: usize = 30;
 pub(in crate::sync::simulation) struct Thing {
     pub(in crate::sync::simulation) key: String,
     pub(in crate::sync::simulation) made: u64,
+    /// What is said of it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(in crate::sync::simulation) text: String,
 }
 
 /// A table of the edge's database.

@@ -1,6 +1,7 @@
 //! Copies of databases: of one node's, and of the cloud's.
 
 use super::*;
+use crate::sync::fault::{self, Fault};
 
 #[test]
 fn agents_with_copies_of_one_database_do_not_make_the_cloud_doubt_its_store() {
@@ -89,4 +90,49 @@ fn a_node_that_does_not_say_which_frame_it_answers_gets_everything_too() {
     world.pass(Duration::from_secs(1)).unwrap();
     world.lose_down(|_| false);
     world.pass_until_in_sync(Duration::from_secs(120));
+}
+
+/// The cloud's machine wakes up as it was when it was saved, with its clock set at once or a while later. Then the same
+/// writer writes the same objects as after that time, with other contents.
+fn wakes_up_in_a_copy_of_itself(seed: u64, clock_after: Duration) -> Result<(), String> {
+    let mut world = World::new(seed, Setting::QUIET, false);
+    let write = |world: &mut World| (0..10).for_each(|n| world.write(&format!("object-{n:03}"), 30));
+    write(&mut world);
+    world.connect(0);
+    world.settle();
+    let (copy, saved) = (world.cloud_db(), world.now());
+    write(&mut world);
+    (0..20).for_each(|n| world.write(&format!("lost-{n}"), 20));
+    world.settle();
+    world.pass(Duration::from_secs(10))?;
+    world.resume_cloud(copy, world.now() - saved);
+    world.pass(clock_after)?;
+    world.set_clock();
+    write(&mut world);
+    world.connect(0);
+    world.pass(Duration::from_secs(30))?;
+    if world.held_back() != 20 {
+        return Err(format!("{} removals are held back", world.held_back()));
+    }
+    world.confirm_deletions();
+    world.pass(Duration::from_secs(30))?;
+    world.converged()?;
+    write(&mut world);
+    world.pass(Duration::from_secs(30))?;
+    world.converged()
+}
+
+#[test]
+fn a_cloud_that_wakes_up_in_a_copy_of_itself_leaves_no_other_content_under_the_same_version() {
+    for seed in 0..20 {
+        for minutes in [0, 1, 100] {
+            wakes_up_in_a_copy_of_itself(seed, Duration::from_secs(60 * minutes)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_that_does_not_notice_that_its_machine_was_away_is_found() {
+    let unnoticed = || wakes_up_in_a_copy_of_itself(1, Duration::ZERO);
+    println!("{}", fault::with(Some(Fault::PauseUnnoticed), unnoticed).unwrap_err());
 }

@@ -137,7 +137,7 @@ impl World {
     }
 
     /// G6: the edge holds what it is to hold, and is recorded to do so.
-    pub(super) fn converged(&self) -> Result<(), String> {
+    pub(in crate::sync::simulation) fn converged(&self) -> Result<(), String> {
         let wanted = self.cloud_db.acceptable(self.sizes.max_object());
         let mut held = self.agents[0].db.held();
         // A refused version leaves the last good one in place.
@@ -147,6 +147,11 @@ impl World {
         held.retain(|uid, _| wanted.contains_key(uid) || !last_good(uid));
         if held != wanted {
             return Err(format!("G6: wanted {wanted:?}, held {held:?}"));
+        }
+        let is_other =
+            |uid: &&Uid| self.agents[0].db.content(uid) != Some(self.cloud_db.objects[*uid].content);
+        if let Some(uid) = wanted.keys().find(is_other) {
+            return Err(format!("G6: {uid} is held in its version, with another content"));
         }
         let Some(cloud) = &self.cloud else { return Err("no cloud".into()) };
         let Some(edge) = &self.agents[0].machine else { return Err("no agent".into()) };

@@ -150,6 +150,7 @@ impl Simulated for World {
             self.time.at(self.stalled_until, event);
             return Ok(());
         }
+        self.inputs += usize::from(event.is_for_the_cloud());
         match event {
             Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.

@@ -25,6 +25,7 @@ impl World {
 
     /// Somebody writes an object in the cloud.
     pub(super) fn put(&mut self, name: &str, size: usize) -> Uid {
+        self.look_at_clocks();
         let (uid, version) = self.cloud_db.write(name, size);
         self.history.wrote(&uid, &version);
         uid
@@ -32,6 +33,7 @@ impl World {
 
     /// Somebody deletes an object in the cloud.
     pub(super) fn remove(&mut self, name: &str) -> Option<Uid> {
+        self.look_at_clocks();
         let uid = self.cloud_db.delete(name)?;
         self.history.deleted(&uid, name);
         Some(uid)
@@ -41,6 +43,30 @@ impl World {
     pub(in crate::sync::simulation) fn restore_cloud(&mut self, db: CloudDb) {
         let before = std::mem::replace(&mut self.cloud_db, db);
         self.history.restored(self.time.now, &before, &self.cloud_db);
+    }
+
+    /// Whoever writes looks at the clocks first.
+    fn look_at_clocks(&mut self) {
+        let (clock, running) = (self.clock(), self.time.now.saturating_sub(self.away));
+        if self.cloud_db.has_jumped(clock, running) {
+            self.begin_incarnation();
+        }
+    }
+
+    /// The cloud's machine was saved so long ago, and wakes up now as it was then. Nobody has opened its database anew.
+    pub(in crate::sync::simulation) fn resume_cloud(&mut self, db: CloudDb, ago: Duration) {
+        self.stop_cloud();
+        self.restore_cloud(db);
+        (self.away, self.clock_behind) = (self.away + ago, ago);
+        let random = self.time.random.next();
+        self.cloud_db.resume(random);
+        self.run_cloud();
+        self.time.say(|| format!("the cloud's machine wakes up as it was {ago:?} ago"));
+    }
+
+    /// The cloud's clock is set.
+    pub(in crate::sync::simulation) fn set_clock(&mut self) {
+        self.clock_behind = Duration::ZERO;
     }
 
     /// The cloud does nothing for a while; what arrives waits.
@@ -158,6 +184,15 @@ impl World {
         self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().repeated_reports)
     }
 
+    /// Bytes of Uploads that the agent has sent, and how many of their items were sent again.
+    pub(in crate::sync::simulation) fn uploaded(&self) -> usize {
+        self.upstream.bytes
+    }
+
+    pub(in crate::sync::simulation) fn uploads_resent(&self) -> u64 {
+        self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().uploads_resent)
+    }
+
     /// Frames of both sides, all counted.
     pub(in crate::sync::simulation) fn frames_sent(&self) -> usize {
         self.upstream.frames.values().sum::<usize>() + self.sent[1].frames
@@ -197,6 +232,38 @@ impl World {
         if let Some(cloud) = &mut self.cloud {
             cloud.confirm_deletions(now, &self.wishes);
         }
+    }
+
+    /// Something that its agent would not say reaches the cloud in the name of the node.
+    pub(in crate::sync::simulation) fn pretend(&mut self, frame: &Up) {
+        let bytes = frame.encode(super::COMPRESS_ABOVE).unwrap();
+        self.time.at(self.time.now, Event::ToCloud { bytes });
+    }
+
+    /// The objects in the cloud.
+    pub(in crate::sync::simulation) fn uids(&self) -> Vec<Uid> {
+        self.cloud_db.objects.keys().cloned().collect()
+    }
+
+    /// So often a new incarnation may begin because of lies.
+    pub(in crate::sync::simulation) fn allow_lies(&mut self, times: usize) {
+        (self.lies, self.chaos_has_twins) = (times, true);
+    }
+
+    /// The store has begun a new incarnation because of another node: it is as that one's cloud has it.
+    pub(in crate::sync::simulation) fn follow_incarnation(&mut self, other: &CloudDb) {
+        self.cloud_db.follow(other);
+        self.tell_incarnation();
+    }
+
+    /// What the cloud's machine was told so far, its clock included.
+    pub(in crate::sync::simulation) fn inputs(&self) -> usize {
+        self.inputs + self.wakes[super::DOWN]
+    }
+
+    /// What the cloud keeps for the node: entries in memory, and records.
+    pub(in crate::sync::simulation) fn kept(&self) -> (usize, usize) {
+        (self.cloud.as_ref().map_or(0, CloudMachine::entries), self.cloud_db.records.len())
     }
 
     /// The second agent is the first one over a copy of its database.

@@ -9,8 +9,8 @@ use crate::sync::frame::Up;
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
 
-use super::super::model::Thing;
-use super::{Event, World};
+use super::super::model::{Thing, noise};
+use super::{Event, Sizes, World};
 
 /// What is known of the upstream half whatever happens to the databases.
 #[derive(Default)]
@@ -25,14 +25,22 @@ pub(super) struct Upstream {
     pub(super) renewed: Option<Now>,
     /// Frames sent, by name.
     pub(super) frames: BTreeMap<&'static str, usize>,
+    /// Bytes of Uploads sent.
+    pub(super) bytes: usize,
 }
 
 impl World {
     /// A program on the node says something about a key.
     pub(in crate::sync::simulation) fn post(&mut self, agent: usize, lane: Lane, key: u64) {
+        self.post_text(agent, lane, key, 0);
+    }
+
+    /// The same with a text of so many bytes.
+    pub(in crate::sync::simulation) fn post_text(&mut self, agent: usize, lane: Lane, key: u64, size: usize) {
         self.upstream.made += 1;
-        let thing = Thing { key: format!("{agent}/{}/{key}", lane.name()), made: self.upstream.made };
-        self.time.say(|| format!("agent {agent} puts {thing:?}"));
+        let (key, made) = (format!("{agent}/{}/{key}", lane.name()), self.upstream.made);
+        let thing = Thing { key, made, text: noise(made, size) };
+        self.time.say(|| format!("agent {agent} puts {} as {}", thing.key, thing.made));
         let it = &mut self.agents[agent];
         it.db.outbox.put(lane, thing);
         let life = it.life;
@@ -64,8 +72,9 @@ impl World {
             EdgeEffect::ReadOutbox { .. } | EdgeEffect::RenumberOutbox { .. } if fails => {
                 machine.outbox_failed(now);
             }
-            EdgeEffect::ReadOutbox { lane, after, limit, .. } => {
-                machine.outbox_read(now, it.db.outbox.items.page(lane, after, limit.min(8)));
+            EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
+                let limit = if self.sizes == Sizes::Small { limit.min(8) } else { limit };
+                machine.outbox_read(now, it.db.outbox.items.page(lane, after, limit, bytes));
             }
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
                 it.db.outbox.items.renumber(lane, sent, above);
@@ -126,7 +135,7 @@ impl World {
         let life = self.cloud_life;
         match effect {
             CloudEffect::Renew(_) => self.upstream.renewed = Some(self.time.now),
-            CloudEffect::Take { token, upload } => self.time.after(10, Event::Take { life, token, upload }),
+            CloudEffect::Take { token, upload } => self.at_the_store(10, Event::Take { life, token, upload }),
             _ => {}
         }
     }
