@@ -270,6 +270,7 @@ impl<S: Source> Fleet<S> {
 
     /// Does what can be done without waiting, as far as one turn may. Tells when the next turn is due.
     fn begin_turn(&mut self) -> Instant {
+        self.follow_incarnation();
         let untold = self.spread_news();
         let unanswered = self.gather();
         let more = self.drain() || untold || unanswered;

@@ -39,6 +39,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 
@@ -90,6 +91,7 @@ struct Shared {
     max_object_bytes: usize,
     damage: check::Damage,
     clock: fn() -> jiff::Timestamp,
+    running: fn() -> Duration,
 }
 
 impl std::fmt::Debug for Shared {
@@ -286,18 +288,9 @@ impl CloudStore {
     /// # Errors
     /// The store's.
     pub async fn new_incarnation(&self) -> Result<Arc<str>, CloudError> {
-        let fresh: Arc<str> = open::random_id().into();
-        let id = Arc::clone(&fresh);
-        let issued = self
-            .write(64, move |tx| {
-                let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &id)?;
-                tx.state.jump(base);
-                Ok(versions::issued(tx.conn)?)
-            })
-            .await?;
-        *self.shared.issued() = Arc::new(issued);
-        *self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
-        Ok(fresh)
+        let shared = Arc::clone(&self.shared);
+        self.write(64, move |tx| Ok(shared.begin_anew(tx)?)).await?;
+        Ok(self.incarnation())
     }
 
     /// What the writer has done so far.
@@ -319,11 +312,15 @@ impl CloudStore {
         bytes: usize,
         mut job: impl FnMut(&mut Tx<'_>) -> Result<T, CloudError> + Send + 'static,
     ) -> Result<T, CloudError> {
-        let clock = self.shared.clock;
+        let shared = Arc::clone(&self.shared);
         self.writer
             .run(bytes, move |conn, state: &mut CloudState| {
                 let mark = state.mark();
-                let result = job(&mut Tx { conn, state, now: clock() });
+                let mut tx = Tx { conn, state, now: (shared.clock)() };
+                let result = match tx.state.has_jumped(tx.now, (shared.running)()) {
+                    true => shared.wake_up(&mut tx).and_then(|()| job(&mut tx)),
+                    false => job(&mut tx),
+                };
                 if result.is_err() {
                     state.reset(&mark);
                 }
@@ -358,6 +355,25 @@ impl CloudStore {
 }
 
 impl Shared {
+    /// The clock has jumped: the machine was away, and may have gone on elsewhere from where it is now.
+    fn wake_up(&self, tx: &mut Tx<'_>) -> Result<(), CloudError> {
+        tracing::warn!(
+            "the clock has jumped ahead: in case that this is a copy of the machine, a new incarnation begins"
+        );
+        Ok(self.begin_anew(tx)?)
+    }
+
+    /// Jumps ahead, and begins another incarnation. If the transaction fails, the next one jumps at least as far: no
+    /// version is given that counts as lost here.
+    fn begin_anew(&self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
+        let fresh: Arc<str> = open::random_id().into();
+        let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &fresh)?;
+        tx.state.jump(base);
+        *self.issued() = Arc::new(versions::issued(tx.conn)?);
+        *self.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
     fn issued(&self) -> MutexGuard<'_, Arc<Issued>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -254,6 +254,18 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// The store begins a new incarnation when it is asked to, and when it notices that its machine was away.
+    pub(super) fn follow_incarnation(&mut self) {
+        let incarnation = self.source.incarnation();
+        if incarnation == self.incarnation {
+            return;
+        }
+        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+        self.incarnation = incarnation;
+        self.issued = self.source.issued();
+        self.news.renewed();
+    }
+
     pub(super) fn answered(&mut self, answer: Inbox) {
         let now = self.now();
         self.work.change();
@@ -306,12 +318,7 @@ impl<S: Source> Fleet<S> {
             Inbox::Incarnation(fresh) => {
                 self.renewing = false;
                 match fresh {
-                    Ok(incarnation) => {
-                        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
-                        self.incarnation = incarnation;
-                        self.issued = self.source.issued();
-                        self.news.renewed();
-                    }
+                    Ok(_) => self.follow_incarnation(),
                     Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
                 }
             }

@@ -5,8 +5,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use rusqlite::Connection;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::broadcast;
 
 use super::check::Damage;
@@ -45,6 +47,13 @@ pub struct CloudOptions {
     pub set_aside_corrupt: bool,
     /// The wall clock.
     pub clock: fn() -> jiff::Timestamp,
+    /// The clock that runs with the machine, and when it sleeps.
+    pub running: fn() -> Duration,
+}
+
+/// The time since the machine was started.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
 impl Default for CloudOptions {
@@ -59,6 +68,7 @@ impl Default for CloudOptions {
             max_object_bytes: 32 << 20,
             set_aside_corrupt: false,
             clock: jiff::Timestamp::now,
+            running: since_boot,
         }
     }
 }
@@ -126,6 +136,7 @@ fn start(
         max_object_bytes: options.max_object_bytes,
         damage: damage.clone(),
         clock: options.clock,
+        running: options.running,
     };
     let on_corrupt = Box::new(move |error: &StoreError| damage.note(error));
     let generation = Generation::default();

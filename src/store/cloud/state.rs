@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::broadcast;
@@ -13,7 +14,7 @@ use super::CloudError;
 use super::change::{ChangeKind, FeedChange};
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
-use super::versions::Counters;
+use super::versions::{Counters, micros};
 use crate::object::objectsync::is_placeable;
 use crate::placement::Summary;
 use crate::store::StoreError;
@@ -171,6 +172,11 @@ impl CloudState {
     pub(super) fn next_version(&mut self) -> u64 {
         self.now.last += 1;
         self.now.last
+    }
+
+    /// Whether the clock has jumped ahead of the one that runs with the machine since this was asked before.
+    pub(super) fn has_jumped(&mut self, now: jiff::Timestamp, running: Duration) -> bool {
+        self.now.lead.has_jumped(micros(now), running)
     }
 
     /// The last version given.

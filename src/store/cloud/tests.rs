@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
+use std::time::Duration;
 
 mod expiry;
 mod fleet;
@@ -557,10 +558,11 @@ async fn two_processes_do_not_share_a_file() {
 }
 
 #[tokio::test]
-async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
+async fn a_store_that_was_found_out_gives_no_version_again() {
     static CLOCK: AtomicI64 = AtomicI64::new(1_795_000_000_000_000);
     let clock = || jiff::Timestamp::from_microsecond(CLOCK.load(Ordering::SeqCst)).unwrap();
-    let Fixture { store, .. } = &fixture_with(&CloudOptions { clock, ..CloudOptions::default() });
+    let running = || Duration::ZERO;
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { clock, running, ..CloudOptions::default() });
     let (incarnation, before) = (store.incarnation(), create(store, "a").await.version);
     // What nodes have seen of the machine that went on without the copy.
     let lost = before + 500;
@@ -574,6 +576,25 @@ async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
     assert!(matches!(history(lost).await, Err(CloudError::Expired { .. })));
     let page = history(before).await.unwrap();
     assert_eq!((page.changes.len(), page.version), (1, after));
+}
+
+#[tokio::test]
+async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
+    static CLOCK: AtomicI64 = AtomicI64::new(1_795_000_000_000_000);
+    let clock = || jiff::Timestamp::from_microsecond(CLOCK.load(Ordering::SeqCst)).unwrap();
+    let running = || Duration::from_secs(100);
+    let fixture = fixture_with(&CloudOptions { clock, running, ..CloudOptions::default() });
+    let store = &fixture.store;
+    let (incarnation, before) = (store.incarnation(), create(store, "a").await.version);
+    CLOCK.fetch_add(60_000_000, Ordering::SeqCst);
+    let after = create(store, "b").await.version;
+    assert_eq!(after, 1_795_000_060_000_001);
+    let lost = before + 1;
+    assert!(store.issued().is_lost(&lost.into()) && !store.issued().is_lost(&before.into()));
+    let renewed = store.incarnation();
+    assert_ne!(renewed, incarnation);
+    assert_eq!(create(store, "c").await.version, after + 1);
+    assert_eq!((store.incarnation(), fixture.reopen().await.store.incarnation()), (renewed.clone(), renewed));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::store::StoreError;
 use crate::sync::cloud::Issued;
+use crate::sync::timing::Lead;
 
 /// The most openings that are remembered. Versions from before the oldest one count as given.
 const MAX_OPENINGS: i64 = 4096;
@@ -22,6 +23,8 @@ pub(super) struct Counters {
     pub(super) events: u64,
     /// Bytes of objects in the history.
     pub(super) event_bytes: u64,
+    /// How far the clock was ahead when the last version was given.
+    pub(super) lead: Lead,
 }
 
 /// What opening a file found and recorded.
@@ -32,13 +35,18 @@ pub(super) struct Opened {
     pub(super) incarnation: String,
 }
 
+/// The clock as versions have it: microseconds since 1970.
+pub(super) fn micros(now: jiff::Timestamp) -> u64 {
+    u64::try_from(now.as_microsecond()).unwrap_or(0)
+}
+
 /// A version that is ahead of everything that a newer copy of this file, or the same process in a copy of its machine, may
 /// have given: versions are given at less than one per microsecond, so none can have passed the clock.
 ///
 /// If the clock is behind the file, its versions go on from the last one: that is loud, because then they may have been
 /// given before.
 fn base(previous: u64, now: jiff::Timestamp) -> u64 {
-    let clock = u64::try_from(now.as_microsecond()).unwrap_or(0);
+    let clock = micros(now);
     if clock <= previous {
         let behind = Duration::from_micros(previous - clock);
         tracing::error!(
@@ -117,7 +125,7 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
     )?;
     let issued = issued(&tx)?;
     tx.commit()?;
-    let counters = Counters { last: base, history_start, events, event_bytes };
+    let counters = Counters { last: base, history_start, events, event_bytes, lead: Lead::default() };
     Ok(Opened { counters, issued, incarnation })
 }
 
