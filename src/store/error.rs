@@ -116,6 +116,8 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         let class = match &error {
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+                // Whoever closes a store does that.
+                ErrorCode::OperationInterrupted => return Self::Closed,
                 ErrorCode::DiskFull => Self::Full,
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt,
                 ErrorCode::SystemIoFailure

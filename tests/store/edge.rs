@@ -6,6 +6,7 @@
 use crate::support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use edgesync::object::ResourceVersion;
@@ -14,7 +15,7 @@ use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry, ListCursor, Writing};
 use edgesync::sync::change::{Change, Put, RejectReason};
 use edgesync::sync::digest::{BucketSet, Digest};
 use edgesync::sync::upload::Lane;
-use support::vfs::Random;
+use support::vfs::{Random, register};
 use support::*;
 
 #[tokio::test]
@@ -424,6 +425,36 @@ async fn paged(store: &EdgeStore, after: u64, limit: usize) -> Vec<(u64, String,
         assert!(page.to > from, "a page must get on");
         from = page.to;
     }
+}
+
+#[tokio::test]
+async fn closing_ends_a_check_of_the_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checked.db");
+    let store = open(&path);
+    for first in (0..6000).step_by(500) {
+        store.apply(batch(first..first + 500, 1)).await.unwrap();
+    }
+    store.close().await;
+    let pages = usize::try_from(std::fs::metadata(&path).unwrap().len() / 4096).unwrap();
+    let mut options = quiet();
+    options.engine.vfs = Some("checks".to_owned());
+    let disk = register("checks");
+    // By then all rows have been read, and SQLite reads everything.
+    let (reached, release) = disk.hold("checked.db", pages * 3 / 2);
+    let store = EdgeStore::open(&path, options).unwrap();
+    reached.recv().unwrap();
+    store.apply(vec![put(1, 2)]).await.unwrap();
+    let reads = disk.reads("checked.db");
+    let mut closing = std::pin::pin!(store.close());
+    let closed = std::future::poll_fn(|context| Poll::Ready(closing.as_mut().poll(context))).await;
+    assert!(closed.is_pending());
+    release.send(()).unwrap();
+    closing.await;
+    let reads = disk.reads("checked.db") - reads;
+    assert!(reads < 100, "{reads} reads of a file of {pages} pages");
+    let log = std::fs::metadata(dir.path().join("checked.db-wal")).map_or(0, |log| log.len());
+    assert_eq!(log, 0, "it was closed in order");
 }
 
 #[tokio::test]

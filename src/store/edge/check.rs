@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::oneshot;
 
 use super::EdgeOptions;
@@ -38,10 +38,13 @@ pub struct CheckReport {
 type Reply = oneshot::Sender<Result<CheckReport, StoreError>>;
 
 /// A handle of the thread that checks. The thread ends with it.
-#[derive(Debug)]
 pub(super) struct Checker {
     requests: Mutex<Option<mpsc::Sender<Reply>>>,
+    reading: Reading,
 }
+
+/// Ends what the checking connection runs, while there is one.
+type Reading = Arc<Mutex<Option<InterruptHandle>>>;
 
 struct Thread {
     path: PathBuf,
@@ -52,6 +55,7 @@ struct Thread {
     recent: Arc<Recent>,
     seals: Seals,
     requests: mpsc::Receiver<Reply>,
+    reading: Reading,
 }
 
 /// The page cache of the checking connection, KiB: it reads everything once, in order.
@@ -75,6 +79,12 @@ struct Seen {
     structure: Option<String>,
 }
 
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker").finish_non_exhaustive()
+    }
+}
+
 impl Checker {
     pub(super) fn start(
         path: &Path,
@@ -84,6 +94,7 @@ impl Checker {
         seals: Seals,
     ) -> Result<Self, StoreError> {
         let (sender, requests) = mpsc::channel();
+        let reading = Reading::default();
         let thread = Thread {
             path: path.to_owned(),
             engine: EngineOptions { cache_kib: CACHE_KIB, ..options.engine.clone() },
@@ -93,9 +104,10 @@ impl Checker {
             recent,
             seals,
             requests,
+            reading: Arc::clone(&reading),
         };
         std::thread::Builder::new().name("store-check".to_owned()).spawn(move || thread.run())?;
-        Ok(Self { requests: Mutex::new(Some(sender)) })
+        Ok(Self { requests: Mutex::new(Some(sender)), reading })
     }
 
     pub(super) async fn check(&self) -> Result<CheckReport, StoreError> {
@@ -106,8 +118,12 @@ impl Checker {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
+    /// Ends the check that runs, and the thread.
     pub(super) fn stop(&self) {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reading) = &*self.reading.lock().unwrap_or_else(PoisonError::into_inner) {
+            reading.interrupt();
+        }
     }
 }
 
@@ -134,10 +150,13 @@ impl Thread {
     fn pass(&self, waiting: &mut Vec<Reply>) -> Option<Result<CheckReport, StoreError>> {
         // Those who ask later than this get a pass of their own.
         let mut later = Vec::new();
-        let seen = open_reader(&self.path, &self.engine)
-            .and_then(|conn| scan(&conn, &self.recent, &self.seals, || self.rest(&mut later)));
+        let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
+            let interrupt = Some(conn.get_interrupt_handle());
+            *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
+            scan(&conn, &self.recent, &self.seals, || self.rest(&mut later))
+        });
         let result = match seen {
-            Ok(None) => return None,
+            Ok(None) | Err(StoreError::Closed) => return None,
             Ok(Some(seen)) => self.judge(seen),
             Err(error @ StoreError::Corrupt(_)) => self.post(confirm_damage).and(Err(error)),
             Err(error) => Err(error),
@@ -239,10 +258,30 @@ fn scan(
     let adds_up = (rows_seen, digest) == (totals.count, totals.digest);
     let local_damaged = local::damaged(&tx)?;
     let Some(outbox_damaged) = outbox::damaged(&tx, &mut pause)? else { return Ok(None) };
-    let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
-    let structure = (verdict != "ok").then_some(verdict);
+    drop(rows);
+    drop(statement);
+    // What follows has a snapshot of its own, so that the log can be begun anew in between.
+    tx.finish()?;
+    let Some(structure) = check_structure(conn, pause)? else { return Ok(None) };
+    let structure = (structure != "ok").then_some(structure);
     let epoch = totals.epoch;
     Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, outbox_damaged, adds_up, structure }))
+}
+
+/// What SQLite says of the structure of the file.
+///
+/// It is one statement for all, since one for a table would leave out the list of free pages, and nearly everything
+/// is in one table. It reads in a snapshot: writers and other readers go on, and what they write meanwhile stays in the
+/// log. Only who closes the store has to wait for readers, and interrupts it ([`Checker::stop`]).
+fn check_structure(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result<Option<String>, StoreError> {
+    // As long as one statement runs, an interrupt is not forgotten that comes between two others.
+    let mut running = conn.prepare("VALUES (1), (2)")?;
+    let mut running = running.query([])?;
+    running.next()?;
+    if !pause() {
+        return Ok(None);
+    }
+    Ok(Some(conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?))
 }
 
 /// A job for the writer: looks whether the file is damaged as another connection believes. If so it

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use rusqlite::ffi;
 
@@ -25,8 +25,20 @@ pub enum Op {
 #[derive(Debug, Default)]
 pub struct Disk {
     ops: Mutex<Vec<Op>>,
+    /// How often each file was read from.
+    reads: Mutex<BTreeMap<&'static str, usize>>,
+    held: Mutex<Option<Hold>>,
     /// The code with which writes, cuts and syncs fail.
     failing: Mutex<Option<c_int>>,
+}
+
+/// Where a read of a file is to wait, and whom to tell.
+#[derive(Debug)]
+struct Hold {
+    file: &'static str,
+    reads: usize,
+    reached: mpsc::Sender<()>,
+    release: mpsc::Receiver<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,6 +52,32 @@ impl Disk {
 
     pub fn ops(&self) -> Vec<Op> {
         lock(&self.ops).clone()
+    }
+
+    /// How often a file was read from.
+    pub fn reads(&self, file: &str) -> usize {
+        lock(&self.reads).get(file).copied().unwrap_or(0)
+    }
+
+    /// Has the read of a file wait that is the one of this number, until the sender is used or dropped. The receiver is told.
+    pub fn hold(&self, file: &'static str, reads: usize) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let ((reached, told), (done, release)) = (mpsc::channel(), mpsc::channel());
+        *lock(&self.held) = Some(Hold { file, reads, reached, release });
+        (told, done)
+    }
+
+    fn read_from(&self, name: &'static str) {
+        let reads = {
+            let mut reads = lock(&self.reads);
+            let reads = reads.entry(name).or_default();
+            *reads += 1;
+            *reads
+        };
+        let hold = lock(&self.held).take_if(|hold| hold.file == name && hold.reads <= reads);
+        if let Some(Hold { reached, release, .. }) = hold {
+            let _ = reached.send(());
+            let _ = release.recv();
+        }
     }
 
     pub fn fail_with(&self, code: Option<c_int>) {
@@ -283,7 +321,7 @@ macro_rules! file_through {
 }
 file_through! {
     close = xClose();
-    read = xRead(out: *mut c_void, length: c_int, offset: ffi::sqlite3_int64);
+    real_read = xRead(out: *mut c_void, length: c_int, offset: ffi::sqlite3_int64);
     file_size = xFileSize(out: *mut ffi::sqlite3_int64);
     lock_file = xLock(level: c_int);
     unlock_file = xUnlock(level: c_int);
@@ -317,6 +355,20 @@ unsafe fn noted(
     match disk.note(|| op(name.to_owned())) {
         Ok(()) => run(),
         Err(code) => code,
+    }
+}
+
+unsafe extern "C" fn read(
+    file: *mut ffi::sqlite3_file,
+    out: *mut c_void,
+    length: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: `open` has made a `Handle` of the file; the arguments are passed on as they came.
+    unsafe {
+        let Handle { disk, name, .. } = &*file.cast::<Handle>();
+        disk.read_from(name);
+        real_read(file, out, length, offset)
     }
 }
 
