@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use edgesync::object::{Resource, Scope, pluralize};
 use edgesync::store::edge::{EdgeOptions, EdgeStore};
-use edgesync::sync::frame::{Down, Received};
+use edgesync::sync::frame::{Down, ObjectsText, Received};
 use edgesync::sync::message::{Body, Outgoing};
 use serde_json::Value;
 
@@ -52,7 +52,8 @@ fn frames(rows: &[Row], batch: usize) -> anyhow::Result<Vec<Vec<u8>>> {
     for chunk in rows.chunks(batch) {
         let messages =
             chunk.iter().map(|row| anyhow::Ok(outgoing(row)?.to_text()?)).collect::<Result<_, _>>()?;
-        frames.push(Down::Objects { session: "bench".into(), receipt: 0, messages }.encode(1024)?);
+        frames
+            .push(Down::Objects(ObjectsText { session: "bench".into(), receipt: 0, messages }).encode(1024)?);
     }
     Ok(frames)
 }

@@ -7,6 +7,7 @@
 //! Pure: the time comes in.
 
 use std::cmp::Ordering;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,27 +15,17 @@ use serde_json::{Value, json};
 use super::clock::RELEASE;
 use crate::link;
 use crate::object::Resource;
+use crate::sync::frame::{Received, Up};
 
 mod budget;
 mod kept;
 
 pub(super) use budget::{Budget, BudgetState};
 
-/// What is counted on its own: the frames of the protocol, the messages that are retained for others, those of a
-/// CloudCore and to it, and the rest.
-const FRAMES: [&str; 28] = [
-    "Hello",
-    "Report",
-    "Inventory",
-    "Lease",
-    "Upload",
-    "Welcome",
-    "Objects",
-    "Part",
-    "Confirm",
-    "InventoryRequest",
-    "HelloRequest",
-    "UploadConfirm",
+/// What is counted on its own: the frames of the protocol and [`OTHERS`].
+static FRAMES: LazyLock<Vec<&str>> = LazyLock::new(|| [Up::NAMES, Received::NAMES, &OTHERS].concat());
+/// The messages that are retained for others, those of a CloudCore and to it, and the rest.
+const OTHERS: [&str; 16] = [
     "Presence",
     "insert",
     "update",
@@ -118,7 +109,8 @@ pub(super) struct Meter {
     link: Ways,
     /// What the link had counted when it was last read.
     read: [u64; 2],
-    frames: [Ways; FRAMES.len()],
+    /// In the order of [`FRAMES`].
+    frames: Vec<Ways>,
     /// By name.
     kinds: Vec<Kind>,
 }
@@ -141,7 +133,7 @@ impl Meter {
             since,
             link: Ways::default(),
             read: [0; 2],
-            frames: [Ways::default(); FRAMES.len()],
+            frames: vec![Ways::default(); FRAMES.len()],
             kinds: Vec::new(),
         }
     }

@@ -248,7 +248,7 @@ pub struct Part {
     pub data: String,
 }
 
-/// The changes of an `Objects` frame.
+/// The changes of an `Objects` frame as it is read.
 #[derive(Debug)]
 pub struct Objects {
     /// The session.
@@ -261,65 +261,98 @@ pub struct Objects {
     pub receipt: u64,
 }
 
-/// A frame from a node.
+/// The same as it is written.
 #[derive(Debug)]
-pub enum Up {
-    /// See [`Hello`].
-    Hello(Hello),
-    /// See [`Report`].
-    Report(Report),
-    /// See [`Inventory`].
-    Inventory(Inventory),
-    /// See [`Lease`].
-    Lease(Lease),
-    /// See [`Upload`].
-    Upload(Upload),
+pub struct ObjectsText {
+    /// The session.
+    pub session: String,
+    /// Comes back in the [`Report`] that answers it: the number of the frame on its connection.
+    pub receipt: u64,
+    /// Messages.
+    pub messages: Vec<MessageText>,
+}
+
+/// The frames of one direction. The name of each variant is what stands in the `type` field.
+macro_rules! frames {
+    ($(#[$doc:meta])* $name:ident$(<$objects:ident>)? { $($type:ident($body:ident),)* }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub enum $name$(<$objects>)? {
+            $(#[doc = concat!("See [`", stringify!($type), "`].")] $type($body),)*
+        }
+
+        impl$(<$objects>)? $name$(<$objects>)? {
+            /// The names of all types.
+            pub const NAMES: &[&'static str] = &[$(stringify!($type)),*];
+
+            /// The name in the `type` field.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$type(_) => stringify!($type),)*
+                }
+            }
+
+            /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
+            ///
+            /// # Errors
+            /// When the JSON cannot be written or compressed.
+            pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError>
+            where
+                $($objects: Written)?
+            {
+                let json = match self {
+                    $(Self::$type(body) => body.to_json(stringify!($type)),)*
+                }?;
+                compress(json, compress_above)
+            }
+
+            fn read(bytes: &[u8], limit: usize, max_object: usize) -> Result<Self, FrameError>
+            where
+                $($objects: Read)?
+            {
+                let text = decompress(bytes, limit)?;
+                let json = std::str::from_utf8(&text)?;
+                match &*probe(json)?.r#type {
+                    $(stringify!($type) => Ok(Self::$type(Read::read(json, max_object)?)),)*
+                    other => Err(FrameError::Type {
+                        expected: Self::NAMES,
+                        found: other.chars().take(40).collect(),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+frames! {
+    /// A frame from a node.
+    Up {
+        Hello(Hello),
+        Report(Report),
+        Inventory(Inventory),
+        Lease(Lease),
+        Upload(Upload),
+    }
+}
+
+frames! {
+    /// A frame to a node, with objects in one of two forms.
+    ToNode<O> {
+        Welcome(Welcome),
+        Objects(O),
+        Part(Part),
+        Confirm(Confirm),
+        InventoryRequest(InventoryRequest),
+        HelloRequest(HelloRequest),
+        UploadConfirm(UploadConfirm),
+    }
 }
 
 /// A frame to a node, as it is written.
-#[derive(Debug)]
-pub enum Down {
-    /// See [`Welcome`].
-    Welcome(Welcome),
-    /// See [`Objects`].
-    Objects {
-        /// The session.
-        session: String,
-        /// Comes back in the [`Report`] that answers it: the number of the frame on its connection.
-        receipt: u64,
-        /// Messages.
-        messages: Vec<MessageText>,
-    },
-    /// See [`Part`].
-    Part(Part),
-    /// See [`Confirm`].
-    Confirm(Confirm),
-    /// See [`InventoryRequest`].
-    InventoryRequest(InventoryRequest),
-    /// See [`HelloRequest`].
-    HelloRequest(HelloRequest),
-    /// See [`UploadConfirm`].
-    UploadConfirm(UploadConfirm),
-}
-
+pub type Down = ToNode<ObjectsText>;
 /// A frame to a node, as it is read.
-#[derive(Debug)]
-pub enum Received {
-    /// See [`Welcome`].
-    Welcome(Welcome),
-    /// See [`Objects`].
-    Objects(Objects),
-    /// See [`Part`].
-    Part(Part),
-    /// See [`Confirm`].
-    Confirm(Confirm),
-    /// See [`InventoryRequest`].
-    InventoryRequest(InventoryRequest),
-    /// See [`HelloRequest`].
-    HelloRequest(HelloRequest),
-    /// See [`UploadConfirm`].
-    UploadConfirm(UploadConfirm),
-}
+pub type Received = ToNode<Objects>;
 
 /// Bytes that are not a frame. Nothing of them was used.
 #[derive(Debug, thiserror::Error)]
@@ -348,10 +381,10 @@ pub enum FrameError {
         hello: Option<String>,
     },
     /// A type that this side does not know.
-    #[error("type must be one of {expected}, is '{found}'")]
+    #[error("type must be one of {}, is '{found}'", expected.join(", "))]
     Type {
         /// The types that are known.
-        expected: &'static str,
+        expected: &'static [&'static str],
         /// The type that was found.
         found: String,
     },
@@ -412,158 +445,82 @@ struct Probe<'a> {
     session: Option<&'a RawValue>,
 }
 
-fn to_json<T: Serialize>(r#type: &'static str, body: &T) -> serde_json::Result<String> {
-    serde_json::to_string(&Envelope { r#type, protocol: PROTOCOL, body })
+/// What is written of a frame beside its type.
+pub trait Written {
+    /// The whole frame as JSON.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn to_json(&self, r#type: &'static str) -> serde_json::Result<String>;
 }
 
-fn objects_to_json(
-    name: &'static str,
-    session: &str,
-    receipt: u64,
-    messages: &[MessageText],
-) -> serde_json::Result<String> {
-    const END: &str = "]}";
-    let mut json = to_json(name, &ObjectsOut { session, receipt, objects: [] })?;
-    json.truncate(json.len() - END.len());
-    json.reserve(messages.iter().map(|message| message.len() + 1).sum::<usize>() + END.len());
-    for (index, message) in messages.iter().enumerate() {
-        if index > 0 {
-            json.push(',');
-        }
-        message.write_to(&mut json);
+impl<T: Serialize> Written for T {
+    fn to_json(&self, r#type: &'static str) -> serde_json::Result<String> {
+        serde_json::to_string(&Envelope { r#type, protocol: PROTOCOL, body: self })
     }
-    json.push_str(END);
-    Ok(json)
+}
+
+impl Written for ObjectsText {
+    fn to_json(&self, r#type: &'static str) -> serde_json::Result<String> {
+        const END: &str = "]}";
+        let Self { session, receipt, messages } = self;
+        let mut json = ObjectsOut { session, receipt: *receipt, objects: [] }.to_json(r#type)?;
+        json.truncate(json.len() - END.len());
+        json.reserve(messages.iter().map(|message| message.len() + 1).sum::<usize>() + END.len());
+        for (index, message) in messages.iter().enumerate() {
+            if index > 0 {
+                json.push(',');
+            }
+            message.write_to(&mut json);
+        }
+        json.push_str(END);
+        Ok(json)
+    }
+}
+
+/// What is read of a frame beside its type; objects above `max_object` bytes are rejected singly.
+trait Read: Sized {
+    fn read(json: &str, max_object: usize) -> serde_json::Result<Self>;
+}
+
+impl<T: DeserializeOwned> Read for T {
+    fn read(json: &str, _: usize) -> serde_json::Result<Self> {
+        serde_json::from_str(json)
+    }
+}
+
+impl Read for Objects {
+    fn read(json: &str, max_object: usize) -> serde_json::Result<Self> {
+        let ObjectsIn { session, receipt, objects } = serde_json::from_str(json)?;
+        let (mut changes, mut rejected) = (Vec::with_capacity(objects.len()), Vec::new());
+        let mut interner = Interner::default();
+        for message in &objects {
+            match message.to_change(&mut interner, max_object) {
+                Ok(change) => changes.push(change),
+                Err(reason) => rejected.push(reason),
+            }
+        }
+        Ok(Self { session, changes, rejected, receipt })
+    }
 }
 
 impl Up {
-    /// The name in the `type` field.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Hello(_) => "Hello",
-            Self::Report(_) => "Report",
-            Self::Inventory(_) => "Inventory",
-            Self::Lease(_) => "Lease",
-            Self::Upload(_) => "Upload",
-        }
-    }
-
-    /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
-    ///
-    /// # Errors
-    /// When the JSON cannot be written or compressed.
-    pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError> {
-        let json = match self {
-            Self::Hello(body) => to_json(self.name(), body),
-            Self::Report(body) => to_json(self.name(), body),
-            Self::Inventory(body) => to_json(self.name(), body),
-            Self::Lease(body) => to_json(self.name(), body),
-            Self::Upload(body) => to_json(self.name(), body),
-        }?;
-        compress(json, compress_above)
-    }
-
     /// Reads a frame of at most `limit` bytes, decoded.
     ///
     /// # Errors
     /// See [`FrameError`].
     pub fn decode(bytes: &[u8], limit: usize) -> Result<Self, FrameError> {
-        let text = decompress(bytes, limit)?;
-        let json = std::str::from_utf8(&text)?;
-        match &*probe(json)?.r#type {
-            "Hello" => Ok(Self::Hello(body(json)?)),
-            "Report" => Ok(Self::Report(body(json)?)),
-            "Inventory" => Ok(Self::Inventory(body(json)?)),
-            "Lease" => Ok(Self::Lease(body(json)?)),
-            "Upload" => Ok(Self::Upload(body(json)?)),
-            other => Err(unknown(other, "Hello, Report, Inventory, Lease, Upload")),
-        }
-    }
-}
-
-impl Down {
-    /// The name in the `type` field.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Welcome(_) => "Welcome",
-            Self::Objects { .. } => "Objects",
-            Self::Part(_) => "Part",
-            Self::Confirm(_) => "Confirm",
-            Self::InventoryRequest(_) => "InventoryRequest",
-            Self::HelloRequest(_) => "HelloRequest",
-            Self::UploadConfirm(_) => "UploadConfirm",
-        }
-    }
-
-    /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
-    ///
-    /// # Errors
-    /// When the JSON cannot be written or compressed.
-    pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError> {
-        let name = self.name();
-        let json = match self {
-            Self::Welcome(body) => to_json(name, body),
-            Self::Objects { session, receipt, messages } => {
-                objects_to_json(name, session, *receipt, messages)
-            }
-            Self::Part(body) => to_json(name, body),
-            Self::Confirm(body) => to_json(name, body),
-            Self::InventoryRequest(body) => to_json(name, body),
-            Self::HelloRequest(body) => to_json(name, body),
-            Self::UploadConfirm(body) => to_json(name, body),
-        }?;
-        compress(json, compress_above)
+        Self::read(bytes, limit, 0)
     }
 }
 
 impl Received {
-    /// The name in the `type` field.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Welcome(_) => "Welcome",
-            Self::Objects(_) => "Objects",
-            Self::Part(_) => "Part",
-            Self::Confirm(_) => "Confirm",
-            Self::InventoryRequest(_) => "InventoryRequest",
-            Self::HelloRequest(_) => "HelloRequest",
-            Self::UploadConfirm(_) => "UploadConfirm",
-        }
-    }
-
     /// Reads a frame of at most `limit` bytes, decoded; objects above `max_object` bytes are rejected singly.
     ///
     /// # Errors
     /// See [`FrameError`].
     pub fn decode(bytes: &[u8], limit: usize, max_object: usize) -> Result<Self, FrameError> {
-        let text = decompress(bytes, limit)?;
-        let json = std::str::from_utf8(&text)?;
-        match &*probe(json)?.r#type {
-            "Welcome" => Ok(Self::Welcome(body(json)?)),
-            "Objects" => {
-                let ObjectsIn { session, receipt, objects } = serde_json::from_str(json)?;
-                let (mut changes, mut rejected) = (Vec::with_capacity(objects.len()), Vec::new());
-                let mut interner = Interner::default();
-                for message in &objects {
-                    match message.to_change(&mut interner, max_object) {
-                        Ok(change) => changes.push(change),
-                        Err(reason) => rejected.push(reason),
-                    }
-                }
-                Ok(Self::Objects(Objects { session, changes, rejected, receipt }))
-            }
-            "Part" => Ok(Self::Part(body(json)?)),
-            "Confirm" => Ok(Self::Confirm(body(json)?)),
-            "InventoryRequest" => Ok(Self::InventoryRequest(body(json)?)),
-            "HelloRequest" => Ok(Self::HelloRequest(body(json)?)),
-            "UploadConfirm" => Ok(Self::UploadConfirm(body(json)?)),
-            other => Err(unknown(
-                other,
-                "Welcome, Objects, Part, Confirm, InventoryRequest, HelloRequest, UploadConfirm",
-            )),
-        }
+        Self::read(bytes, limit, max_object)
     }
 }
 
@@ -575,14 +532,6 @@ fn probe(json: &str) -> Result<Probe<'_>, FrameError> {
         return Err(FrameError::Protocol { found: probe.protocol, hello });
     }
     Ok(probe)
-}
-
-fn body<T: DeserializeOwned>(json: &str) -> Result<T, FrameError> {
-    Ok(serde_json::from_str(json)?)
-}
-
-fn unknown(found: &str, expected: &'static str) -> FrameError {
-    FrameError::Type { expected, found: found.chars().take(40).collect() }
 }
 
 fn compress(json: String, above: usize) -> Result<Vec<u8>, FrameError> {

@@ -17,7 +17,7 @@ use edgesync::sync::change::{Change, RejectReason, Rejected};
 use edgesync::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use edgesync::sync::frame::{
     Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
-    Item, Lease, Part, Received, Report, Up, Upload, UploadConfirm, Welcome,
+    Item, Lease, ObjectsText, Part, Received, Report, Up, Upload, UploadConfirm, Welcome,
 };
 use edgesync::sync::message::{Body, MessageText, Outgoing};
 use edgesync::sync::node::NodeReport;
@@ -177,11 +177,11 @@ fn down() -> Vec<Down> {
             held: 1,
             register: true,
         }),
-        Down::Objects {
+        Down::Objects(ObjectsText {
             session: session(),
             receipt: 0,
             messages: vec![outgoing(Some(body)), outgoing(None)],
-        },
+        }),
         Down::Part(Part {
             session: session(),
             uid: "u-1".into(),

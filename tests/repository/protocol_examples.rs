@@ -139,11 +139,10 @@ fn no_object_of_an_example_is_rejected() {
 fn each_type_of_frame_has_an_example() {
     let shown: BTreeSet<(String, String)> =
         frames().map(|example| (example.direction, example.r#type)).collect();
-    let up = ["Hello", "Report", "Inventory", "Lease", "Upload"].map(|name| ("up", name));
-    let down = ["Welcome", "Objects", "Part", "Confirm", "InventoryRequest", "HelloRequest", "UploadConfirm"]
-        .map(|name| ("down", name));
+    let up = Up::NAMES.iter().map(|name| ("up", *name));
+    let down = Received::NAMES.iter().map(|name| ("down", *name));
     let all: BTreeSet<(String, String)> =
-        up.into_iter().chain(down).map(|(direction, name)| (direction.into(), name.into())).collect();
+        up.chain(down).map(|(direction, name)| (direction.into(), name.into())).collect();
     assert_eq!(shown, all);
 }
 

@@ -85,19 +85,6 @@ fn everything_is_counted_for_today_and_in_total() {
 }
 
 #[test]
-fn every_type_of_frame_has_a_row() {
-    // The bodies of both functions `name` in frame.rs.
-    let source = include_str!("../../sync/frame.rs");
-    let bodies = source.split("pub fn name(&self) -> &'static str {").skip(1);
-    let bodies = bodies.map(|rest| rest.split("\n    }").next().unwrap());
-    let names = bodies.flat_map(|body| body.split('"').skip(1).step_by(2)).collect::<Vec<_>>();
-    assert!(names.len() >= 12 && names.contains(&"UploadConfirm"), "{names:?}");
-    for name in names {
-        assert!(FRAMES.contains(&name), "{name}");
-    }
-}
-
-#[test]
 fn a_new_day_begins_at_midnight_with_what_the_link_counts_from_then_on() {
     let mut meter = busy();
     meter.link(&tcp(310, 2_300), at(DAY - 1));

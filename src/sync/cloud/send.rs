@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::object::{ObjectKey, Relation, Resource, ResourceVersion, Scope, pluralize, split_api_version};
 use crate::sync::change::{ObjectRef, Uid};
-use crate::sync::frame::{Down, Part};
+use crate::sync::frame::{Down, ObjectsText, Part};
 use crate::sync::message::{MessageText, Outgoing};
 use crate::sync::timing::Now;
 
@@ -355,7 +355,7 @@ impl CloudMachine {
         }
         let bytes = messages.iter().map(MessageText::len).sum();
         self.pace.sent(now, &self.config, bytes);
-        Some(Down::Objects { session, receipt, messages })
+        Some(Down::Objects(ObjectsText { session, receipt, messages }))
     }
 
     fn next_messages(

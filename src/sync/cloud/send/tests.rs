@@ -64,7 +64,7 @@ fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
 fn frames(cloud: &mut CloudMachine, wishes: &Wishes) -> Vec<usize> {
     let frame = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, wishes));
     let objects = |frame| match frame {
-        Down::Objects { messages, .. } => messages.len(),
+        Down::Objects(objects) => objects.messages.len(),
         other => panic!("must be objects: {other:?}"),
     };
     frame.map(objects).collect()
@@ -145,7 +145,7 @@ fn times(
             }
         }
         while let Some(frame) = cloud.poll_frame(now, wishes) {
-            if let Down::Objects { .. } = frame {
+            if let Down::Objects(_) = frame {
                 times.push(now);
                 answer(cloud, now);
             }
@@ -372,7 +372,7 @@ fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
     welcome(&mut cloud, "a", &wishes);
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
     cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
-    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Objects { .. })));
+    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Objects(_))));
     let rejected = Rejected {
         uid: name(0),
         resource_version: 1.into(),

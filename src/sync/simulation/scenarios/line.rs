@@ -79,7 +79,7 @@ fn what_a_broker_has_lost_is_sent_again_in_seconds() {
         (0..10).for_each(|n| world.write(&format!("object-{n:03}"), 500));
         world.connect(0);
         world.settle();
-        world.lose_down(|frame| matches!(frame, Down::Objects { .. }));
+        world.lose_down(|frame| matches!(frame, Down::Objects(_)));
         (0..10).for_each(|n| world.write(&format!("object-{n:03}"), 510));
         world.pass(Duration::from_secs(1)).unwrap();
         world.lose_down(|_| false);
