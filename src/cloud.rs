@@ -18,6 +18,7 @@ mod service;
 mod source;
 mod upkeep;
 mod uploads;
+mod work;
 
 pub use objects::{CloudList, CloudObjects};
 pub use service::run;

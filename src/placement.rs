@@ -15,7 +15,7 @@
 //! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
 
 mod differences;
-mod placed;
+mod on_node;
 pub mod rules;
 mod slots;
 mod summary;
@@ -29,7 +29,8 @@ use rules::PlacementRule;
 use slots::{Id, Sets, Slot, Slots};
 
 pub use differences::{Delta, Differences};
-pub use placed::{OnNode, Placed};
+pub use on_node::OnNode;
+pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};

@@ -11,7 +11,6 @@ mod opening;
 mod placing;
 mod removal;
 mod upstream;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,6 +37,7 @@ use super::lifecycle::NodeLifecycle;
 use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
 use super::source::{Change, Changes, MAX_BODIES, NodeFacts, Result, Source};
+use super::work::Work;
 use asked::{Asked, Questions};
 use bodies::Bodies;
 use line::Line;
@@ -46,7 +46,6 @@ use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
 use upstream::{Events, Intake, Stored};
-pub(super) use work::Work;
 
 /// Answers of the source, and links that have room again, that wait for the loop.
 const INBOX: usize = 4096;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::fleet::Work;
 use super::metrics::NodeNumbers;
 use crate::object::ResourceVersion;
 use crate::placement::{OnNode, Placed};
@@ -13,6 +12,7 @@ use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use crate::sync::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
+use super::work::Work;
 
 /// A node.
 pub(super) struct Node {

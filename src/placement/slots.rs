@@ -9,8 +9,23 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::{Placed, Summary};
+use super::{Summary, Uid};
 use crate::object::{ObjectRef, Resource, ResourceVersion, Target};
+
+/// An object of the index, as others see it. Its labels are not kept: they were compared with the rules when it came.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The UID.
+    pub uid: Uid,
+    /// The version.
+    pub version: ResourceVersion,
+    /// Which object it is.
+    pub object: Arc<ObjectRef>,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// The length of its JSON text in bytes; zero if nobody has counted.
+    pub size: usize,
+}
 
 /// The number of an object, as long as it is in the index.
 pub(super) type Id = u32;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
-use crate::cloud::fleet::work::MAX_TURN;
 use crate::cloud::source::{Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, UploadBatch};
+use crate::cloud::work::MAX_TURN;
 use crate::link::{Cause, Shared, Topic};
 use crate::object::schema::Schema;
 use crate::placement::Summary;

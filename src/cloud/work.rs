@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 1024;
 
 /// Counts units.
 #[derive(Debug, Default)]
-pub(in crate::cloud) struct Work(Cell<u64>);
+pub(super) struct Work(Cell<u64>);
 
 impl Work {
     fn add(&self, units: u64) {
@@ -54,7 +54,7 @@ impl Work {
     }
 
     /// An object is looked at for a node.
-    pub(in crate::cloud) fn object(&self) {
+    pub(super) fn object(&self) {
         self.add(1);
     }
 

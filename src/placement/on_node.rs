@@ -1,26 +1,11 @@
-//! What the index says of an object, and of one node.
+//! What the index says of one node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::slots::{Id, Slot};
-use super::{Placement, Uid};
-use crate::object::{ObjectRef, Resource, ResourceVersion};
-
-/// An object of the index. Its labels are not kept: they were compared with the rules when it came.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// The UID.
-    pub uid: Uid,
-    /// The version.
-    pub version: ResourceVersion,
-    /// Which object it is.
-    pub object: Arc<ObjectRef>,
-    /// The kind.
-    pub resource: Arc<Resource>,
-    /// The length of its JSON text in bytes; zero if nobody has counted.
-    pub size: usize,
-}
+use super::Placement;
+use super::slots::{Id, Placed, Slot};
+use crate::object::ResourceVersion;
 
 /// What one node is to hold, seen through the index.
 #[derive(Clone, Copy, Debug)]
