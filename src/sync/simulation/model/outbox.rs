@@ -29,12 +29,20 @@ pub(in crate::sync::simulation) struct Outbox {
     owed: BTreeSet<u64>,
     /// Whether the file is an older copy that has not compared its numbers with the cloud yet.
     is_copy: bool,
+    /// Whether it ever was one: then it has given numbers that had been given before.
+    had_another_life: bool,
     dropped: u64,
 }
 
 impl Outbox {
     pub(super) fn new(id: u64) -> Self {
-        Self { items: Numbered::new(id), owed: BTreeSet::new(), is_copy: false, dropped: 0 }
+        Self {
+            items: Numbered::new(id),
+            owed: BTreeSet::new(),
+            is_copy: false,
+            had_another_life: false,
+            dropped: 0,
+        }
     }
 
     /// An item takes the place of the one of its key, under a new number.
@@ -65,6 +73,15 @@ impl Outbox {
     pub(in crate::sync::simulation) fn was_rolled_back(&mut self) {
         self.owed.clear();
         self.is_copy = true;
+        self.had_another_life = true;
+    }
+
+    /// An older copy took the place of the cloud's store. If the file was rolled back before, that may know numbers of the
+    /// life that was lost: what waits under them counts as sent.
+    pub(in crate::sync::simulation) fn cloud_was_rolled_back(&mut self) {
+        if self.had_another_life {
+            self.was_rolled_back();
+        }
     }
 
     /// All that is in the file may have been sent by an earlier life. In a copy these numbers may be those of

@@ -43,6 +43,9 @@ impl World {
     pub(in crate::sync::simulation) fn restore_cloud(&mut self, db: CloudDb) {
         let before = std::mem::replace(&mut self.cloud_db, db);
         self.history.restored(self.time.now, &before, &self.cloud_db);
+        for agent in &mut self.agents {
+            agent.db.outbox.cloud_was_rolled_back();
+        }
     }
 
     /// Whoever writes looks at the clocks first.
