@@ -38,7 +38,7 @@ pub(crate) use counters::{add, counters};
 #[cfg(feature = "cloud")]
 pub(crate) use handle::packet_size;
 pub use handle::{Backlog, LinkHandle, PublishError};
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 pub(crate) use handle::{Shared, new as handle};
 pub use retry::RetryOptions;
 pub use topic::{Topic, Topics};
