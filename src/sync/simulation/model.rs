@@ -62,7 +62,7 @@ pub(in crate::sync) struct EdgeDb {
     /// Totals not yet saved, when the planted bug saves them apart from the rows.
     unsaved: Option<Totals>,
     /// What went since somebody asked.
-    gone: Vec<(Uid, ObjectKey)>,
+    gone: Vec<Uid>,
 }
 
 /// What decides whether a change of a row is right (guarantees G2 and G3).
@@ -114,7 +114,7 @@ impl Rows for Transaction<'_> {
             return Err(format!("G3: {} was removed though it was wanted all the time", held.uid));
         }
         self.db.rows.remove(&held.uid);
-        self.db.gone.push((held.uid.clone(), held.key.clone()));
+        self.db.gone.push(held.uid.clone());
         self.db.tombstones.insert(revision, (held.uid, held.key));
         Ok(())
     }
@@ -161,7 +161,7 @@ impl EdgeDb {
     }
 
     /// The objects that went since this was asked last.
-    pub(super) fn take_gone(&mut self) -> Vec<(Uid, ObjectKey)> {
+    pub(super) fn take_gone(&mut self) -> Vec<Uid> {
         std::mem::take(&mut self.gone)
     }
 

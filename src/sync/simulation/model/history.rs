@@ -29,9 +29,11 @@ pub(in crate::sync::simulation) struct History {
 }
 
 impl History {
-    pub(in crate::sync::simulation) fn wrote(&mut self, uid: &Uid, version: &ResourceVersion) {
+    /// Somebody has written an object: what had its name before is replaced.
+    pub(in crate::sync::simulation) fn wrote(&mut self, uid: &Uid, name: &str, version: &ResourceVersion) {
         let number = self.written.len();
         self.written.insert((uid.clone(), version.clone()), number);
+        self.vanished.retain(|_, vanished| vanished != name);
     }
 
     /// Somebody has deleted an object: whatever had its name before is not wanted either.
@@ -58,8 +60,8 @@ impl History {
             self.unwanted.insert(uid.clone(), Now::MAX);
             self.vanished.insert(uid.clone(), object.name.clone());
         }
+        self.vanished.retain(|_, vanished| !to.has_name(vanished));
         for uid in to.objects.keys() {
-            self.vanished.remove(uid);
             if let Some(until) = self.unwanted.get_mut(uid) {
                 *until = (*until).min(now);
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::object::{ObjectKey, ResourceVersion};
+use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudMachine, CloudPhase};
 use crate::sync::edge::EdgePhase;
@@ -82,10 +82,7 @@ impl World {
     /// The mass-delete guard: what nobody deleted does not go in masses, unless somebody has confirmed that.
     pub(super) fn check_gone(&mut self, agent: usize) -> Result<(), String> {
         let gone = self.agents[agent].db.take_gone().into_iter();
-        let lost = |(uid, key): &(Uid, ObjectKey)| {
-            self.history.has_vanished(uid) && !self.cloud_db.has_name(&key.name)
-        };
-        self.vanished.0 += gone.filter(lost).count();
+        self.vanished.0 += gone.filter(|uid| self.history.has_vanished(uid)).count();
         let (gone, most) = self.vanished;
         if gone > most {
             return Err(format!("guard: {gone} objects went that nobody deleted, at most {most} may"));

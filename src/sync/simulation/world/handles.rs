@@ -27,7 +27,7 @@ impl World {
     pub(super) fn put(&mut self, name: &str, size: usize) -> Uid {
         self.look_at_clocks();
         let (uid, version) = self.cloud_db.write(name, size);
-        self.history.wrote(&uid, &version);
+        self.history.wrote(&uid, name, &version);
         uid
     }
 
