@@ -290,8 +290,7 @@ impl Placement {
             return None;
         }
         let referring = target.and_then(|target| self.referring(target, &object.namespace, &object.name));
-        let referring: Vec<NodeName> =
-            referring.into_iter().flat_map(|nodes| nodes.keys().cloned()).collect();
+        let referring: Vec<NodeName> = referring.into_iter().flat_map(BTreeMap::keys).cloned().collect();
         let shared = !rules.is_empty() || !referring.is_empty() || nodes.len() > 1;
         let sets = (self.selections.take(&rules), self.names.take(&nodes));
         let Some(id) = self.slots.insert(object, shared, sets.0, sets.1) else {
@@ -317,11 +316,8 @@ impl Placement {
     /// Takes an object out of every table but that of the references.
     fn take_out(&mut self, id: Id) -> Option<State> {
         let state = self.state(id)?;
-        let target = Target::of(&state.object.resource);
-        let name = &state.object.object;
-        let referring = target.and_then(|target| self.referring(target, &name.namespace, &name.name));
-        let referring: Vec<NodeName> =
-            referring.into_iter().flat_map(|nodes| nodes.keys().cloned()).collect();
+        let referring = self.referring_to(&state.object);
+        let referring: Vec<NodeName> = referring.into_iter().flat_map(BTreeMap::keys).cloned().collect();
         let slot = self.slots.remove(id)?;
         self.selections.release(slot.rules);
         self.names.release(slot.nodes);

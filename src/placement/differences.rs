@@ -109,7 +109,7 @@ impl Placement {
     }
 
     /// The nodes of the Pods that refer to the object.
-    fn referring_to(&self, object: &Placed) -> Option<&Referring> {
+    pub(super) fn referring_to(&self, object: &Placed) -> Option<&Referring> {
         self.referring(Target::of(&object.resource)?, &object.object.namespace, &object.object.name)
     }
 }
