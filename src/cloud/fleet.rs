@@ -283,27 +283,24 @@ impl<S: Source> Fleet<S> {
 
     /// Takes an event, and those that came with it.
     fn hear(&mut self, event: FleetEvent, events: &mut mpsc::Receiver<FleetEvent>) {
-        let end = self.work.part();
-        self.event(event);
-        for _ in 1..BURST {
-            if self.work.has_reached(end) {
-                return;
-            }
-            let Ok(event) = events.try_recv() else { return };
-            self.event(event);
-        }
+        self.burst(event, |_| events.try_recv().ok(), Self::event);
     }
 
     /// Takes an answer, and those that came with it.
     fn take_answers(&mut self, answer: Inbox) {
+        self.burst(answer, |fleet| fleet.arrived.try_recv().ok(), Self::answered);
+    }
+
+    /// Takes what has come, and what came with it, as far as one turn may.
+    fn burst<T>(&mut self, first: T, mut next: impl FnMut(&mut Self) -> Option<T>, take: fn(&mut Self, T)) {
         let end = self.work.part();
-        self.answered(answer);
+        take(self, first);
         for _ in 1..BURST {
             if self.work.has_reached(end) {
                 return;
             }
-            let Ok(answer) = self.arrived.try_recv() else { return };
-            self.answered(answer);
+            let Some(item) = next(self) else { return };
+            take(self, item);
         }
     }
 
