@@ -204,7 +204,7 @@ pub(super) struct World {
     /// The agent at the other end of the connection, if there is one.
     link: Option<usize>,
     /// Counts the connections.
-    connection: u64,
+    connection: usize,
     /// Up and down.
     ways: [Way; 2],
     /// Frames that an agent's link takes and nobody hears.
@@ -225,8 +225,8 @@ pub(super) struct World {
     stalled_until: Now,
     /// How often each side was woken by the clock.
     wakes: [usize; 2],
-    /// Objects that went on this connection although nobody deleted them, and how many may.
-    vanished: (usize, usize),
+    /// For each connection: the objects that went by its frames although nobody deleted them, and how many may.
+    vanished: Vec<(usize, usize)>,
     /// Frames up and down.
     sent: [Sent; 2],
     /// How often the cloud has read the records of the node.
@@ -300,7 +300,7 @@ impl World {
             clock_behind: Duration::ZERO,
             stalled_until: Now::ZERO,
             wakes: [0; 2],
-            vanished: (0, usize::MAX),
+            vanished: vec![(0, usize::MAX)],
             sent: [Sent::default(); 2],
             reads: 0,
             inputs: 0,
@@ -403,7 +403,7 @@ impl World {
         self.connection += 1;
         self.new_ways();
         self.history.connected(self.time.now);
-        self.vanished = (0, self.may_vanish(agent));
+        self.vanished.push((0, self.may_vanish(agent)));
         let (now, random) = (self.time.now, self.time.random.next());
         self.time.say(|| format!("agent {agent} connects"));
         if let Some(machine) = &mut self.agents[agent].machine {
@@ -494,7 +494,7 @@ impl World {
         match effect {
             EdgeEffect::Apply { token, changes } => {
                 let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
-                self.time.at(at, Event::Commit { agent, life, token, changes });
+                self.time.at(at, Event::Commit { agent, life, connection: self.connection, token, changes });
             }
             EdgeEffect::Confirm(revision) => self.agents[agent].db.confirm(revision),
             EdgeEffect::SetIncarnation(incarnation) => {

@@ -80,12 +80,12 @@ impl World {
     }
 
     /// The mass-delete guard: what nobody deleted does not go in masses, unless somebody has confirmed that.
-    pub(super) fn check_gone(&mut self, agent: usize) -> Result<(), String> {
+    pub(super) fn check_gone(&mut self, agent: usize, connection: usize) -> Result<(), String> {
         let gone = self.agents[agent].db.take_gone().into_iter();
-        self.vanished.0 += gone.filter(|uid| self.history.has_vanished(uid)).count();
-        let (gone, most) = self.vanished;
-        if gone > most {
-            return Err(format!("guard: {gone} objects went that nobody deleted, at most {most} may"));
+        let (count, most) = &mut self.vanished[connection];
+        *count += gone.filter(|uid| self.history.has_vanished(uid)).count();
+        if count > most {
+            return Err(format!("guard: {count} objects went that nobody deleted, at most {most} may"));
         }
         Ok(())
     }

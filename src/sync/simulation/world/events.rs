@@ -21,26 +21,28 @@ pub(in crate::sync::simulation) enum Event {
     },
     /// The oldest frame that had not has left for the network.
     Left {
-        connection: u64,
+        connection: usize,
         direction: usize,
         size: usize,
     },
     /// The other end of the link has acknowledged the oldest frame that it had not.
     Acknowledged {
-        connection: u64,
+        connection: usize,
         direction: usize,
     },
     /// The node finds out that the connection is dead.
     Silent {
-        connection: u64,
+        connection: usize,
     },
     /// The cloud finds out.
     Gone {
-        connection: u64,
+        connection: usize,
     },
     Commit {
         agent: usize,
         life: u64,
+        /// What is committed came by this one, which may be gone.
+        connection: usize,
         token: u64,
         changes: Vec<Change>,
     },
@@ -174,14 +176,14 @@ impl Simulated for World {
             }
             Event::Silent { connection } if self.connection == connection => self.silent(),
             Event::Gone { connection } if self.connection == connection => self.gone(),
-            Event::Commit { agent, life, token, changes } if self.agents[agent].life == life => {
+            Event::Commit { agent, life, connection, token, changes } if self.agents[agent].life == life => {
                 // Now and then the store is full: nothing is committed then.
                 let is_full = self.time.random.percent(self.chaos.crash / 2);
                 let result = if is_full || changes.iter().any(self.unstorable) {
                     Err((RejectReason::StoreFull, "no room".to_owned()))
                 } else {
                     let commit = self.agents[agent].db.apply(&changes, &self.history)?;
-                    self.check_gone(agent)?;
+                    self.check_gone(agent, connection)?;
                     Ok(commit)
                 };
                 let at = self.time.in_order(&mut self.agents[agent].last_answer, 5);

@@ -231,7 +231,7 @@ impl World {
 
     pub(in crate::sync::simulation) fn confirm_deletions(&mut self) {
         let now = self.time.now;
-        self.vanished.1 = usize::MAX;
+        self.vanished[self.connection].1 = usize::MAX;
         if let Some(cloud) = &mut self.cloud {
             cloud.confirm_deletions(now, &self.wishes);
         }
