@@ -150,13 +150,21 @@ impl CloudMachine {
         if let Some(uid) = &report.receiving {
             self.receiving(now, uid, report.received, report.receipt);
         }
-        self.take_receipt(now, report.receipt, newest, desired);
+        self.take_receipt(now, report.receipt, report.receiving.is_some(), newest, desired);
         self.flush_records(desired);
     }
 
     /// The node applies in order: what went with a frame that it has answered, or before it, and is not reported is lost.
-    /// If it does not say which frame it answers, that follows from what it reports.
-    fn take_receipt(&mut self, now: Now, receipt: u64, newest: Option<u64>, desired: &impl DesiredState) {
+    /// If it does not say which frame it answers, that follows from what it reports. A part is answered when it arrives:
+    /// what came before it may still be applied.
+    fn take_receipt(
+        &mut self,
+        now: Now,
+        receipt: u64,
+        is_part: bool,
+        newest: Option<u64>,
+        desired: &impl DesiredState,
+    ) {
         let (answered, lost) = match newest {
             _ if receipt > 0 && receipt < self.pace.next_frame() => {
                 self.pace.names_frames = true;
@@ -167,6 +175,9 @@ impl CloudMachine {
             None => return,
         };
         self.pace.answered(now, &self.config, answered);
+        if is_part {
+            return;
+        }
         let lost = self.sender.unanswered_before(lost);
         self.send_again(now, lost, desired);
     }

@@ -73,6 +73,19 @@ fn a_cloud_that_is_late_itself_sends_nothing_again() {
 }
 
 #[test]
+fn small_objects_beside_a_large_one_go_once() {
+    for seed in 0..20 {
+        // Commits take longer than parts to arrive.
+        let mut world = World::new(seed, Setting::QUIET, false);
+        world.write("large", max_object() - 2000);
+        (0..100).for_each(|n| world.write(&format!("object-{n:03}"), 500));
+        world.connect(0);
+        world.pass_until_in_sync(Duration::from_secs(60));
+        assert_eq!((world.cloud_counters().resent, world.cloud_counters().repairs), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_a_broker_has_lost_is_sent_again_in_seconds() {
     for is_external in [false, true] {
         let mut world = fast(is_external);
