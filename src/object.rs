@@ -2,6 +2,8 @@
 
 pub mod event;
 mod fields;
+#[cfg(test)]
+pub(crate) mod fuzz;
 pub mod kinds;
 mod meta;
 pub mod name;

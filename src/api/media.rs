@@ -151,6 +151,7 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::fuzz::{files, fuzz};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -205,6 +206,17 @@ mod tests {
         let lease = b"k8s\0\x0a\x1f\x0a\x16coordination.k8s.io/v1\x12\x05Lease";
         let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"});
         assert_eq!(read_body(protobuf, lease), Ok(expected));
+    }
+
+    #[test]
+    fn fuzz_bodies() {
+        let samples = files("e2e", ".json");
+        fuzz("json", &samples, |bytes| {
+            let _ = read_body(Some("application/json"), bytes);
+            let _ = std::str::from_utf8(bytes).map(super::super::duplicates::duplicates);
+        });
+        let samples = files("kubeedge", ".yaml");
+        fuzz("yaml", &samples, |bytes| drop(read_body(Some("application/yaml"), bytes)));
     }
 
     proptest! {

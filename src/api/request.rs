@@ -353,6 +353,7 @@ fn methods(name: bool, subresource: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::fuzz::fuzz;
     use proptest::prelude::*;
 
     fn parse(method: &str, uri: &str) -> Result<Request, Refusal> {
@@ -504,6 +505,23 @@ mod tests {
         for bad in ["..", ".", "%2e%2e", "a%2fb", "a%252fb", "%00", "a//b", "%0a"] {
             assert_eq!(code("GET", &format!("/api/v1/namespaces/x/pods/{bad}")), 400, "{bad}");
         }
+    }
+
+    #[test]
+    fn fuzz_request_lines() {
+        let samples = [
+            "GET /api/v1/namespaces/default/pods/p/status?fieldManager=a&dryRun=All",
+            "GET /apis/apps/v1/deployments?watch=true&labelSelector=a%20in%20(b,c)&resourceVersion=5&allowWatchBookmarks=1",
+            "DELETE /api/v1/namespaces/x/configmaps?gracePeriodSeconds=0&propagationPolicy=Foreground&limit=10&continue=abc",
+            "POST /edgesync/v1/nodes/a%2Fb/revoke?x=1&x=2",
+            "GET /openapi/v3/apis/apps/v1?hash=A",
+        ];
+        fuzz("request-line", &samples.map(|line| line.as_bytes().to_vec()), |bytes| {
+            let line = String::from_utf8_lossy(bytes);
+            let (method, uri) = line.split_once(' ').unwrap_or(("GET", &line));
+            let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
+            let _ = Request::parse(method, path, query);
+        });
     }
 
     proptest! {

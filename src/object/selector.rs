@@ -396,6 +396,7 @@ impl TryFrom<LabelSelector> for Selector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::fuzz::fuzz;
     use proptest::prelude::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -476,6 +477,21 @@ mod tests {
                 "{operator:?}"
             );
         }
+    }
+
+    #[test]
+    fn fuzz_selectors() {
+        let samples = [
+            "a=b,c!=d",
+            "tier in (edge,cloud),!gone",
+            "example.com/x notin (a, b) , y",
+            "metadata.name=a,spec.x!=b\\,c",
+        ];
+        fuzz("selector", &samples.map(|text| text.as_bytes().to_vec()), |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = text.parse::<Selector>().map(|selector| selector.matches_json(&text));
+            let _ = text.parse::<crate::object::FieldSelector>();
+        });
     }
 
     proptest! {

@@ -24,8 +24,8 @@ const EVERYWHERE: &[&str] = &[""];
 const RULES: &[Rule] = &[
     Rule {
         within: &["object", "placement", "sync"],
-        // Tests alone: they read the captured sessions.
-        except: &["sync/kubeedge/captures.rs", "sync/kubeedge/testing.rs"],
+        // Tests alone: they read captured sessions and samples.
+        except: &["sync/kubeedge/captures.rs", "sync/kubeedge/testing.rs", "object/fuzz.rs"],
         forbidden: &[
             "tokio",
             "rusqlite",

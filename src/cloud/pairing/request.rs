@@ -76,6 +76,7 @@ fn tag(element: &Any<'_>) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::fuzz::fuzz;
     use proptest::prelude::*;
 
     const BIT_STRING: u8 = 0x03;
@@ -153,6 +154,17 @@ mod tests {
         assert!(read(&der).is_ok());
         der.push(0);
         assert!(read(&der).is_err());
+    }
+
+    #[test]
+    fn fuzz_certificate_requests() {
+        let node = attribute(COMMON_NAME, UTF8_STRING, "edge-1");
+        let organization = attribute(ORGANIZATION, UTF8_STRING, "system:nodes");
+        let samples = [asked(&[]), asked(&[set(&[&organization]), set(&[&node])])];
+        fuzz("certificate-request", &samples, |bytes| {
+            let _ = read(bytes);
+            let _ = super::super::authority::Authority::read_request(bytes);
+        });
     }
 
     proptest! {

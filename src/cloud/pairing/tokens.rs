@@ -148,6 +148,7 @@ fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::fuzz::fuzz;
     use proptest::prelude::*;
     use std::sync::LazyLock;
 
@@ -236,6 +237,17 @@ mod tests {
         std::fs::write(dir.path().join(FILE), "short").unwrap();
         let error = TokenKey::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains("token.key has 5 bytes"), "{error}");
+    }
+
+    #[test]
+    fn fuzz_tokens() {
+        let signed = KEY.sign(&claims());
+        let payload = r#"{"jti":"a","sub":"edge-1","exp":99999999999}"#.as_bytes().to_vec();
+        fuzz("token", &[signed.into_bytes(), payload], |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = KEY.verify(&text, at(1));
+            let _ = KEY.verify(&forged(r#"{"alg":"HS256"}"#, &text), at(1));
+        });
     }
 
     proptest! {

@@ -228,6 +228,7 @@ mod tests {
     use rumqttc::v5::mqttbytes::v5::{PingReq, Publish};
 
     use super::*;
+    use crate::object::fuzz::fuzz;
 
     fn buffer(bytes: &[u8], limit: u32) -> FrameBuffer {
         FrameBuffer { bytes: BytesMut::from(bytes), limit: limit as usize }
@@ -318,6 +319,22 @@ mod tests {
     #[test]
     fn reason_codes_are_told_in_words() {
         assert_eq!(words(DisconnectReasonCode::SessionTakenOver), "session taken over");
+    }
+
+    #[test]
+    fn fuzz_mqtt() {
+        let samples: [&[u8]; 6] = [
+            b"\x10\x14\0\x04MQTT\x05\xc0\0\x14\0\0\x01a\0\x01b\0\x01c",
+            b"\x10\x27\0\x04MQTT\x05\x2e\0\x14\x05\x11\0\0\0\x0a\0\x01a\x05\x18\0\0\0\x05\0\x03t/1\0\x04gone",
+            b"\x32\x0c\0\x03a/b\0\x01\x02\x01\x01hi",
+            b"\x82\x09\0\x01\0\0\x03a/#\x01",
+            b"\x40\x03\0\x01\0\xe0\x02\0\0",
+            b"\xc0\0\x30\x05\0\x01a\0x\xe0\x07\x8e\x05\x1f\0\x02hi",
+        ];
+        fuzz("mqtt", &samples.map(<[u8]>::to_vec), |bytes| {
+            let mut read = buffer(bytes, 300);
+            while let Ok(Some(_)) = read.next() {}
+        });
     }
 
     proptest! {

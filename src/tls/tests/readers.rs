@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rcgen::{CertificateSigningRequestParams, DnValue};
 
 use super::*;
+use crate::object::fuzz::fuzz;
 
 fn key_pem() -> &'static str {
     include_str!("fixtures/pkcs8.pem")
@@ -189,6 +190,17 @@ fn mutated(text: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 fn certificate() -> Vec<u8> {
     let pem = include_str!("fixtures/chain.pem");
     Certificate::all_from_pem("chain.pem", pem).unwrap()[1].der().to_vec()
+}
+
+#[test]
+fn fuzz_certificates() {
+    let pem = Certificate::from_der("it", &certificate()).unwrap().to_pem();
+    fuzz("certificate", &[certificate(), pem.into_bytes(), key_pem().as_bytes().to_vec()], |bytes| {
+        let _ = Certificate::from_der("it", bytes).map(|it| (it.fingerprint(), it.node().is_some()));
+        let text = String::from_utf8_lossy(bytes);
+        let _ = Certificate::all_from_pem("it", &text);
+        let _ = Identity::from_pem("it", &text);
+    });
 }
 
 proptest! {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::object::fuzz::fuzz;
 use crate::object::schema;
 
 /// What `kubectl create` 1.37 sends, and what it prints of the same as JSON. The job is one from a CronJob with most
@@ -352,6 +353,12 @@ fn a_body_that_is_cut_is_no_other_failure() {
             }
         }
     }
+}
+
+#[test]
+fn fuzz_protobuf() {
+    let samples: Vec<Vec<u8>> = fixtures().into_iter().map(|(_, bytes, _)| bytes.clone()).collect();
+    fuzz("protobuf", &samples, |bytes| drop(read(bytes)));
 }
 
 proptest! {

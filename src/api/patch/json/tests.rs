@@ -3,6 +3,7 @@ use serde_json::{Value, json as value};
 
 use super::super::merge::tests::documents;
 use super::*;
+use crate::object::fuzz::fuzz;
 
 const LIMIT: usize = 1 << 20;
 
@@ -235,6 +236,23 @@ fn operations() -> impl Strategy<Value = Value> {
     let names = prop::sample::select(vec!["add", "remove", "replace", "move", "copy", "test"]);
     (names, pointers(), pointers(), documents())
         .prop_map(|(op, path, from, new)| value!({"op": op, "path": path, "from": from, "value": new}))
+}
+
+#[test]
+fn fuzz_patches() {
+    let document = value!({"metadata": {"name": "a", "labels": {"a/b": "c~d"}}, "spec": {"list": [1, {"name": "x"}, []]}});
+    let samples = [
+        r#"[{"op":"add","path":"/spec/list/-","value":{"a":1}},{"op":"remove","path":"/spec/list/0"}]"#,
+        r#"[{"op":"test","path":"/metadata/labels/a~1b","value":"c~d"},{"op":"copy","from":"/spec","path":"/spec/x"}]"#,
+        r#"[{"op":"move","from":"/spec/list/1","path":"/metadata/y"},{"op":"replace","path":"","value":{}}]"#,
+        r#"{"spec":{"list":null,"$patch":"replace"},"metadata":{"labels":{"x":"y"}}}"#,
+    ];
+    fuzz("patch", &samples.map(|text| text.as_bytes().to_vec()), |bytes| {
+        if let Ok(patch) = serde_json::from_slice::<Value>(bytes) {
+            let _ = patched(&document, &patch);
+            let _ = super::super::merge::merge(document.clone(), &patch);
+        }
+    });
 }
 
 proptest! {

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::object::fuzz::{files, fuzz};
 
 fn message(operation: &str, resource: &str, parent: bool, content: &Value) -> String {
     let mut message = json!({
@@ -154,6 +155,20 @@ fn an_acknowledgement_repeats_odd_words_as_valid_json() {
     assert_eq!(value["header"]["msg_id"], "00000000-0000-0000-0000-000000000009");
     assert_eq!(value["header"]["parent_msg_id"], "5f0ecd1c-19ab-4d0b-8fb1-0a5c4f0b9d11");
     assert_eq!((&value["header"]["timestamp"], &value["content"]), (&json!(-1), &json!("OK")));
+}
+
+#[test]
+fn fuzz_kubeedge() {
+    let mut samples = files("kubeedge/edgecore-edged-session", ".json");
+    samples.extend(files("kubeedge/samples", ".json"));
+    fuzz("kubeedge", &samples, |bytes| {
+        if let Ok(incoming) = decode(bytes) {
+            let _ = (
+                wants_acknowledgement(&incoming),
+                incoming.content.map(|content| outcome(content).is_some()),
+            );
+        }
+    });
 }
 
 proptest! {
