@@ -15,6 +15,7 @@
 mod accept;
 mod address;
 mod apply;
+mod audit;
 mod auth;
 mod client;
 mod convert;
@@ -27,6 +28,8 @@ pub mod exchange;
 mod extension;
 mod health;
 mod kind;
+#[cfg(feature = "cloud")]
+mod kubeconfig;
 mod listen;
 mod listing;
 mod media;
@@ -51,13 +54,16 @@ mod watch;
 mod write;
 
 pub use address::{Address, AddressError};
-pub use auth::{Access, Peer, Role};
+pub use audit::TARGET as AUDIT;
+pub use auth::{Access, Caller, Operators, Peer, Role};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 #[cfg(feature = "cloud")]
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
 pub use kind::{Kind, PrinterColumn, Writable};
-pub use listen::{ListenError, Listener};
+#[cfg(feature = "cloud")]
+pub use kubeconfig::Kubeconfig;
+pub use listen::{ListenError, Listener, own_uid};
 pub use listing::ListWriter;
 pub use media::Format;
 pub(crate) use metrics::families;

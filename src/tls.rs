@@ -36,6 +36,8 @@ pub use server::{ClientRule, Server, ServerStream};
 pub const NODES: &str = "system:nodes";
 /// The organization of operators, who may do everything in the API of the cloud side, as in Kubernetes.
 pub const OPERATORS: &str = "system:masters";
+/// Before the name of an operator in the common name of their certificate. A colon is in no node name.
+pub const OPERATOR_PREFIX: &str = "edgesync:operator:";
 /// The common name of the cloud side towards an external broker. A colon is in no node name.
 pub const CLOUD: &str = "edgesync:cloud";
 

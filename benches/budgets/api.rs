@@ -1,7 +1,8 @@
 //! The cloud's API over HTTP: long lists, many watchers, single requests.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
 }
 
 fn client(site: &FleetSite) -> Client {
-    Client::new(Address::Tcp(([127, 0, 0, 1], site.api()).into()))
+    Client::new(Address::Unix(site.api()))
 }
 
 /// Sends requests over several connections and gives how many were answered per second.
@@ -123,7 +124,7 @@ fn lists(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     let mut bytes = 0;
     for _ in 0..3 {
         let started = Instant::now();
-        bytes = read_list(site.api())?;
+        bytes = read_list(&site.api())?;
         best = best.min(started.elapsed().as_secs_f64());
     }
     let rate = bytes as f64 / best / 1e6;
@@ -139,8 +140,8 @@ fn lists(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// Reads the list as bytes: its length.
-fn read_list(port: u16) -> anyhow::Result<usize> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+fn read_list(api: &Path) -> anyhow::Result<usize> {
+    let mut stream = UnixStream::connect(api)?;
     let request = format!("GET {CONFIG_MAPS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut reader = BufReader::with_capacity(64 << 10, stream);
@@ -187,7 +188,7 @@ async fn watchers(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     let seen = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..WATCHERS {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", site.api())).await?;
+        let mut stream = tokio::net::UnixStream::connect(site.api()).await?;
         let request = format!(
             "GET {CONFIG_MAPS}?watch=1&resourceVersion={version}&timeoutSeconds=120 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         );

@@ -1,7 +1,7 @@
 //! A cloud with 1,000,000 objects that nothing places: its start, its memory, and what it costs to find one of them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ async fn fill(path: &Path) -> anyhow::Result<()> {
 
 /// A cloud side over a database.
 struct Site {
-    api: u16,
+    api: std::path::PathBuf,
     log: std::path::PathBuf,
     cloud: Process,
 }
@@ -104,12 +104,12 @@ struct Site {
 impl Site {
     /// Starts it, and waits until the API serves.
     fn start(directory: &Path, database: &str) -> anyhow::Result<Self> {
-        let (broker, api) = (free_port()?, free_port()?);
+        let (broker, api) = (free_port()?, directory.join("cloud.sock"));
         let (config, log) = (directory.join("cloud.toml"), directory.join("cloud.log"));
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n\
+                "[store]\npath = \"{0}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n\
                  [pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
                  objects = {{ kinds = [\"ConfigMap\"], namespaces = [\"nobodys\"] }}\n",
                 directory.display()
@@ -117,7 +117,7 @@ impl Site {
         )?;
         let cloud = spawn("edgesync-cloud", &config, &log)?;
         until("the API serves", || {
-            let mut stream = TcpStream::connect(("127.0.0.1", api)).ok()?;
+            let mut stream = UnixStream::connect(&api).ok()?;
             stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
             let mut line = String::new();
             BufReader::new(stream).read_line(&mut line).ok()?;
@@ -127,7 +127,7 @@ impl Site {
     }
 
     fn client(&self) -> Client {
-        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+        Client::new(Address::Unix(self.api.clone()))
     }
 
     /// The fleet answers once it knows what is to be where.
@@ -190,7 +190,7 @@ async fn finding(site: &Site, table: &mut Table) -> anyhow::Result<()> {
 /// How long it takes from a write's request to the line of a watch.
 fn watching(site: &Site, runtime: &tokio::runtime::Runtime, table: &mut Table) -> anyhow::Result<()> {
     let path = "/api/v1/namespaces/plant-00/configmaps";
-    let mut stream = TcpStream::connect(("127.0.0.1", site.api))?;
+    let mut stream = UnixStream::connect(&site.api)?;
     let query = "watch=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=false";
     write!(stream, "GET {path}?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut lines = BufReader::new(stream).lines();

@@ -71,7 +71,6 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
 /// Where everything of one installation is.
 pub(crate) struct Site {
     directory: tempfile::TempDir,
-    api: u16,
     runtime: tokio::runtime::Runtime,
     /// A line of its own for agents whose link is cut.
     line: Relay,
@@ -138,13 +137,13 @@ impl Site {
         edge_program();
         let directory = tempfile::tempdir()?;
         let mosquitto = Mosquitto::start()?;
-        let (broker, api) = (mosquitto.port(), free_port()?);
+        let broker = mosquitto.port();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(
             path("cloud.toml"),
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
             ),
@@ -160,7 +159,7 @@ impl Site {
         let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Relay::new(free_port()?, broker);
-        let site = Self { directory, api, runtime, line, _mosquitto: mosquitto, _cloud: cloud };
+        let site = Self { directory, runtime, line, _mosquitto: mosquitto, _cloud: cloud };
         until("the cloud's API answers", || site.cloud_get("/edgesync/v1/nodes").ok())?;
         Ok(site)
     }
@@ -174,7 +173,7 @@ impl Site {
     }
 
     fn cloud_client(&self) -> Client {
-        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+        Client::new(Address::Unix(self.path("cloud.sock")))
     }
 
     fn cloud_get(&self, path: &str) -> anyhow::Result<Value> {
@@ -282,7 +281,6 @@ impl Site {
 pub(crate) struct FleetSite {
     broker: u16,
     has_tls: bool,
-    api: u16,
     config: PathBuf,
     cloud: Process,
     runtime: tokio::runtime::Runtime,
@@ -308,13 +306,13 @@ impl FleetSite {
 
     fn start(rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let (broker, api) = (free_port()?, free_port()?);
+        let broker = free_port()?;
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{}\"\n\
-                 [api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"off\"\n\
+                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
+                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"off\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display(),
                 if has_tls { "on" } else { "off" }
@@ -322,7 +320,7 @@ impl FleetSite {
         )?;
         let cloud = spawn("edgesync-cloud", &config, &directory.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let site = Self { broker, has_tls, api, config, cloud, runtime, directory };
+        let site = Self { broker, has_tls, config, cloud, runtime, directory };
         site.wait()?;
         Ok(site)
     }
@@ -335,7 +333,7 @@ impl FleetSite {
 
     fn wait(&self) -> anyhow::Result<()> {
         until("the endpoint listens", || std::net::TcpStream::connect(("127.0.0.1", self.broker)).ok())?;
-        until("the API listens", || std::net::TcpStream::connect(("127.0.0.1", self.api)).ok())?;
+        until("the API listens", || std::os::unix::net::UnixStream::connect(self.api()).ok())?;
         Ok(())
     }
 
@@ -359,7 +357,7 @@ impl FleetSite {
 
     /// A client of the API.
     pub(crate) fn client(&self) -> Client {
-        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+        Client::new(Address::Unix(self.api()))
     }
 
     /// Memory of the cloud that is backed by no file, in bytes.
@@ -387,9 +385,9 @@ impl FleetSite {
         (cpu(&self.cloud), proc_number(&self.cloud, "io", "write_bytes:"))
     }
 
-    /// The port of the API.
-    pub(crate) fn api(&self) -> u16 {
-        self.api
+    /// The socket of the API.
+    pub(crate) fn api(&self) -> PathBuf {
+        self.directory.path().join("cloud.sock")
     }
 
     /// The database of the cloud.

@@ -125,7 +125,6 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
 /// A cloud side with the embedded endpoint, one node that has joined where there is TLS, and the line between them.
 struct Installation {
     root: tempfile::TempDir,
-    api: u16,
     line: Line,
     runtime: tokio::runtime::Runtime,
     _cloud: Process,
@@ -135,7 +134,7 @@ impl Installation {
     fn new(with_tls: bool, rate: Option<u32>) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         let path = root.path().display();
-        let (broker, api, joining) = (free_port()?, free_port()?, free_port()?);
+        let (broker, joining) = (free_port()?, free_port()?);
         let line = Line::new(broker, rate)?;
         let (tls, pairing, link) = if with_tls {
             let pairing =
@@ -148,7 +147,7 @@ impl Installation {
         let log = "[log]\nformat = \"text\"\nlevel = \"info\"\n";
         let cloud = format!(
             "[store]\npath = \"{path}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{tls}\"\n[api]\n\
-             listen = \"127.0.0.1:{api}\"\nmax_body = \"16MiB\"\n[pairing]\n{pairing}\n{log}[[placement]]\n\
+             socket = \"{path}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\nmax_body = \"16MiB\"\n[pairing]\n{pairing}\n{log}[[placement]]\n\
              nodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
         );
         let edge = format!(
@@ -159,10 +158,10 @@ impl Installation {
         std::fs::write(root.path().join("edge.toml"), edge)?;
         let cloud = spawn("edgesync-cloud", &root.path().join("cloud.toml"), &root.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let site = Self { root, api, line, runtime, _cloud: cloud };
+        let site = Self { root, line, runtime, _cloud: cloud };
         crate::processes::until("the cloud's API answers", || site.cloud("/version").ok())?;
         if with_tls {
-            tls::join(&site.path("edge.toml"), api, joining)?;
+            tls::join(&site.path("edge.toml"), &site.path("cloud.sock"), joining)?;
         }
         Ok(site)
     }
@@ -172,7 +171,7 @@ impl Installation {
     }
 
     fn client(&self) -> Client {
-        Client::new(Address::Tcp(([127, 0, 0, 1], self.api).into()))
+        Client::new(Address::Unix(self.path("cloud.sock")))
     }
 
     fn cloud(&self, path: &str) -> anyhow::Result<Value> {

@@ -26,14 +26,15 @@ const SETTLE: Duration = Duration::from_secs(20);
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let root = directory.path();
-    let (broker, api, joining) = (free_port()?, free_port()?, free_port()?);
+    let (broker, joining) = (free_port()?, free_port()?);
+    let api = root.join("cloud.sock");
     let line = Relay::new(free_port()?, broker);
     let (cloud_config, edge_config) = (root.join("cloud.toml"), root.join("edge.toml"));
     std::fs::write(
         &cloud_config,
         format!(
             "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
-             [api]\nlisten = \"127.0.0.1:{api}\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
+             [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
              broker_url = \"mqtts://127.0.0.1:{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
              [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
             root.display(),
@@ -49,11 +50,11 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         ),
     )?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cloud = || Client::new(Address::Tcp(([127, 0, 0, 1], api).into()));
+    let cloud = || Client::new(Address::Unix(api.clone()));
     let _cloud = spawn("edgesync-cloud", &cloud_config, &root.join("cloud.log"))?;
     until("the cloud's API answers", || runtime.block_on(cloud().get::<Value>("/version")).ok())?;
     line.up()?;
-    join(&edge_config, api, joining)?;
+    join(&edge_config, &api, joining)?;
     runtime.block_on(async {
         let client = cloud();
         for number in 0..OBJECTS {
@@ -112,10 +113,10 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// Takes a node into the fleet, with a token.
-pub(crate) fn join(config: &Path, api: u16, joining: u16) -> anyhow::Result<()> {
-    let server = format!("http://127.0.0.1:{api}");
+pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<()> {
     let made = Command::new(program("edgesync-cloud"))
-        .args(["token", "create", "--node", "edge-1", "--server", &server])
+        .args(["token", "create", "--node", "edge-1", "--server"])
+        .arg(api)
         .output()
         .context("making a token")?;
     let joined = Command::new(edge_program())

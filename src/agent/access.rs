@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::api::{Access, Role};
+use crate::api::{Access, Role, own_uid};
 use crate::store::durable;
 
 /// The random bytes of a token.
@@ -23,7 +23,7 @@ const TOKEN_BYTES: usize = 32;
 const TOKEN_LENGTHS: std::ops::RangeInclusive<usize> = 20..=512;
 
 /// The roles with what their files are called and who may read them.
-const ROLES: [(Role, &str, u32); 2] = [(Role::Local, "", 0o640), (Role::Secrets, "-secrets", 0o600)];
+const ROLES: [(Role, &str, u32); 2] = [(Role::Local, "", 0o640), (Role::Admin, "-secrets", 0o600)];
 
 /// The tokens and where their files are.
 pub(super) struct Tokens {
@@ -86,12 +86,6 @@ impl Tokens {
         }
         Ok(())
     }
-}
-
-/// The user that this process runs as, as the system tells other processes.
-fn own_uid() -> Option<u32> {
-    let (one, _other) = tokio::net::UnixStream::pair().ok()?;
-    Some(one.peer_cred().ok()?.uid())
 }
 
 fn new_token() -> io::Result<String> {
@@ -160,7 +154,8 @@ mod tests {
     }
 
     fn role(access: &Access, token: &str) -> Option<Role> {
-        access.authenticate(Some(&format!("Bearer {token}")), Peer::Tcp).ok()
+        let peer = Peer::Tcp(address(1));
+        access.authenticate(Some(&format!("Bearer {token}")), &peer).map(|caller| caller.role).ok()
     }
 
     #[tokio::test]
@@ -178,10 +173,10 @@ mod tests {
         );
         let access = first.access();
         assert_eq!(role(&access, &first.tokens[0]), Some(Role::Local));
-        assert_eq!(role(&access, &first.tokens[1]), Some(Role::Secrets));
+        assert_eq!(role(&access, &first.tokens[1]), Some(Role::Admin));
         assert_eq!(role(&access, "other"), None);
-        let own = Peer::Unix { uid: own_uid() };
-        assert_eq!(access.authenticate(None, own), Ok(Role::Secrets));
+        let own = Peer::Unix { uid: Some(own_uid()) };
+        assert_eq!(access.authenticate(None, &own).unwrap().role, Role::Admin);
     }
 
     #[tokio::test]

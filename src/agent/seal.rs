@@ -55,7 +55,7 @@ fn show_keys(keys: &KeyFacts) -> Value {
 
 /// Replaces the keys, for somebody who may see Secrets.
 pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<Value> {
-    if role != Role::Secrets {
+    if role != Role::Admin {
         let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
                        with the token in the file `kubeconfig-secrets`";
         return Err(Status::new(Reason::Forbidden, message));
@@ -113,7 +113,7 @@ mod tests {
         let before = std::fs::read(&config.seal.key_file).unwrap();
         assert_eq!(rotate(&store, Role::Local).await.unwrap_err().code, 403);
         assert_eq!(std::fs::read(&config.seal.key_file).unwrap(), before);
-        let rotated = rotate(&store, Role::Secrets).await.unwrap();
+        let rotated = rotate(&store, Role::Admin).await.unwrap();
         assert_eq!((&rotated["keys"], &rotated["sealedObjects"]), (&json!(1), &json!(0)));
         assert_ne!(std::fs::read(&config.seal.key_file).unwrap(), before);
         let shown = show(&store).await;

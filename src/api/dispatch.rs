@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::auth::{self, Role};
+use super::audit::{self, Actor};
+use super::auth;
 use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
@@ -47,6 +48,10 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) stopping: tokio::sync::watch::Sender<bool>,
 }
 
+/// The name of a new object, beside the response.
+#[derive(Clone)]
+struct Made(Arc<str>);
+
 /// The headers of a request that matter, and who sends it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head<'a> {
@@ -54,7 +59,7 @@ pub(super) struct Head<'a> {
     pub(super) content_type: Option<&'a str>,
     pub(super) user_agent: Option<&'a str>,
     pub(super) if_none_match: Option<&'a str>,
-    pub(super) role: Role,
+    pub(super) actor: Actor<'a>,
 }
 
 /// A body that is read when it is needed, and not at all if the request is refused before.
@@ -87,14 +92,37 @@ impl<K: Storage, E: Extension> Api<K, E> {
             Request::Extension { method, path, query } => {
                 let bytes = body.read().await?;
                 let body = media::read_body(head.content_type, &bytes)?;
-                let call = ExtensionCall { method, path, query, body, role: head.role };
-                self.value(&self.extension.call(call).await?, &head)
+                let role = head.actor.caller.role;
+                let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
+                let answer = self.extension.call(ExtensionCall { method, path, query, body, role }).await;
+                if let Some((method, path, asked)) = acted {
+                    let code = answer.as_ref().map_or_else(|status| status.code, |_| 200);
+                    head.actor.administered(&method, &path, &asked, code);
+                }
+                self.value(&answer?, &head)
             }
             Request::Objects(request) => {
                 let accepted = Accepted::read(head.accept, pretty)?;
-                self.objects(*request, accepted, head, body).await
+                let audited = self.audited(&request);
+                let answer = self.objects(*request, accepted, head, body).await;
+                if let Some((verb, kind, path)) = audited {
+                    let (code, made) = match &answer {
+                        Ok(response) => (response.status().as_u16(), response.extensions().get::<Made>()),
+                        Err(refusal) => (refusal.status.code, None),
+                    };
+                    head.actor.wrote(verb, &kind, &path, made.map(|Made(name)| &**name), code);
+                }
+                answer
             }
         }
+    }
+
+    /// What the audit log is to say of a request on objects.
+    fn audited(&self, request: &ObjectsRequest) -> Option<(Verb, Arc<Kind>, ResourcePath)> {
+        let ObjectsRequest { verb, path, .. } = request;
+        let kind =
+            verb.writes().then(|| self.storage.kind(&path.group, &path.version, &path.plural)).flatten()?;
+        audit::concerns(*verb, &kind).then(|| (*verb, kind, path.clone()))
     }
 
     fn value(&self, value: &Value, head: &Head<'_>) -> Result<Response<ResponseBody>, Refusal> {
@@ -113,7 +141,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
         let kind = self.storage.kind(&path.group, &path.version, &path.plural);
         let kind = kind.ok_or_else(Status::no_such_path)?;
         let part = check_served(&kind, verb, &path)?;
-        auth::authorize(head.role, verb.as_str(), &kind)?;
+        auth::authorize(head.actor.caller.role, verb, &kind)?;
         if verb.writes() {
             check_writable(&kind, verb, part, path.name.as_deref().unwrap_or_default())?;
         }
@@ -267,7 +295,11 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             }
         };
         let warnings = std::mem::take(&mut written.warnings);
+        let made = (verb == Verb::Create).then(|| Made(written.object.name.as_str().into()));
         let mut response = self.written(written)?;
+        if let Some(made) = made {
+            response.extensions_mut().insert(made);
+        }
         response::warn(&mut response, &warnings);
         Ok(response)
     }

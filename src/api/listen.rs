@@ -94,7 +94,7 @@ pub(super) enum Inner {
 
 /// An accepted connection.
 pub(super) enum Accepted {
-    Tcp(TcpStream),
+    Tcp(TcpStream, SocketAddr),
     /// Before its handshake.
     #[cfg(feature = "cloud")]
     Tls(TcpStream, SocketAddr, tls::Server),
@@ -171,10 +171,10 @@ impl Listener {
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.inner {
             Inner::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, from) = listener.accept().await?;
                 // Answers are small and written whole: waiting for more only delays them.
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream))
+                Ok(Accepted::Tcp(stream, from))
             }
             #[cfg(feature = "cloud")]
             Inner::Tls(listener, tls) => {
@@ -185,6 +185,12 @@ impl Listener {
             Inner::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
         }
     }
+}
+
+/// The user that this process runs as, as the system tells other processes.
+#[must_use]
+pub fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Listens on a TCP address, and says which port that is.

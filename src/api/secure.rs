@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
-use crate::tls::{OPERATORS, Server, ServerStream};
+use crate::tls::{Server, ServerStream};
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,13 +37,12 @@ pub(super) async fn accept(stream: TcpStream, from: SocketAddr, tls: &Server) ->
         }
     };
     let Some(certificate) = certificate else {
-        return Some(Secured { stream, peer: Peer::Tls, lasts: LONGEST });
+        return Some(Secured { stream, peer: Peer::Tls(from), lasts: LONGEST });
     };
-    let subject = certificate.subject();
-    let operator = subject.organization == OPERATORS;
-    tracing::debug!(peer = %from, name = %subject.common_name, operator, "a client of the API showed a certificate");
+    tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "a client of the API showed a certificate");
     let lasts = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
     // Who comes within a grace after the end of its certificate has nothing to ask here.
     let lasts = lasts.unwrap_or_default().min(LONGEST);
-    Some(Secured { stream, peer: Peer::Certificate { operator }, lasts })
+    let peer = Peer::Certificate { serial: certificate.serial().into(), from };
+    Some(Secured { stream, peer, lasts })
 }

@@ -19,7 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::accept::choose;
-use super::auth::{Access, Peer, Role};
+use super::audit::Actor;
+use super::auth::{Access, Caller, Peer, Role};
 use super::dispatch::{Api, Head, ReadBody};
 use super::extension::Extension;
 use super::listen::{Accepted, Listener};
@@ -160,8 +161,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 permit = Arc::clone(&self.connections).acquire_owned() => permit.ok(),
             };
             match accepted {
-                Accepted::Tcp(stream) => {
-                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp, stopped.clone(), permit));
+                Accepted::Tcp(stream, from) => {
+                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp(from), stopped.clone(), permit));
                 }
                 #[cfg(feature = "cloud")]
                 Accepted::Tls(stream, from, tls) => {
@@ -201,10 +202,16 @@ impl<K: Storage, E: Extension> Server<K, E> {
             _ = stopped.changed() => return,
         };
         let Some(secured) = secured else { return };
-        let served = self.attend(secured.stream, secured.peer, stopped, permit);
-        if tokio::time::timeout(secured.lasts, served).await.is_err() {
-            tracing::info!(peer = %from, "the certificate of a client of the API has ended: its connection is cut");
-        }
+        let access = self.access.clone();
+        let refused = access.until_refused(&secured.peer);
+        let served = self.attend(secured.stream, secured.peer.clone(), stopped, permit);
+        let ended = tokio::time::sleep(secured.lasts);
+        let why = tokio::select! {
+            () = served => return,
+            () = ended => "has ended",
+            () = refused => "was revoked",
+        };
+        tracing::info!(peer = %from, "the certificate of a client of the API {why}: its connection is cut");
     }
 
     /// Serves one connection.
@@ -221,7 +228,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.respond(request, peer).await) }
+            let peer = peer.clone();
+            async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
         });
         let io = TokioIo::new(NoStall::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
@@ -244,7 +252,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         }
     }
 
-    async fn respond(&self, request: HttpRequest<Incoming>, peer: Peer) -> Response<ResponseBody> {
+    async fn respond(&self, request: HttpRequest<Incoming>, peer: &Peer) -> Response<ResponseBody> {
         let started = Instant::now();
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
@@ -264,14 +272,14 @@ impl<K: Storage, E: Extension> Server<K, E> {
         &self,
         request: HttpRequest<Incoming>,
         parsed: Result<Request, Refusal>,
-        peer: Peer,
+        peer: &Peer,
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
         let stray = match peer {
-            Peer::Tcp if !is_local(&head.headers) => {
+            Peer::Tcp(_) if !is_local(&head.headers) => {
                 Some("requests must come from this machine: the Host or Origin header names another one")
             }
-            Peer::Tls | Peer::Certificate { .. } if !is_same_origin(&head.headers) => {
+            Peer::Tls(_) | Peer::Certificate { .. } if !is_same_origin(&head.headers) => {
                 Some("requests of web pages must come from this server: the Origin header names another one")
             }
             _ => None,
@@ -281,9 +289,9 @@ impl<K: Storage, E: Extension> Server<K, E> {
         }
         let authorization = header(&head.headers, &AUTHORIZATION);
         let open = matches!(parsed, Ok(Request::Health(_) | Request::Version));
-        let role = match self.access.authenticate(authorization, peer) {
-            Ok(role) => role,
-            Err(_) if open => Role::Local,
+        let caller = match self.access.authenticate(authorization, peer) {
+            Ok(caller) => caller,
+            Err(_) if open => Caller { name: "anybody".into(), role: Role::View },
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),
         };
@@ -297,7 +305,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             content_type: header(&head.headers, &CONTENT_TYPE),
             user_agent: header(&head.headers, &USER_AGENT),
             if_none_match: header(&head.headers, &IF_NONE_MATCH),
-            role,
+            actor: Actor { caller: &caller, peer },
         };
         let body = HttpBody { body, limits: &self.limits, memory: &self.bodies };
         match self.api.answer(request, info, body).await {

@@ -84,8 +84,11 @@ pub enum CloudCommand {
     Token(TokenCommand),
     /// Print what an external broker needs to tell nodes apart by their certificates
     BrokerConfig(BrokerArgs),
-    /// Print a kubeconfig with a new certificate of an operator, who may do everything
-    Kubeconfig(OperatorArgs),
+    /// Print a kubeconfig with a new certificate of an operator
+    Kubeconfig(KubeconfigArgs),
+    /// Operators and their certificates
+    #[command(subcommand)]
+    Operator(OperatorCommand),
 }
 
 /// How what the cloud side says is shown.
@@ -169,13 +172,31 @@ pub struct BrokerArgs {
     pub server: ServerArgs,
 }
 
+/// What is done with operators.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum OperatorCommand {
+    /// Show the certificates of operators
+    List(ShowArgs),
+    /// Revoke certificates of an operator and cut their connections
+    Revoke {
+        /// Name of the operator, for all of them, or the serial number of one, as "operator list" shows it
+        #[arg(value_name = "NAME")]
+        which: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
 /// Whom a kubeconfig is for.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct OperatorArgs {
-    /// Name of the operator, for the log of the API
+pub struct KubeconfigArgs {
+    /// Name of the operator, for the audit log
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub user: String,
-    /// How long the certificate is good; it cannot be revoked
+    /// What the operator may do: view everything but Secrets; edit what is in namespaces; or be an admin
+    #[arg(long, value_name = "ROLE", default_value = "admin", value_parser = ["view", "edit", "admin"])]
+    pub role: String,
+    /// How long the certificate is good
     #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = args::duration)]
     pub lifetime: Duration,
     /// Address of the API, as the operator reaches it [default: the one that is asked]
@@ -214,18 +235,17 @@ pub struct ConfigArgs {
 /// Which cloud side is asked.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ServerArgs {
-    /// Address of the running cloud side's API
-    #[arg(
-        long = "server",
-        value_name = "ADDRESS",
-        env = "EDGESYNC_CLOUD_SERVER",
-        default_value = "http://127.0.0.1:10551"
-    )]
-    pub address: Address,
-    /// A kubeconfig of "edgesync-cloud kubeconfig", for an https:// address
+    /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
+    /// [default: the server of --kubeconfig, or else /run/edgesync-cloud/edgesync-cloud.sock]
+    #[arg(long = "server", value_name = "ADDRESS", env = "EDGESYNC_CLOUD_SERVER")]
+    pub address: Option<Address>,
+    /// A kubeconfig of "edgesync-cloud kubeconfig", for a cloud side on another machine
     #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
     pub kubeconfig: Option<PathBuf>,
 }
+
+/// Where the cloud side of this machine answers, unless it is configured otherwise.
+pub const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";
 
 #[cfg(test)]
 mod tests {
@@ -240,11 +260,10 @@ mod tests {
 
     #[test]
     fn the_default_server_is_where_the_cloud_side_listens() {
-        let command = CloudArgs::command();
-        let nodes = command.find_subcommand("nodes").unwrap();
-        let server = nodes.get_arguments().find(|argument| argument.get_id() == "address").unwrap();
-        let default = server.get_default_values()[0].to_str().unwrap();
-        assert_eq!(default.parse(), Ok(Address::Tcp(Config::default().api.listen)));
+        assert_eq!(std::path::Path::new(SOCKET), Config::default().api.socket);
+        let mut command = CloudArgs::command();
+        let help = command.find_subcommand_mut("nodes").unwrap().render_long_help().to_string();
+        assert!(help.contains(SOCKET), "{help}");
     }
 
     #[test]

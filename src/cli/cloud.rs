@@ -80,8 +80,11 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::BrokerConfig(broker) => {
             program::ask(async |terminal| pairing::broker_config(broker, terminal).await)
         }
-        CloudCommand::Kubeconfig(operator) => {
-            program::ask(async |terminal| pairing::kubeconfig(operator, terminal).await)
+        CloudCommand::Kubeconfig(args) => {
+            program::ask(async |terminal| pairing::kubeconfig(args, terminal).await)
+        }
+        CloudCommand::Operator(command) => {
+            program::ask(async |terminal| pairing::operator(command, terminal).await)
         }
         CloudCommand::Run(config) => program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run),
     }

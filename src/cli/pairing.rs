@@ -1,20 +1,20 @@
-//! `edgesync-cloud token`, `broker-config` and `kubeconfig`.
+//! `edgesync-cloud token`, `broker-config`, `kubeconfig` and `operator`.
 
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::Permissions;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::args_cloud::{BrokerArgs, OperatorArgs, ShowArgs, TokenCommand};
-use super::output::Output;
+use super::args_cloud::{BrokerArgs, KubeconfigArgs, OperatorCommand, ShowArgs, TokenCommand};
 use super::records::{self, RecordColumn};
 use super::server::client;
 use super::{CliError, Terminal};
-use crate::api::encode;
+use crate::api::{Address, Kubeconfig, encode};
 use crate::config::units::show_duration;
 use crate::store::durable;
+use crate::tls::{Certificate, Identity, TlsError};
 
 const TOKENS_PATH: &str = "/edgesync/v1/tokens";
 const BROKER_CONFIG_PATH: &str = "/edgesync/v1/broker-config";
@@ -27,6 +27,16 @@ const TOKEN_COLUMNS: &[RecordColumn] = &[
     RecordColumn::value("state", "/state"),
     RecordColumn::value("uses", "/uses"),
     RecordColumn::value("used", "/used"),
+    RecordColumn::age("age", "/created"),
+    RecordColumn::value("expires", "/expires"),
+];
+
+/// What `operator list` shows.
+const OPERATOR_COLUMNS: &[RecordColumn] = &[
+    RecordColumn::value("name", "/name"),
+    RecordColumn::value("role", "/role"),
+    RecordColumn::value("state", "/state"),
+    RecordColumn::value("serial", "/serial"),
     RecordColumn::age("age", "/created"),
     RecordColumn::value("expires", "/expires"),
 ];
@@ -100,31 +110,77 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
 }
 
 /// Prints a kubeconfig for a new operator.
-pub(super) async fn kubeconfig(args: OperatorArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let client = client(args.server)?;
-    let wanted = json!({ "user": args.user, "lifetimeSeconds": args.lifetime.as_secs() });
+    let server = match (args.api, client.address()) {
+        (Some(server), _) => server,
+        (None, Address::Tls { .. }) => client.address().to_string(),
+        (None, _) => {
+            return Err(CliError::Usage(
+                "--api https://HOST:PORT is needed: the address of the API as the operator reaches it"
+                    .to_owned(),
+            ));
+        }
+    };
+    let wanted = json!({ "user": args.user, "role": args.role, "lifetimeSeconds": args.lifetime.as_secs() });
     let answer: Value = client.post(OPERATORS_PATH, &wanted).await?;
-    let data = |field: &str| STANDARD.encode(answer[field].as_str().unwrap_or_default());
-    let server = args.api.clone().unwrap_or_else(|| client.address().to_string());
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "edgesync",
-        "clusters": [{ "name": "edgesync", "cluster": {
-            "server": server, "certificate-authority-data": data("ca"),
-        }}],
-        "users": [{ "name": args.user, "user": {
-            "client-certificate-data": data("certificate"), "client-key-data": data("key"),
-        }}],
-        "contexts": [{ "name": "edgesync", "context": { "cluster": "edgesync", "user": args.user } }],
-    });
-    let text = super::output::render(&config, Output::Yaml)?;
-    terminal.out.write_all(text.as_bytes())?;
-    if !server.starts_with("https://") {
-        writeln!(
-            terminal.err,
-            "{server} is without TLS: with api.tls = \"on\" or another address this would be of use."
-        )?;
+    let pem = |field: &str| answer[field].as_str().unwrap_or_default();
+    let wrong = |error: TlsError| CliError::Show(error.to_string());
+    let what = "the answer of the cloud side";
+    let config = Kubeconfig {
+        server,
+        authority: Certificate::all_from_pem(what, pem("ca")).map_err(wrong)?,
+        user: args.user,
+        identity: Identity::from_pem(what, &format!("{}{}", pem("certificate"), pem("key")))
+            .map_err(wrong)?,
+    };
+    let text = config.to_yaml().map_err(|error| CliError::Show(error.to_string()))?;
+    if close_to_others(&std::io::stdout())? {
+        writeln!(terminal.err, "There is a key in it: the file is now readable by its owner only.")?;
+    }
+    Ok(terminal.out.write_all(text.as_bytes())?)
+}
+
+/// If the output goes to a file that others could read, they can no more; true if it was so.
+fn close_to_others(output: &impl AsFd) -> std::io::Result<bool> {
+    let file = std::fs::File::from(output.as_fd().try_clone_to_owned()?);
+    let metadata = file.metadata()?;
+    let is_open = metadata.is_file() && metadata.permissions().mode() & 0o077 != 0;
+    if is_open {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(is_open)
+}
+
+/// Lists or revokes certificates of operators.
+pub(super) async fn operator(command: OperatorCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    match command {
+        OperatorCommand::List(ShowArgs { output, server }) => {
+            let now = Timestamp::now();
+            let client = client(server)?;
+            records::table(&client, OPERATORS_PATH, OPERATOR_COLUMNS, output.output, now, terminal).await?;
+        }
+        OperatorCommand::Revoke { which, server } => {
+            let path = format!("{OPERATORS_PATH}/{}/revoke", encode(&which));
+            let answer: Value = client(server)?.post(&path, &Value::Null).await?;
+            writeln!(terminal.out, "operator '{which}': {} certificates revoked", answer["certificates"])?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_could_read_is_closed_to_them() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_permissions(Permissions::from_mode(0o644)).unwrap();
+        assert!(close_to_others(file.as_file()).unwrap());
+        assert_eq!(file.as_file().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!close_to_others(file.as_file()).unwrap());
+        let (_, pipe) = std::io::pipe().unwrap();
+        assert!(!close_to_others(&pipe).unwrap());
+    }
 }

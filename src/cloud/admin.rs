@@ -12,11 +12,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::metrics::{self, CloudNumbers};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
-use crate::api::{Extension, ExtensionCall, MetricsWriter};
+use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
 use crate::broker::Downlink;
 use crate::object::Status;
 use crate::object::status::{Reason, Result};
 use crate::store::cloud::CloudStore;
+use crate::store::cloud::operators::OperatorRecord;
 use crate::store::cloud::pairing::TokenRecord;
 use crate::store::engine::wal_path;
 use crate::tls::Certificate;
@@ -104,10 +105,20 @@ impl Admin {
             ("POST", ["tokens", id, "revoke"]) => {
                 Ok(json!({ "id": id, "revoked": pairing.revoke_token(id).await? }))
             }
+            ("GET", ["operators"]) => {
+                let now = Timestamp::now();
+                let operators = pairing.operator_records().await?;
+                Ok(
+                    json!({ "items": operators.iter().map(|one| show_operator(one, now)).collect::<Vec<_>>() }),
+                )
+            }
+            ("POST", ["operators", which, "revoke"]) => {
+                Ok(json!({ "operator": which, "certificates": pairing.revoke_operators(which).await? }))
+            }
             ("POST", ["operators"]) => {
                 let wanted: WantedOperator = wanted(body)?;
                 let lifetime = Duration::from_secs(wanted.lifetime_seconds);
-                let identity = pairing.operator(&wanted.user, lifetime).await?;
+                let identity = pairing.new_operator(&wanted.user, wanted.role, lifetime).await?;
                 let pem = |certificates: &[Certificate]| {
                     certificates.iter().map(Certificate::to_pem).collect::<String>()
                 };
@@ -140,6 +151,7 @@ struct WantedToken {
 #[serde(rename_all = "camelCase")]
 struct WantedOperator {
     user: String,
+    role: Role,
     lifetime_seconds: u64,
 }
 
@@ -195,6 +207,17 @@ fn show_token(token: &TokenRecord, now: Timestamp) -> Value {
     shown
 }
 
+fn show_operator(operator: &OperatorRecord, now: Timestamp) -> Value {
+    let state = match operator {
+        operator if operator.revoked.is_some() => "revoked",
+        operator if operator.expires <= now => "expired",
+        _ => "usable",
+    };
+    let mut shown = json!(operator);
+    shown["state"] = state.into();
+    shown
+}
+
 pub(super) fn unknown(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
 }
@@ -202,6 +225,10 @@ pub(super) fn unknown(node: &str) -> Status {
 impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let path: Vec<&str> = call.path.split('/').collect();
+        if call.method != "GET" && call.role != Role::Admin {
+            let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
+            return Err(Status::new(Reason::Forbidden, message));
+        }
         match (call.method.as_str(), path.as_slice()) {
             ("GET", ["nodes"]) => self.ask(AdminRequest::Nodes).await,
             ("GET", ["nodes", node]) => {

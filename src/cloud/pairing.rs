@@ -9,6 +9,7 @@ mod admission;
 pub(super) mod authority;
 pub(super) mod broker_config;
 mod files;
+mod operators;
 mod request;
 pub(super) mod service;
 mod shown;
@@ -17,14 +18,13 @@ mod tests;
 pub(super) mod tokens;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
 
-use crate::object::name::check_subdomain;
 use crate::object::status::{Result, Status};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
@@ -43,9 +43,6 @@ const LIST_AGE: Duration = days(30);
 const UPKEEP: Duration = Duration::from_secs(3600);
 /// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
 const KEPT: Duration = days(7);
-/// The longest life of an operator's certificate: it is in no list and can be revoked by a new CA only.
-const OPERATOR_LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
-
 const LIST_FILE: &str = "revoked.crl";
 
 const fn days(days: u64) -> Duration {
@@ -89,6 +86,7 @@ struct Shared {
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
+    operators: Arc<operators::Table>,
 }
 
 /// What changes while it runs.
@@ -148,6 +146,7 @@ impl Pairing {
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
+        let operators = operators::Table::new(&store.operators().await?);
         let shared = Shared {
             authority,
             tokens,
@@ -161,6 +160,7 @@ impl Pairing {
             endpoint,
             api,
             joining,
+            operators,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -209,13 +209,19 @@ impl Pairing {
         self.shared.joining.clone()
     }
 
-    /// Renews the certificate of the services when it is time, and the revocation list. Never ends.
-    pub(super) async fn keep(&self) {
+    /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine for the API at
+    /// this address, the revocation list. Never ends.
+    pub(super) async fn keep(&self, kubeconfig: &Path, api: &str) {
         loop {
             tokio::time::sleep(UPKEEP).await;
             if let Err(error) = self.upkeep(now()).await {
                 tracing::error!(
                     "certificates and tokens are not looked after, next try in an hour: {error:#}"
+                );
+            }
+            if let Err(error) = self.write_kubeconfig(kubeconfig, api).await {
+                tracing::warn!(
+                    "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
                 );
             }
         }
@@ -277,23 +283,6 @@ impl Pairing {
     /// name is listened to, whatever an external broker lets through.
     pub(super) fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
-    }
-
-    /// A certificate for an operator of the API.
-    ///
-    /// # Errors
-    /// A bad name; the library's.
-    pub(super) async fn operator(&self, name: &str, lifetime: Duration) -> Result<Identity> {
-        check_subdomain(name)
-            .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
-        if !OPERATOR_LIFETIME.contains(&lifetime) {
-            return Err(Status::bad_request(
-                "the certificate of an operator must be good for 1 minute to 10 years",
-            ));
-        }
-        let subject = Subject { common_name: name.to_owned(), organization: tls::OPERATORS.to_owned() };
-        let signed = self.shared.authority.client(&subject, now(), lifetime);
-        signed.map_err(|error| Status::internal(format!("{error:#}")))
     }
 
     /// The revocation list, PEM, for brokers.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::api::{Access, Address, Limits, Listener, Server};
+use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
 use crate::config::cloud::{BrokerMode, Config};
 use crate::config::{BrokerUrl, JoinUrl, host_name};
@@ -43,13 +43,12 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("installing signal handlers")?;
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
-    let (stop_api, mut api_stopped) = watch::channel(());
+    let (stop_api, api_stopped) = watch::channel(());
     let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
-    let listener = match config.api.tls.at(config.api.listen) {
-        true => Listener::bind_tls(config.api.listen, pairing.api_tls()).await,
-        false => Listener::bind(&Address::Tcp(config.api.listen)).await,
-    };
-    let listener = listener.context("opening the API")?;
+    let socket = Address::Unix(config.api.socket.clone());
+    let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
+    let listener =
+        Listener::bind_tls(config.api.listen, pairing.api_tls()).await.context("opening the API")?;
     let address = listener.address().clone();
     let topics = Topics::new(&config.link.prefix)?;
     let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
@@ -79,21 +78,25 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         },
         service: joining.map(|address| join_url(&config, address)),
     };
-    // Over TLS only operators get as far as that; without it whoever is on this machine is one.
-    let server = Server::new(Arc::clone(&objects), Admin::new(requests, parts), Access::open(), limits);
+    let access = Access::certificates(pairing.operators(), own_uid());
+    let server = Server::new(Arc::clone(&objects), Admin::new(requests, parts), access, limits);
     let mut pairs = JoinSet::new();
     if let Some(join) = join {
         pairs.spawn(join.serve(api_stopped.clone()));
     }
-    let keep = pairing.clone();
-    pairs.spawn(async move { keep.keep().await });
-    let api = tokio::spawn(async move {
-        server
-            .serve(listener, async move {
-                let _ = api_stopped.changed().await;
-            })
-            .await;
-    });
+    let (keep, kubeconfig, api) = (pairing.clone(), config.api.kubeconfig.clone(), shown_api(&address));
+    pairing.write_kubeconfig(&kubeconfig, &api).await.context("writing the kubeconfig of this machine")?;
+    pairs.spawn(async move { keep.keep(&kubeconfig, &api).await });
+    let mut api = JoinSet::new();
+    for listener in [socket, listener] {
+        let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
+        api.spawn(async move {
+            let stopped = async move {
+                let _ = stopped.changed().await;
+            };
+            server.serve(listener, stopped).await;
+        });
+    }
     let joining = joining.map_or_else(|| "off".to_owned(), |address| address.to_string());
     tracing::info!(%address, broker, joining, store = %config.store.path.display(), "the cloud side runs");
     let running = format!("API on {address}, broker {broker}");
@@ -121,7 +124,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         .during(async {
             downlink.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
-            let _ = api.await;
+            while api.join_next().await.is_some() {}
             pairs.shutdown().await;
             drop(upkeep);
             if let Some(mut fleet) = fleet {
@@ -150,6 +153,16 @@ async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
 async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> {
     let path = path.to_owned();
     Ok(tokio::task::spawn_blocking(move || CloudStore::open(&path, &options)).await??)
+}
+
+/// The API as programs on this machine reach it.
+fn shown_api(address: &Address) -> String {
+    match address {
+        Address::Tls { host, port } if host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()) => {
+            format!("https://127.0.0.1:{port}")
+        }
+        address => address.to_string(),
+    }
 }
 
 /// Where nodes join, for a hint: by the first name that is configured, else by that of the machine.

@@ -177,10 +177,12 @@ section! {
     /// The API for operators.
     #[derive(Eq)]
     pub struct Api in "api";
-    /// Address of the HTTP API.
+    /// The Unix socket, for the administrators of this machine.
+    socket: PathBuf = "/run/edgesync-cloud/edgesync-cloud.sock".into(), fixed units::path(socket);
+    /// Address of the HTTPS API.
     listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
-    /// Whether the API demands TLS and certificates.
-    tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
+    /// The kubeconfig for the administrators of this machine; after loading never empty.
+    kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
     /// Largest request body, in bytes.
     max_body: usize = 32 << 20, fixed units::size(max_body, 64 * KIB..=256 * MIB);
 }
@@ -257,8 +259,11 @@ impl Settings for Config {
             self.pairing.directory = self.store.path.with_file_name("pki");
             review.derived("pairing.directory", "beside store.path");
         }
+        if self.api.kubeconfig.as_os_str().is_empty() {
+            self.api.kubeconfig = self.store.path.with_file_name("admin.kubeconfig");
+            review.derived("api.kubeconfig", "beside store.path");
+        }
         self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
-        self.api.tls.check(("api.listen", self.api.listen), "api.tls", review);
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
         }

@@ -23,12 +23,17 @@ pub(super) fn write(workspace: &Workspace, name: &str, text: &str) -> Result<Pat
     Ok(path)
 }
 
-/// The addresses of API and MQTT endpoint, from what the cloud side tells its service manager.
-pub(super) fn addresses(status: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let (api, broker) = status.strip_prefix("API on http://")?.split_once(", broker embedded on ")?;
+/// The address of the MQTT endpoint, from what the cloud side tells its service manager.
+pub(super) fn endpoint(status: &str) -> Option<SocketAddr> {
+    let (_, broker) = status.split_once(", broker embedded on ")?;
     // What it is doing may follow.
     let broker = broker.split_once(';').map_or(broker, |(address, _)| address);
-    Some((api.parse().ok()?, broker.parse().ok()?))
+    broker.parse().ok()
+}
+
+/// The socket of the cloud side.
+pub(super) fn cloud_socket(workspace: &Workspace) -> PathBuf {
+    workspace.file("edgesync-cloud.sock")
 }
 
 /// A path as a TOML string: JSON's escapes are TOML's too.
@@ -39,12 +44,13 @@ fn quoted(path: &Path) -> String {
 /// The configuration of the cloud side.
 pub(super) fn cloud_config(workspace: &Workspace) -> String {
     let store = quoted(&workspace.file("cloud.db"));
+    let socket = quoted(&cloud_socket(workspace));
     let namespaces = Value::from(NAMESPACES.to_vec());
     format!(
         "# The cloud side of the demo. Port 0: any free port.\n\
          [store]\npath = {store}\n\n\
          [broker]\nlisten = \"127.0.0.1:0\"\n\n\
-         [api]\nlisten = \"127.0.0.1:0\"\n\n\
+         [api]\nsocket = {socket}\nlisten = \"127.0.0.1:0\"\n\n\
          [pairing]\nlisten = \"off\"\n\n\
          # Everything in the plant's namespaces belongs on its gateways.\n\
          [[placement]]\nnodes = {{ names = [\"gateway-*\"] }}\nobjects = {{ namespaces = {namespaces} }}\n"
@@ -84,12 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_are_in_what_the_cloud_side_says() {
-        let said = "API on http://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
-        let expected = ("127.0.0.1:10551".parse().unwrap(), "127.0.0.1:1883".parse().unwrap());
-        assert_eq!(addresses(said), Some(expected));
-        assert_eq!(addresses(&format!("{said}; reading what is to be where")), addresses(said));
-        assert_eq!(addresses("API on http://127.0.0.1:1, broker mqtt://x"), None);
+    fn the_address_of_the_endpoint_is_in_what_the_cloud_side_says() {
+        let said = "API on https://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
+        assert_eq!(endpoint(said), "127.0.0.1:1883".parse().ok());
+        assert_eq!(endpoint(&format!("{said}; reading what is to be where")), endpoint(said));
+        assert_eq!(endpoint("API on https://127.0.0.1:1, broker mqtt://x"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::files::{NODE, addresses, agent_config, cloud_config, write};
+use super::files::{NODE, agent_config, cloud_config, cloud_socket, endpoint, write};
 use super::processes::{Process, Programs, Workspace};
 use super::proxy::{Link, Passed};
 use super::screen::Screen;
@@ -81,14 +81,14 @@ impl<'a> Stage<'a> {
         let programs = Programs::find(workspace)?;
         let config = write(workspace, "edgesync-cloud.toml", &cloud_config(workspace))?;
         let (cloud, said) = Process::start("cloud", &programs.cloud, &config, workspace).await?;
-        let (api, mqtt) = addresses(&said)
+        let mqtt = endpoint(&said)
             .ok_or_else(|| DemoError::Unexpected(format!("the cloud side is ready and says {said:?}")))?;
         let link = Link::open(mqtt).await;
         let link = link.map_err(|source| DemoError::io("opening the link".into(), source))?;
         let config = write(workspace, "edgesync.toml", &agent_config(workspace, link.address()))?;
         let (agent, _) = Process::start("agent", &programs.agent, &config, workspace).await?;
         let node_api = Client::new(Address::Unix(workspace.file("edgesync.sock")));
-        let cloud_api = Client::new(Address::Tcp(api));
+        let cloud_api = Client::new(Address::Unix(cloud_socket(workspace)));
         Ok(Self { workspace, programs, cloud, agent: Some(agent), link, cloud_api, node_api, limit })
     }
 

@@ -4,12 +4,13 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::{Layer, fmt};
 
+use crate::api::AUDIT;
 use crate::config;
 use crate::config::Format;
 
@@ -39,7 +40,7 @@ impl Log {
     /// # Errors
     /// journald was asked for and is not there, or the log is open already.
     pub fn open(log: &config::Log) -> Result<Self, LogError> {
-        let (filter, level) = reload::Layer::new(log.level.clone());
+        let (filter, level) = reload::Layer::new(audited(&log.level));
         let output = output(resolve(log.format, journal_is_stderr()))?;
         let subscriber = Registry::default().with(output.with_filter(filter));
         tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadyOpen)?;
@@ -51,8 +52,13 @@ impl Log {
     /// # Errors
     /// The log was closed, which happens only while the process ends.
     pub fn set_level(&self, level: &Targets) -> Result<(), LogError> {
-        self.level.reload(level.clone()).map_err(LogError::Reload)
+        self.level.reload(audited(level)).map_err(LogError::Reload)
     }
+}
+
+/// The levels, with what the audit log says in any case.
+fn audited(level: &Targets) -> Targets {
+    level.clone().with_target(AUDIT, LevelFilter::INFO)
 }
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
@@ -124,6 +130,18 @@ mod tests {
             Log { level: handle }.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
             assert!(tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
             assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::DEBUG));
+        });
+    }
+
+    #[test]
+    fn no_level_silences_the_audit_log() {
+        let (filter, handle) = reload::Layer::new(audited(&"off".parse().unwrap()));
+        let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(tracing::enabled!(target: AUDIT, tracing::Level::INFO));
+            Log { level: handle }.set_level(&"error,edgesync::audit=off".parse().unwrap()).unwrap();
+            assert!(tracing::enabled!(target: AUDIT, tracing::Level::INFO));
+            assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::INFO));
         });
     }
 }

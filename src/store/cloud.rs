@@ -26,6 +26,7 @@ mod nodes;
 mod objects;
 mod observer;
 mod open;
+pub mod operators;
 pub mod pairing;
 mod read;
 mod snapshot;

@@ -24,7 +24,8 @@ type Versions = BTreeMap<String, String>;
 
 fn client(address: &Address) -> Client {
     let Address::Tcp(address) = address else { panic!("{address}") };
-    let config = Config::new(format!("http://{address}").parse().unwrap());
+    let mut config = Config::new(format!("http://{address}").parse().unwrap());
+    config.auth_info.token = Some(serving::TOKEN.to_owned().into());
     Client::try_from(config).unwrap()
 }
 

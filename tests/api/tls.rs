@@ -1,22 +1,43 @@
-//! The API over mutual TLS: operators may do everything, others nothing; slow and strange clients delay nobody.
+//! The API over mutual TLS: operators may do what their role says, others nothing; slow and strange clients delay nobody.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::serving;
 use crate::support;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use edgesync::api::{Access, Address, Client, ClientError, Limits, Listener, Server};
+use edgesync::api::{
+    Access, Address, Caller, Client, ClientError, Limits, Listener, Operators, Role, Server, own_uid,
+};
 use edgesync::tls;
 use serde_json::{Value, json};
 use serving::{Echo, open, soon};
 use support::authority::{Authority, HOUR};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+/// The operators that are known, by serial number.
+#[derive(Default)]
+struct Known {
+    callers: Mutex<HashMap<String, Caller>>,
+    revoked: watch::Sender<()>,
+}
+
+impl Operators for Known {
+    fn find(&self, serial: &str) -> Option<Caller> {
+        self.callers.lock().unwrap().get(serial).cloned()
+    }
+
+    fn revoked(&self) -> watch::Receiver<()> {
+        self.revoked.subscribe()
+    }
+}
+
 struct Site {
+    known: Arc<Known>,
     address: Address,
     port: u16,
     stop: oneshot::Sender<()>,
@@ -30,7 +51,9 @@ impl Site {
         let storage = Arc::new(open(&dir.path().join("cloud.db")).await);
         let listener = Listener::bind_tls("0.0.0.0:0".parse().unwrap(), tls).await.unwrap();
         let Address::Tls { port, .. } = *listener.address() else { panic!("{}", listener.address()) };
-        let server = Server::new(storage, Echo, Access::open(), Limits::cloud());
+        let known = Arc::new(Known::default());
+        let access = Access::certificates(Arc::clone(&known) as _, own_uid());
+        let server = Server::new(storage, Echo, access, Limits::cloud());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let shutdown = async {
@@ -39,7 +62,21 @@ impl Site {
             server.serve(listener, shutdown).await;
         });
         let address = Address::Tls { host: "127.0.0.1".into(), port };
-        Self { address, port, stop, task, _dir: dir }
+        Self { known, address, port, stop, task, _dir: dir }
+    }
+
+    /// An operator with a certificate that is known.
+    fn operator(&self, authority: &Authority, role: Role, until: i64) -> tls::Client {
+        let identity = authority.operator(until);
+        let serial = identity.certificate().serial().to_owned();
+        self.known.callers.lock().unwrap().insert(serial, Caller { name: "ada".into(), role });
+        authority.client(&identity)
+    }
+
+    /// None of the certificates counts any more.
+    fn revoke_all(&self) {
+        self.known.callers.lock().unwrap().clear();
+        self.known.revoked.send_replace(());
     }
 
     fn client(&self, tls: tls::Client) -> Client {
@@ -57,10 +94,10 @@ impl Site {
 }
 
 #[tokio::test]
-async fn an_operator_does_everything_and_a_node_nothing() {
+async fn an_operator_does_everything_and_whoever_is_none_nothing() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
-    let client = site.client(authority.client(&authority.operator(HOUR)));
+    let client = site.client(site.operator(&authority, Role::Admin, HOUR));
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "default"},
         "data": {"large": "QUFB".repeat(100_000)}
@@ -69,13 +106,63 @@ async fn an_operator_does_everything_and_a_node_nothing() {
     let found: Value = soon("get", client.get("/api/v1/namespaces/default/secrets/s")).await.unwrap();
     assert_eq!(found["data"], secret["data"]);
 
-    let node = authority.client(&authority.node("n-1"));
-    for path in ["/api/v1/namespaces/default/secrets/s", "/api/v1/nodes", "/apis"] {
-        let error = site.get(node.clone(), path).await.unwrap_err();
-        let status = error.status().unwrap_or_else(|| panic!("{error}"));
-        assert_eq!(status.code, 403, "{path}");
-        assert!(status.message.contains("system:masters"), "{status}");
+    // Of the same authority, and of the organization that makes administrators elsewhere.
+    for other in [authority.client(&authority.node("n-1")), authority.client(&authority.operator(HOUR))] {
+        for path in ["/api/v1/namespaces/default/secrets/s", "/api/v1/nodes", "/apis"] {
+            let error = site.get(other.clone(), path).await.unwrap_err();
+            let status = error.status().unwrap_or_else(|| panic!("{error}"));
+            assert_eq!(status.code, 403, "{path}");
+            assert!(status.message.contains("edgesync-cloud kubeconfig"), "{status}");
+        }
     }
+    site.end().await;
+}
+
+#[tokio::test]
+async fn an_operator_does_what_the_role_says() {
+    let authority = Authority::new();
+    let site = Site::start(authority.server()).await;
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "default"}});
+    let (maps, secrets, namespaces) =
+        ("/api/v1/namespaces/default/configmaps", "/api/v1/secrets", "/api/v1/namespaces");
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}});
+    let code = |result: Result<Value, ClientError>| {
+        result.map_or_else(|error| error.status().unwrap().code, |_| 200)
+    };
+    for (role, expected) in [
+        (Role::View, [200, 403, 403, 403]),
+        (Role::Edit, [200, 200, 200, 403]),
+        (Role::Admin, [200, 200, 409, 200]),
+    ] {
+        let client = site.client(site.operator(&authority, role, HOUR));
+        let codes = [
+            code(soon("list", client.get(maps)).await),
+            code(soon("secrets", client.get(secrets)).await),
+            code(soon("create", client.post(maps, &map)).await),
+            code(soon("namespace", client.post(namespaces, &namespace)).await),
+        ];
+        assert_eq!(codes, expected, "{role}");
+    }
+    site.end().await;
+}
+
+#[tokio::test]
+async fn who_is_revoked_is_cut_off_at_once_and_not_let_in_again() {
+    let authority = Authority::new();
+    let site = Site::start(authority.server()).await;
+    let tls = site.operator(&authority, Role::Admin, HOUR);
+    let stream = TcpStream::connect(("127.0.0.1", site.port)).await.unwrap();
+    let mut stream = tls.connect("127.0.0.1", stream).await.unwrap();
+    stream.write_all(b"GET /api/v1/configmaps?watch=true HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
+    let mut head = [0; 15];
+    soon("the watch", stream.read_exact(&mut head)).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    site.revoke_all();
+    let mut rest = Vec::new();
+    let _ = soon("the end of the watch", stream.read_to_end(&mut rest)).await;
+    let error = site.get(tls, "/api/v1/configmaps").await.unwrap_err();
+    assert_eq!(error.status().map(|status| status.code), Some(403), "{error}");
     site.end().await;
 }
 
@@ -107,7 +194,7 @@ async fn where_no_certificate_is_demanded_a_client_without_one_is_nobody() {
     let site = Site::start(tls).await;
     let error = site.get(authority.anonymous(), "/api/v1/nodes").await.unwrap_err();
     assert_eq!(error.status().map(|status| status.code), Some(401), "{error}");
-    site.get(authority.client(&authority.operator(HOUR)), "/api/v1/nodes").await.unwrap();
+    site.get(site.operator(&authority, Role::View, HOUR), "/api/v1/nodes").await.unwrap();
     site.end().await;
 }
 
@@ -126,7 +213,7 @@ async fn clients_that_stall_or_speak_something_else_delay_nobody() {
     let mut answer = Vec::new();
     let _ = soon("plain", plain.read_to_end(&mut answer)).await;
     assert!(answer.len() <= 7, "{answer:?}");
-    let operator = authority.client(&authority.operator(HOUR));
+    let operator = site.operator(&authority, Role::View, HOUR);
     let asked = site.client(operator);
     tokio::time::timeout(Duration::from_secs(5), asked.get::<Value>("/version")).await.unwrap().unwrap();
     // The stop does not wait for them either.
@@ -138,7 +225,7 @@ async fn clients_that_stall_or_speak_something_else_delay_nobody() {
 async fn a_connection_ends_with_the_certificate_that_it_began_with() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
-    let tls = authority.client(&authority.operator(3));
+    let tls = site.operator(&authority, Role::View, 3);
     let stream = TcpStream::connect(("127.0.0.1", site.port)).await.unwrap();
     let mut stream = tls.connect("127.0.0.1", stream).await.unwrap();
     stream.write_all(b"GET /version HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();

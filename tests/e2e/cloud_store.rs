@@ -30,8 +30,7 @@ async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>
 
 fn confirm_deletions(cloud: &Cloud) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
-    let output =
-        command.args(["confirm-deletions", NODE, "--server", &cloud.api.to_string()]).output().unwrap();
+    let output = command.args(["confirm-deletions", NODE, "--server"]).arg(&cloud.socket).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -132,7 +132,8 @@ async fn a_device_that_was_off_for_too_long_comes_back_by_itself_within_the_grac
     })
     .await;
     let mut agent = fleet.device(&site, "edge-1").await;
-    let ends = stored(&agent).identity.certificate().not_after();
+    // The second of its end belongs to it.
+    let ends = stored(&agent).identity.certificate().ends();
     eventually("the certificate has ended", Duration::from_secs(90), async || {
         (jiff::Timestamp::now() > ends).then_some(())
     })
@@ -143,45 +144,71 @@ async fn a_device_that_was_off_for_too_long_comes_back_by_itself_within_the_grac
 }
 
 #[tokio::test]
-async fn operators_come_with_certificates_and_nodes_are_none() {
+async fn operators_come_with_certificates_until_they_are_revoked() {
     let site = Site::new();
-    let api = Site::address();
-    let joining = Site::address();
-    let mut cloud = site::Cloud::new(&site);
-    cloud.settings.text("pairing.listen", joining);
-    cloud.run().await;
+    let mut cloud = site::Cloud::start(&site).await;
     let ask = async |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
         command.args(words);
         ended(command).await
     };
-    let plain = format!("http://{}", cloud.api);
-    let address = format!("https://{api}");
-    let output = ask(&["kubeconfig", "--user", "ada", "--api", &address, "--server", &plain]).await;
-    assert!(output.status.success(), "{}", said(&output));
-    let kubeconfig = site.path("ada.kubeconfig");
-    std::fs::write(&kubeconfig, &output.stdout).unwrap();
-    let status = cloud.process.terminate(PATIENCE).await;
-    assert!(status.success());
+    let (address, socket) = (format!("https://{}", cloud.api), cloud.socket.to_str().unwrap().to_owned());
+    let kubeconfig = async |user: &str, role: &str| {
+        let words = ["kubeconfig", "--user", user, "--role", role, "--api", &address, "--server", &socket];
+        let output = ask(&words).await;
+        assert!(output.status.success(), "{}", said(&output));
+        let path = site.path(&format!("{user}.kubeconfig"));
+        std::fs::write(&path, &output.stdout).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ada, eve) = (kubeconfig("ada", "admin").await, kubeconfig("eve", "view").await);
+    // The address stands in the file.
+    for (file, role) in [(&ada, "admin"), (&eve, "view")] {
+        let nodes = ask(&["nodes", "--kubeconfig", file]).await;
+        assert!(nodes.status.success(), "{role}: {}", said(&nodes));
+        let token = ask(&["token", "create", "--kubeconfig", file]).await;
+        assert_eq!(token.status.success(), role == "admin", "{}", said(&token));
+    }
+    // kubectl takes the same files.
+    let kubectl = async |file: &str, words: &[&str]| {
+        let program = std::env::var_os("EDGESYNC_TEST_KUBECTL").unwrap_or_else(|| "kubectl".into());
+        let mut kubectl = Command::new(program);
+        kubectl.args(["--kubeconfig", file]).args(words).env("HOME", site.path("home"));
+        ended(kubectl).await
+    };
+    let made = kubectl(&ada, &["create", "secret", "generic", "by-ada", "--from-literal=a=b"]).await;
+    assert!(said(&made).contains("secret/by-ada created"), "{}", said(&made));
+    let refused = kubectl(&eve, &["get", "secret", "by-ada"]).await;
+    assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
 
-    cloud.settings.text("api.tls", "on").text("api.listen", api);
-    cloud.write_config();
-    cloud.process.start();
-    let kubeconfig = kubeconfig.to_str().unwrap();
-    eventually("an operator is let in", PATIENCE, async || {
-        let output = ask(&["nodes", "--server", &address, "--kubeconfig", kubeconfig]).await;
-        output.status.success().then_some(())
-    })
-    .await;
-    // kubectl takes the same file.
-    let mut kubectl =
-        Command::new(std::env::var_os("EDGESYNC_TEST_KUBECTL").unwrap_or_else(|| "kubectl".into()));
-    kubectl.args(["--kubeconfig", kubeconfig, "create", "configmap", "by-ada", "--from-literal=a=b"]);
-    kubectl.env("HOME", site.path("home"));
-    let made = ended(kubectl).await;
-    assert!(said(&made).contains("configmap/by-ada created"), "{}", said(&made));
-    let nobody = ask(&["nodes", "--server", &plain.replace(&cloud.api.to_string(), &api.to_string())]).await;
-    assert!(!nobody.status.success(), "{}", said(&nobody));
+    // Nobody comes in over TCP without a certificate, whoever they are on this machine.
     let without = ask(&["nodes", "--server", &address]).await;
     assert_eq!(without.status.code(), Some(64), "{}", said(&without));
+    let plain = ask(&["nodes", "--server", &format!("http://{}", cloud.api)]).await;
+    assert!(!plain.status.success(), "{}", said(&plain));
+
+    let listed = ask(&["operator", "list", "--server", &socket]).await;
+    let lines = said(&listed);
+    for (user, role) in [("ada", "admin"), ("eve", "view"), ("local", "admin")] {
+        assert!(lines.lines().any(|line| line.starts_with(user) && line.contains(role)), "{lines}");
+    }
+    let revoked = ask(&["operator", "revoke", "ada", "--server", &socket]).await;
+    assert!(said(&revoked).contains("operator 'ada': 1 certificates revoked"), "{}", said(&revoked));
+    let refused = ask(&["nodes", "--kubeconfig", &ada]).await;
+    assert!(!refused.status.success() && said(&refused).contains("was revoked"), "{}", said(&refused));
+    assert!(ask(&["nodes", "--kubeconfig", &eve]).await.status.success());
+
+    // What they did is written down, and what is secret is not.
+    assert!(cloud.process.terminate(PATIENCE).await.success());
+    let log = cloud.process.log();
+    let audit: Vec<&String> = log.iter().filter(|line| line.contains("edgesync::audit")).collect();
+    let has = |words: &[&str]| audit.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    for words in [
+        &["who=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
+        &["who=\"ada\"", "POST", "tokens", "code=200"],
+        &["who=\"eve\"", "role=view", "POST", "tokens", "code=403"],
+        &["who=\"uid ", "POST", "operators/ada/revoke", "code=200"],
+    ] {
+        assert!(has(words), "{words:?} in {audit:#?}");
+    }
 }

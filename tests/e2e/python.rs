@@ -11,8 +11,7 @@ use kubectl::{Cluster, python};
 async fn the_python_client_finds_what_it_expects() {
     let cluster = Cluster::start().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/client/client.py");
-    let server = format!("http://{}", cluster.cloud.api);
-    let run = Command::new(python()).arg(script).arg(server).output().unwrap();
+    let run = Command::new(python()).arg(script).arg(&cluster.cloud.kubeconfig).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success() && out.trim() == "ok", "{out}\n{err}");
 }

@@ -236,7 +236,6 @@ impl Shell {
         command.env_clear().env("PATH", std::env::join_paths(path).unwrap());
         command.env("HOME", home).env("TMPDIR", home).env("LANG", "C.UTF-8");
         command.env("EDGESYNC_CLOUD_API_LISTEN", addresses.instead_of(CLOUD_API));
-        command.env("EDGESYNC_CLOUD_SERVER", format!("http://{}", addresses.instead_of(CLOUD_API)));
         command.env("EDGESYNC_API_LISTEN", addresses.instead_of(EDGE_API));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().unwrap();

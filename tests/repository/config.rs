@@ -437,10 +437,6 @@ mod cloud_side {
         let shown = errors("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
         assert!(shown.contains("toml:3:7: broker.tls = \"off\" lets everybody in"), "{shown}");
         assert!(shown.contains("use \"auto\", which demands a certificate there"), "{shown}");
-        assert!(
-            errors("[api]\nlisten = \"[::]:1\"\ntls = \"off\"\n")
-                .contains("api.tls = \"off\" lets everybody in")
-        );
         let at = |text: &str| load::<Config>(text, &[]).unwrap().config;
         for (text, demanded) in [
             ("", true),

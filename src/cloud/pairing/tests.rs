@@ -2,6 +2,7 @@
 
 use super::tokens::TokenClaims;
 use super::*;
+use crate::api::{Kubeconfig, Role};
 use crate::store::cloud::CloudOptions;
 use crate::store::cloud::pairing::CertificateRecord;
 use crate::tls::{Certificate, Key};
@@ -176,7 +177,7 @@ async fn a_certificate_renews_its_own_name_only_and_not_when_revoked_or_unknown(
     let shown = a.certificate();
     assert_eq!(refused(pairing.renew(shown, "b", &request("b")).await, "its own name only"), 403);
     assert_eq!(refused(pairing.renew(shown, "a", &request("b")).await, "CN=system:node:a"), 403);
-    let operator = pairing.operator("a", HOUR).await.unwrap();
+    let operator = pairing.new_operator("a", Role::Admin, HOUR).await.unwrap();
     assert_eq!(refused(pairing.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
     // Signed by this CA, recorded nowhere: from a database that is lost.
     let (_, asked) = Authority::read_request(&request("c")).unwrap();
@@ -241,15 +242,76 @@ async fn tokens_have_limits() {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
     assert_eq!(fixture.pairing.create_token(Some("a b"), HOUR, 1).await.err().unwrap().code, 422);
-    assert_eq!(fixture.pairing.operator("Me", HOUR).await.unwrap_err().code, 400);
-    assert_eq!(fixture.pairing.operator("me", Duration::ZERO).await.unwrap_err().code, 400);
-    let operator = fixture.pairing.operator("me", HOUR).await.unwrap();
-    assert_eq!(operator.certificate().subject().organization, tls::OPERATORS);
     let cloud = fixture.pairing.cloud_identity().unwrap();
     assert_eq!(
         (cloud.certificate().subject().common_name.as_str(), cloud.certificate().node()),
         (tls::CLOUD, None)
     );
+}
+
+#[tokio::test]
+async fn operators_are_recorded_and_revoked_one_by_one() {
+    let fixture = fixture().await;
+    let pairing = &fixture.pairing;
+    for (name, role, lifetime) in [
+        ("Me", Role::Edit, HOUR),
+        ("me", Role::Local, HOUR),
+        ("me", Role::Edit, Duration::ZERO),
+        ("me", Role::Edit, days(3654)),
+    ] {
+        assert_eq!(pairing.new_operator(name, role, lifetime).await.unwrap_err().code, 400, "{name} {role}");
+    }
+    let ada = pairing.new_operator("ada", Role::Admin, HOUR).await.unwrap();
+    let [first, second] = [
+        pairing.new_operator("bob", Role::View, HOUR).await.unwrap(),
+        pairing.new_operator("bob", Role::Edit, HOUR).await.unwrap(),
+    ];
+    let serial = |identity: &Identity| identity.certificate().serial().to_owned();
+    assert_eq!(ada.certificate().subject().organization, tls::OPERATORS);
+    // No broker may take the name of an operator for that of a node.
+    assert_eq!(ada.certificate().subject().common_name, "edgesync:operator:ada");
+    let role = |pairing: &Pairing, identity: &Identity| {
+        pairing.operators().find(&serial(identity)).map(|it| it.role)
+    };
+    let roles = |pairing: &Pairing| [&ada, &first, &second].map(|one| role(pairing, one));
+    assert_eq!(roles(pairing), [Some(Role::Admin), Some(Role::View), Some(Role::Edit)]);
+    let revoked = pairing.operators().revoked();
+    assert_eq!(pairing.revoke_operators(&serial(&first)).await.unwrap(), 1);
+    assert!(revoked.has_changed().unwrap());
+    assert_eq!(roles(pairing), [Some(Role::Admin), None, Some(Role::Edit)]);
+    assert_eq!(pairing.revoke_operators("bob").await.unwrap(), 1);
+    for nobody in ["bob", "eve", ""] {
+        assert_eq!(pairing.revoke_operators(nobody).await.unwrap_err().code, 404, "{nobody}");
+    }
+    let fixture = fixture.reopen(|_| {}).await;
+    assert_eq!(roles(&fixture.pairing), [Some(Role::Admin), None, None]);
+    let records = fixture.pairing.operator_records().await.unwrap();
+    assert_eq!(records.iter().filter(|record| record.revoked.is_some()).count(), 2);
+    assert_eq!(records.iter().map(|record| &*record.name).filter(|name| *name == "bob").count(), 2);
+}
+
+#[tokio::test]
+async fn the_administrators_of_the_machine_have_a_kubeconfig_that_is_good() {
+    let fixture = fixture().await;
+    let path = fixture.file("kubeconfig");
+    let write = async |server: &str| {
+        fixture.pairing.write_kubeconfig(&path, server).await.unwrap();
+        Kubeconfig::read("the file", &std::fs::read_to_string(&path).unwrap()).unwrap()
+    };
+    let first = write("https://127.0.0.1:1").await;
+    let serial = first.identity.certificate().serial().to_owned();
+    assert_eq!(fixture.pairing.operators().find(&serial).unwrap().role, Role::Admin);
+    let same = |config: &Kubeconfig| config.identity.certificate() == first.identity.certificate();
+    assert!(same(&write("https://127.0.0.1:1").await));
+    let moved = write("https://127.0.0.1:2").await;
+    assert!(same(&moved) && moved.server == "https://127.0.0.1:2");
+    // Revoked, broken or without a record: it is made anew.
+    fixture.pairing.revoke_operators("local").await.unwrap();
+    let second = write("https://127.0.0.1:2").await;
+    assert!(!same(&second));
+    std::fs::write(&path, "nonsense").unwrap();
+    assert_ne!(write("https://127.0.0.1:2").await.identity.certificate(), second.identity.certificate());
+    assert_eq!(fixture.pairing.operator_records().await.unwrap().len(), 3);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
 /// All of them, as [`token`] reads them.
 const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked FROM tokens";
 /// About what a row takes in the queue and in the transaction.
-const ROW_BYTES: usize = 512;
+pub(super) const ROW_BYTES: usize = 512;
 
 /// A token, without its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -247,7 +247,8 @@ impl CloudStore {
         self.write(ROW_BYTES, move |tx| {
             let tokens = tx.conn.execute("DELETE FROM tokens WHERE expires < ?1", [before])?;
             let certificates = tx.conn.execute("DELETE FROM certificates WHERE not_after < ?1", [before])?;
-            Ok(tokens + certificates)
+            let operators = tx.conn.execute("DELETE FROM operators WHERE expires < ?1", [before])?;
+            Ok(tokens + certificates + operators)
         })
         .await
     }
@@ -321,11 +322,11 @@ fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
     })
 }
 
-fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
     Ok(optional_time(row, column)?.unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     let Some(seconds) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
     let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(column, seconds);
     Timestamp::from_second(seconds).map(Some).map_err(out_of_range)

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::api::{Access, Address, Client, Extension, ExtensionCall, Limits, Listener, Server, Storage};
+use edgesync::api::{
+    Access, Address, Client, Extension, ExtensionCall, Limits, Listener, Role, Server, Storage, own_uid,
+};
 use edgesync::cloud::CloudObjects;
 use edgesync::object::Status;
 use edgesync::object::status::Result;
@@ -17,6 +19,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// What opens everything over TCP.
+pub(crate) const TOKEN: &str = "a-token-that-opens-everything";
 
 /// No test waits longer than this for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,7 +66,12 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
         let tcp = Listener::bind(tcp).await.unwrap();
-        let server = Server::new(storage, Echo, Access::open(), limits);
+        let server = Server::new(
+            storage,
+            Echo,
+            Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid()),
+            limits,
+        );
         let (stop, stopped) = watch::channel(());
         let addresses = (tcp.address().clone(), unix.address().clone());
         let tasks = [tcp, unix].map(|listener| {
@@ -188,7 +198,7 @@ pub(crate) async fn raw(address: &Address, request: &str) -> Vec<u8> {
 pub(crate) async fn send(address: &Address, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     );
     parse(&raw(address, &request).await)
 }

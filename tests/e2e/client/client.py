@@ -1,4 +1,4 @@
-"""Drives the API with the Python client library `kubernetes`: python3 client.py http://127.0.0.1:PORT
+"""Drives the API with the Python client library `kubernetes`: python3 client.py KUBECONFIG
 
 Ends with code 0 and the word "ok" if everything was as a Kubernetes client expects it.
 """
@@ -6,7 +6,7 @@ Ends with code 0 and the word "ok" if everything was as a Kubernetes client expe
 import sys
 import threading
 
-from kubernetes import client, dynamic, watch
+from kubernetes import client, config, dynamic, watch
 from kubernetes.client.rest import ApiException
 
 
@@ -136,8 +136,7 @@ def custom_resources(api):
 
 
 def main():
-    configuration = client.Configuration(host=sys.argv[1])
-    with client.ApiClient(configuration) as api:
+    with config.new_client_from_config(config_file=sys.argv[1]) as api:
         core = client.CoreV1Api(api)
         assert client.VersionApi(api).get_code().major == "1"
         objects(core)

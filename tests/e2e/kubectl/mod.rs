@@ -40,7 +40,7 @@ impl Cluster {
     pub(crate) async fn start() -> Self {
         let site = Site::new();
         let cloud = Cloud::start(&site).await;
-        let client = Kubectl::to_server(&site, "kubectl", &format!("http://{}", cloud.api));
+        let client = Kubectl::with_kubeconfig(&site, "kubectl", &cloud.kubeconfig);
         Self { cloud, client, site }
     }
 

@@ -29,6 +29,10 @@ pub(crate) struct Cloud {
     pub(crate) api: SocketAddr,
     /// Where the embedded endpoint listens.
     pub(crate) mqtt: SocketAddr,
+    /// The socket of the API.
+    pub(crate) socket: PathBuf,
+    /// What the administrators of the machine get into the API with, over TCP.
+    pub(crate) kubeconfig: PathBuf,
     /// The database file.
     pub(crate) database: PathBuf,
     config: PathBuf,
@@ -77,14 +81,19 @@ impl Cloud {
     /// A cloud side that is not started yet.
     pub(crate) fn new(site: &Site) -> Self {
         let (config, database) = (site.path("cloud.toml"), site.path("cloud.db"));
+        let (socket, kubeconfig) = (site.path("cloud.sock"), site.path("admin.kubeconfig"));
         let (api, mqtt) = (Site::address(), Site::address());
         let mut settings = Settings::default();
         settings.text("store.path", database.display()).text("broker.listen", mqtt);
-        settings.text("api.listen", api).text("log.format", "text").tables(PLACEMENT);
+        settings
+            .text("api.socket", socket.display())
+            .text("api.listen", api)
+            .text("log.format", "text")
+            .tables(PLACEMENT);
         settings.text("pairing.listen", "off");
         settings.text("sync.resend_min", "2s").text("sync.resend_max", "5s");
         let process = Process::new("the cloud side", env!("CARGO_BIN_EXE_edgesync-cloud"), &config);
-        Self { process, settings, api, mqtt, database, config }
+        Self { process, settings, api, mqtt, socket, kubeconfig, database, config }
     }
 
     /// Writes the configuration file, for a reload for instance.
@@ -113,7 +122,7 @@ impl Cloud {
 
     /// A client with a connection of its own.
     pub(crate) fn client(&self) -> Client {
-        Client::new(Address::Tcp(self.api))
+        Client::new(Address::Unix(self.socket.clone()))
     }
 
     /// Creates objects, or replaces those that exist, over a few connections at once.

@@ -45,9 +45,8 @@ impl Fleet {
 
     /// What `edgesync-cloud` says and does with these words.
     pub(crate) async fn command(&self, words: &[&str]) -> Output {
-        let server = format!("http://{}", self.cloud.api);
         let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
-        command.args(words).env("EDGESYNC_CLOUD_SERVER", server);
+        command.args(words).env("EDGESYNC_CLOUD_SERVER", &self.cloud.socket);
         ended(command).await
     }
 

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::api::{Access, Address, Limits, Listener, Server};
+use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
 use crate::store::edge::MAX_UPLOAD_BYTES;
 
 const MERGE: &str = "application/merge-patch+json";
@@ -39,7 +39,7 @@ impl Node {
         let storage = Arc::new(storage);
         let socket = dir.path().join("api.sock");
         let listener = Listener::bind(&Address::Unix(socket.clone())).await.unwrap();
-        let server = Server::new(storage.clone(), (), Access::open(), Limits::edge());
+        let server = Server::new(storage.clone(), (), Access::tokens(Vec::new(), own_uid()), Limits::edge());
         let server = tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
         Self { storage, socket, _dir: dir, server }
     }
