@@ -20,7 +20,8 @@ use super::metrics::ApiMetrics;
 use super::patch::PatchType;
 use super::read::{self, Show};
 use super::request::{
-    FieldValidation, ObjectsRequest, Options, READ_METHODS, Refusal, Request, ResourcePath, Verb,
+    FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal, Request,
+    ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
 use super::select::Selection;
@@ -155,6 +156,11 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
     if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {
         let status = Status::method_not_allowed(&kind.resource, verb.as_str());
         return Err(Refusal { status, allow: READ_METHODS });
+    }
+    if verb == Verb::DeleteCollection && kind.writable == Writable::Everything && !kind.deletes_collections()
+    {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: ONE_BY_ONE_METHODS });
     }
     Ok(part)
 }
