@@ -7,8 +7,8 @@ use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, Selector, kinds};
 use crate::store::cloud::CloudOptions;
+use crate::store::engine::LOG_FACTOR;
 use crate::store::snapshots::SnapshotLimits;
-use crate::store::writer::LOG_FACTOR;
 use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::{Value, json};
 
