@@ -8,7 +8,7 @@ use hyper::Response;
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::auth::{self, Role};
 use super::convert::Texts;
@@ -61,7 +61,29 @@ pub(super) struct Head<'a> {
 /// A body that is read when it is needed, and not at all if the request is refused before.
 pub(super) trait ReadBody: Send {
     /// Reads it whole.
-    fn read(self) -> impl Future<Output = Result<Bytes>> + Send;
+    fn read(self) -> impl Future<Output = Result<(RawBody, Memory)>> + Send;
+}
+
+/// A body as it came, and the room that it takes up as long as it is there.
+#[derive(Debug)]
+pub(super) struct RawBody {
+    pub(super) bytes: Bytes,
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// The room that a request takes up with what its body becomes: held until the request is done.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Memory {
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+impl std::ops::Deref for RawBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl<K: Storage, E: Extension> Api<K, E> {
@@ -86,8 +108,9 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 self.value(&json!(resources), &head)
             }
             Request::Extension { method, path, query } => {
-                let bytes = body.read().await?;
+                let (bytes, _memory) = body.read().await?;
                 let body = media::read_body(head.content_type, &bytes)?;
+                drop(bytes);
                 let call = ExtensionCall { method, path, query, body, role: head.role };
                 self.value(&self.extension.call(call).await?, &head)
             }
@@ -243,7 +266,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     }
 
     async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
-        let bytes = body.read().await?;
+        let (bytes, _memory) = body.read().await?;
         let manager = self.manager();
         let home = self.home();
         let write = self.as_write(&home, &manager);
@@ -308,7 +331,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         format: Format,
         body: impl ReadBody,
     ) -> Result<Response<ResponseBody>> {
-        let bytes = body.read().await?;
+        let (bytes, _memory) = body.read().await?;
         let options = media::read_body(self.head.content_type, &bytes)?;
         drop(bytes);
         let options = DeleteOptions::read(&options, &self.options.delete)?;
