@@ -23,6 +23,7 @@ mod feed;
 mod fleet;
 mod history;
 mod leases;
+mod namespaces;
 mod nodes;
 mod objects;
 mod observer;
@@ -114,10 +115,11 @@ impl CloudStore {
     /// Stores a new object and gives it a version, and uid, creation time and generation if it has none.
     ///
     /// # Errors
-    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], or the store's.
+    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], [`CloudError::NamespaceLeft`], or
+    /// the store's.
     pub async fn create(&self, resource: &Resource, object: Object) -> Result<Stored, CloudError> {
         let (resource, bytes) = self.check(resource, &object)?;
-        self.write(bytes, move |tx| tx.create(&resource, object.clone())).await
+        self.write(bytes, move |tx| tx.create_within(&resource, object.clone())).await
     }
 
     /// Puts an object as it is in the place of the one of the same namespace and name, if that has the version
@@ -142,7 +144,7 @@ impl CloudStore {
     /// the version of the deletion. The object is gone at once: finalizers are not waited for.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], or the store's.
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the store's.
     pub async fn delete(
         &self,
         resource: &Resource,

@@ -103,6 +103,9 @@ impl Storage for CloudObjects {
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
         let name = object.name().to_owned();
         let created = self.store.create(resource, object).await;
+        if let Err(CloudError::NamespaceLeft { namespace }) = &created {
+            self.namespaces.forget(namespace);
+        }
         created.map(kept).map_err(|error| status(resource, &name, &error))
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 use super::CloudError;
 use super::change::{ChangeKind, FeedChange};
 use super::history::{HistoryLimits, Partition};
+use super::namespaces::Gone;
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::{Counters, micros};
@@ -44,6 +45,8 @@ pub(super) struct CloudState {
     /// The last committed version, for everyone.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
+    /// The namespaces that went last.
+    pub(super) gone: Gone,
     /// What may keep the log from beginning anew.
     snapshots: Option<Snapshots>,
     /// The exclusive lock on the database, held as long as the connection.
@@ -129,6 +132,7 @@ impl CloudState {
             kinds: HashMap::new(),
             last_version,
             limits,
+            gone: Gone::default(),
             snapshots: None,
             _lock: lock,
         }

@@ -519,3 +519,61 @@ async fn what_the_fleet_writes_and_what_people_write_have_bounds_of_their_own() 
         assert_eq!(seen.iter().map(|change| change.object.version).collect::<Vec<_>>(), [new.version]);
     }
 }
+
+/// Marks a Namespace as being deleted, as the API does.
+async fn terminate(objects: &CloudObjects, name: &str) -> Stored {
+    let namespaces = resource("ns");
+    let stored = Storage::get(objects, &namespaces, "", name).await.unwrap().unwrap();
+    let mut object = Object::parse(&stored.json).unwrap();
+    object.set_metadata("deletionTimestamp", "2026-01-02T03:04:06Z");
+    objects.update(&namespaces, object, stored.version).await.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
+    let Fixture { objects, dir, .. } = Fixture::plain().await;
+    let objects = &Arc::new(objects);
+    let (maps, namespaces) = (resource("cm"), resource("ns"));
+    let ensure = async |name: &str| objects.ensure_namespace(&maps, "lab", name, false).await;
+    // A create that has been let in before the namespace is marked comes after that.
+    ensure("late").await.unwrap();
+    let marked = terminate(objects, "lab").await;
+    let late = Storage::create(&**objects, &maps, config_map("lab", "late", &json!("0"))).await.unwrap_err();
+    assert_eq!((late.code, late.reason), (409, Some(crate::object::status::Reason::Conflict)));
+    let refused = ensure("late").await.unwrap_err();
+    let cause = refused.details.as_ref().map(|details| details.causes[0].reason.as_str());
+    assert_eq!((refused.code, cause), (403, Some("NamespaceTerminating")), "{refused}");
+    objects.remove(&namespaces, &marked).await.unwrap();
+    // Through the API, one that still takes the namespace for there makes it anew.
+    ensure("later").await.unwrap();
+    objects.remove(&namespaces, &terminate(objects, "lab").await).await.unwrap();
+    let address = crate::api::Address::Unix(dir.path().join("api.sock"));
+    let listener = crate::api::Listener::bind(&address).await.unwrap();
+    let (access, limits) = (crate::api::Access::open(), crate::api::Limits::cloud());
+    let server = crate::api::Server::new(Arc::clone(objects), (), access, limits);
+    let serving = tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+    let later = serde_json::to_value(config_map("lab", "later", &json!("0"))).unwrap();
+    let path = "/api/v1/namespaces/lab/configmaps";
+    crate::api::Client::new(address).post::<Value>(path, &later).await.unwrap();
+    serving.abort();
+    let anew = Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().unwrap();
+    assert!(anew.version > marked.version);
+    // Whoever saw it empty is told that it is not.
+    let marked = terminate(objects, "lab").await;
+    let full = objects.remove(&namespaces, &marked).await.unwrap_err();
+    assert_eq!((full.code, full.message.contains("configmaps")), (409, true), "{full}");
+    assert!(Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().is_some());
+    let map = Storage::get(&**objects, &maps, "lab", "later").await.unwrap().unwrap();
+    objects.remove(&maps, &map).await.unwrap();
+    // Records are no reason to stay: they go when their nodes report.
+    let about = crate::object::ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "lab".into(),
+        name: "later".into(),
+    };
+    let record = Record { version: 1.into(), object: Arc::new(about) };
+    let batch = RecordBatch { put: [("u1".into(), record)].into(), ..RecordBatch::default() };
+    objects.store.record("n1", None, batch).await.unwrap();
+    objects.remove(&namespaces, &marked).await.unwrap();
+}
