@@ -2,11 +2,13 @@
 //! keeps the objects is behind the [`Storage`] trait.
 //!
 //! # Layout
-//! - a connection becomes requests: `listen`, `server`, `stall`, `auth`, `compress`, `metrics`;
+//! - a connection becomes requests: `listen`, `server`, `limits`, `stall`, `auth`, `compress`, `metrics`; their bodies take
+//!   memory: `body`, `weight`;
 //! - a request line becomes a typed request (pure): `request`, `media`;
 //! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
 //!   (`discovery`, `openapi`);
-//! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`;
+//! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`; where in it something
+//!   is: `trail`; what that costs, for tests: `steps`;
 //! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`;
 //! - whoever keeps the objects: `storage`, and `ring` for their newest changes.
 //!
@@ -17,6 +19,7 @@ mod address;
 mod apply;
 mod audit;
 mod auth;
+mod body;
 mod client;
 mod convert;
 mod discovery;
@@ -30,6 +33,7 @@ mod health;
 mod kind;
 #[cfg(feature = "cloud")]
 mod kubeconfig;
+mod limits;
 mod listen;
 mod listing;
 mod media;
@@ -48,9 +52,12 @@ mod select;
 mod server;
 mod snapshots;
 mod stall;
+mod steps;
 mod storage;
 mod table;
+mod trail;
 mod watch;
+mod weight;
 mod write;
 
 pub use address::{Address, AddressError};
@@ -63,6 +70,7 @@ pub use extension::{Extension, ExtensionCall};
 pub use kind::{Kind, PrinterColumn, Writable};
 #[cfg(feature = "cloud")]
 pub use kubeconfig::Kubeconfig;
+pub use limits::Limits;
 pub use listen::{ListenError, Listener, own_uid};
 pub use listing::ListWriter;
 pub use media::Format;
@@ -71,7 +79,7 @@ pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use ring::{MAX_BATCH, Ring};
-pub use server::{Limits, Server};
+pub use server::Server;
 pub use storage::{
     Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,
 };

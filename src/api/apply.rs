@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 use self::compare::compare;
 use self::fieldset::FieldSet;
 use self::managed::{Entry, Managed};
+use super::trail::Trail;
 use crate::object::schema::Schema;
 use crate::object::status::{Cause, Result};
 use crate::object::{Object, Status, split_api_version};
@@ -255,7 +256,7 @@ fn accept(
     let mut configuration = Value::Object(configuration.into_fields());
     merge::drop_nulls(&mut configuration, schema);
     let mut causes: Vec<Cause> = Vec::new();
-    shape::check_items(&configuration, schema, "", &mut causes);
+    shape::check_items(&configuration, schema, &Trail::Root, &mut causes);
     if causes.is_empty() {
         Ok(configuration)
     } else {

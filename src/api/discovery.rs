@@ -21,6 +21,8 @@ pub(super) use groups::{Group, Version, groups};
 /// The verbs of a kind that can be changed here.
 const WRITABLE: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of a kind that can be changed here, but not a whole collection at once.
+const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 /// The verbs of a kind that can only be read here.
 const READABLE: &[&str] = &["get", "list", "watch"];
 /// The verbs of the status of a kind that can be changed here.
@@ -134,7 +136,11 @@ fn add_names(entry: &mut Value, kind: &Kind) {
 }
 
 fn verbs(kind: &Kind) -> &'static [&'static str] {
-    if kind.writable == Writable::Everything { WRITABLE } else { READABLE }
+    match kind.writable {
+        Writable::Everything if kind.deletes_collections() => WRITABLE,
+        Writable::Everything => WRITABLE_ONE_BY_ONE,
+        Writable::Status | Writable::Nothing => READABLE,
+    }
 }
 
 fn status_verbs(kind: &Kind) -> &'static [&'static str] {

@@ -8,7 +8,7 @@ use hyper::Response;
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::audit::{self, Actor};
 use super::auth;
@@ -21,7 +21,8 @@ use super::metrics::ApiMetrics;
 use super::patch::PatchType;
 use super::read::{self, Show};
 use super::request::{
-    FieldValidation, ObjectsRequest, Options, READ_METHODS, Refusal, Request, ResourcePath, Verb,
+    FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal, Request,
+    ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
 use super::select::Selection;
@@ -65,7 +66,29 @@ pub(super) struct Head<'a> {
 /// A body that is read when it is needed, and not at all if the request is refused before.
 pub(super) trait ReadBody: Send {
     /// Reads it whole.
-    fn read(self) -> impl Future<Output = Result<Bytes>> + Send;
+    fn read(self) -> impl Future<Output = Result<(RawBody, Memory)>> + Send;
+}
+
+/// A body as it came, and the room that it takes up as long as it is there.
+#[derive(Debug)]
+pub(super) struct RawBody {
+    pub(super) bytes: Bytes,
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// The room that a request takes up with what its body becomes: held until the request is done.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Memory {
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+impl std::ops::Deref for RawBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl<K: Storage, E: Extension> Api<K, E> {
@@ -90,8 +113,9 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 self.value(&json!(resources), &head)
             }
             Request::Extension { method, path, query } => {
-                let bytes = body.read().await?;
+                let (bytes, _memory) = body.read().await?;
                 let body = media::read_body(head.content_type, &bytes)?;
+                drop(bytes);
                 let role = head.actor.caller.role;
                 let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
                 let answer = self.extension.call(ExtensionCall { method, path, query, body, role }).await;
@@ -184,6 +208,11 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
         let status = Status::method_not_allowed(&kind.resource, verb.as_str());
         return Err(Refusal { status, allow: READ_METHODS });
     }
+    if verb == Verb::DeleteCollection && kind.writable == Writable::Everything && !kind.deletes_collections()
+    {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: ONE_BY_ONE_METHODS });
+    }
     Ok(part)
 }
 
@@ -265,7 +294,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     }
 
     async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
-        let bytes = body.read().await?;
+        let (bytes, _memory) = body.read().await?;
         let manager = self.manager();
         let home = self.home();
         let write = self.as_write(&home, &manager);
@@ -334,7 +363,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         format: Format,
         body: impl ReadBody,
     ) -> Result<Response<ResponseBody>> {
-        let bytes = body.read().await?;
+        let (bytes, _memory) = body.read().await?;
         let options = media::read_body(self.head.content_type, &bytes)?;
         drop(bytes);
         let options = DeleteOptions::read(&options, &self.options.delete)?;

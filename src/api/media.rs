@@ -122,11 +122,10 @@ impl Accepted {
 /// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type
 /// says or nests too deep.
 pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
-    let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default().trim();
     if body.is_empty() {
         return Ok(Value::Null);
     }
-    let media_type = media_type.to_ascii_lowercase();
+    let media_type = media_type(content_type);
     if media_type == protobuf::MEDIA_TYPE {
         return protobuf::read(body);
     }
@@ -146,6 +145,37 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
             .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
         _ => Err(Status::unsupported_media_type(&READ_TYPES)),
     }
+}
+
+/// The grammar of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Syntax {
+    /// JSON, also where YAML is announced.
+    Json,
+    /// YAML.
+    Yaml,
+    /// Kubernetes' protobuf.
+    Protobuf,
+}
+
+impl Syntax {
+    /// The grammar by which a body will be read.
+    pub(super) fn of(content_type: Option<&str>, body: &[u8]) -> Self {
+        let media_type = media_type(content_type);
+        if media_type == protobuf::MEDIA_TYPE {
+            Self::Protobuf
+        } else if media_type.contains("yaml") && !body.trim_ascii_start().starts_with(b"{") {
+            Self::Yaml
+        } else {
+            Self::Json
+        }
+    }
+}
+
+/// The type alone, in lower case.
+fn media_type(content_type: Option<&str>) -> String {
+    let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default();
+    media_type.trim().to_ascii_lowercase()
 }
 
 #[cfg(test)]

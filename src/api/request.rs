@@ -158,6 +158,8 @@ impl From<Status> for Refusal {
 
 /// The methods of a collection.
 pub(super) const COLLECTION_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
+/// The methods of a collection that is not deleted as a whole.
+pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 /// The methods of an object.
 pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
 /// The methods of a part of an object.
@@ -201,7 +203,7 @@ impl Request {
                 Status::bad_request(format!("the request URI is too long: limit is {MAX_URI} bytes"));
             return Err(Status { code: 414, ..status }.into());
         }
-        let segments = split_path(path)?;
+        let segments = split_path(method, path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         if let ["edgesync", "v1", rest @ ..] = segments.as_slice() {
             return extension(method, rest, query);
@@ -502,7 +504,7 @@ mod tests {
 
     #[test]
     fn no_segment_leaves_its_place() {
-        for bad in ["..", ".", "%2e%2e", "a%2fb", "a%252fb", "%00", "a//b", "%0a"] {
+        for bad in ["..", ".", "%2e%2e", "a%2fb", "a%252fb", "%00", "%0a"] {
             assert_eq!(code("GET", &format!("/api/v1/namespaces/x/pods/{bad}")), 400, "{bad}");
         }
     }
@@ -522,6 +524,20 @@ mod tests {
             let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
             let _ = Request::parse(method, path, query);
         });
+    }
+
+    #[test]
+    fn an_empty_segment_leads_nowhere_and_a_slash_at_the_end_only_to_what_is_read() {
+        for empty in ["//api/v1/pods", "/api//v1/pods", "/api/v1/namespaces//pods", "/api/v1/pods//", "//"] {
+            for method in ["GET", "POST", "DELETE", "OPTIONS"] {
+                assert_eq!(code(method, empty), 404, "{method} {empty}");
+            }
+        }
+        assert_eq!(line("GET", "/api/v1/pods/"), "list /v1 - pods - -");
+        for method in ["POST", "PUT", "PATCH", "DELETE"] {
+            assert_eq!(code(method, "/api/v1/namespaces/a/pods/"), 404, "{method}");
+        }
+        assert_eq!(code("POST", "/edgesync/v1/nodes/"), 404);
     }
 
     proptest! {

@@ -35,6 +35,8 @@ mod service;
 #[cfg(feature = "cloud")]
 mod workload;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::object::status::Cause;
@@ -130,6 +132,16 @@ fn check_in_cloud(kind: &Resource, object: &Object, causes: &mut Causes) {
         }
         _ => {}
     }
+}
+
+/// Whether all of some items are among others.
+pub(super) fn has_all(whole: &[Value], part: &[Value]) -> bool {
+    let text = |item: &Value| {
+        super::steps::count(1);
+        item.to_string()
+    };
+    let whole: HashSet<String> = whole.iter().map(text).collect();
+    part.iter().all(|item| whole.contains(&text(item)))
 }
 
 /// A field that is an object; empty if it is absent or something else.

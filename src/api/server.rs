@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, ORIGIN,
     USER_AGENT,
@@ -21,8 +20,10 @@ use tokio::task::JoinSet;
 use super::accept::choose;
 use super::audit::Actor;
 use super::auth::{Access, Caller, Peer, Role};
-use super::dispatch::{Api, Head, ReadBody};
+use super::body::{HttpBody, Rooms};
+use super::dispatch::{Api, Head};
 use super::extension::Extension;
+use super::limits::Limits;
 use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
 use super::metrics::ApiMetrics;
@@ -39,64 +40,6 @@ use crate::object::{Resource, Status};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most header fields of a request.
 const MAX_HEADERS: usize = 64;
-/// The unit in which memory for bodies is handed out.
-const BODY_UNIT: usize = 1 << 10;
-
-/// What a server gives to its clients at most.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The longest body of a request, in bytes.
-    pub body_bytes: usize,
-    /// All bodies that are read at one time, in bytes; at least one of the longest fits.
-    pub bodies_bytes: usize,
-    /// The longest head of a request, in bytes; at least 8 KiB.
-    pub head_bytes: usize,
-    /// Connections at one time; others wait to be accepted.
-    pub connections: usize,
-    /// How long a client may take for the head of a request, and stay idle between two.
-    pub head_timeout: Duration,
-    /// How long a client may take for the body of a request, waiting for memory included.
-    pub body_timeout: Duration,
-    /// How long a client may read nothing of its response.
-    pub write_timeout: Duration,
-    /// How long requests may go on after the shutdown has begun.
-    pub drain_timeout: Duration,
-    /// Lists that wait for a client to ask for their next part.
-    pub snapshots: usize,
-}
-
-impl Limits {
-    /// For the cloud: objects of several megabytes are stored.
-    #[must_use]
-    pub fn cloud() -> Self {
-        Self {
-            body_bytes: 32 << 20,
-            bodies_bytes: 64 << 20,
-            head_bytes: 16 << 10,
-            connections: 4096,
-            head_timeout: Duration::from_secs(60),
-            body_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(30),
-            drain_timeout: Duration::from_secs(5),
-            snapshots: 32,
-        }
-    }
-
-    /// For the edge: small memory, a few local clients that read.
-    #[must_use]
-    pub fn edge() -> Self {
-        Self {
-            // Leases and Events are written on the device.
-            body_bytes: 64 << 10,
-            bodies_bytes: 256 << 10,
-            head_bytes: 8 << 10,
-            connections: 64,
-            // Fewer than the store opens, so that lists that nobody goes on with keep no others out.
-            snapshots: 6,
-            ..Self::cloud()
-        }
-    }
-}
 
 /// How long a snapshot waits for the next request of its client. An open one keeps the database's log from being
 /// reused, so it is let go of after [`SNAPSHOT_AGE`] in any case.
@@ -113,14 +56,13 @@ pub struct Server<K: Storage, E = ()> {
     access: Access,
     limits: Limits,
     connections: Arc<Semaphore>,
-    bodies: Arc<Semaphore>,
+    rooms: Rooms,
 }
 
 impl<K: Storage, E: Extension> Server<K, E> {
     /// A server; nothing is served until [`Server::serve`].
     #[must_use]
     pub fn new(storage: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
-        let units = limits.bodies_bytes.max(limits.body_bytes).div_ceil(BODY_UNIT);
         let snapshots = SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
         Arc::new(Self {
             api: Api {
@@ -133,7 +75,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             },
             access,
             connections: Arc::new(Semaphore::new(limits.connections.max(1))),
-            bodies: Arc::new(Semaphore::new(units.clamp(1, Semaphore::MAX_PERMITS))),
+            rooms: Rooms::new(&limits),
             limits,
         })
     }
@@ -307,7 +249,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             if_none_match: header(&head.headers, &IF_NONE_MATCH),
             actor: Actor { caller: &caller, peer },
         };
-        let body = HttpBody { body, limits: &self.limits, memory: &self.bodies };
+        let body = HttpBody::new(body, info.content_type, &self.limits, &self.rooms);
         match self.api.answer(request, info, body).await {
             Ok(response) => response,
             Err(Refusal { status, allow }) => {
@@ -390,40 +332,6 @@ fn is_loopback_name(host: &str) -> bool {
     };
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// The body of a request, still on the connection.
-struct HttpBody<'a> {
-    body: Incoming,
-    limits: &'a Limits,
-    memory: &'a Semaphore,
-}
-
-impl ReadBody for HttpBody<'_> {
-    async fn read(self) -> Result<Bytes> {
-        let limit = self.limits.body_bytes;
-        let announced = self.body.size_hint();
-        if announced.lower() > limit as u64 {
-            return Err(Status::too_large(limit));
-        }
-        // A body of unknown length may turn out to be of any length up to the limit.
-        let longest =
-            announced.upper().and_then(|upper| usize::try_from(upper).ok()).unwrap_or(limit).min(limit);
-        let units = u32::try_from(longest.div_ceil(BODY_UNIT)).unwrap_or(u32::MAX);
-        let reading = async {
-            let _memory = self.memory.acquire_many(units).await.map_err(Status::internal)?;
-            let read = Limited::new(self.body, limit).collect().await;
-            let read = read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-                Some(_) => Status::too_large(limit),
-                None => Status::bad_request(format!("the body could not be read: {error}")),
-            })?;
-            Ok(read.to_bytes())
-        };
-        match tokio::time::timeout(self.limits.body_timeout, reading).await {
-            Ok(body) => body,
-            Err(_) => Err(Status::too_many_requests("the body did not arrive in time", 1)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub trait Storage: Send + Sync + 'static {
     /// other metadata (uid, creationTimestamp, generation) has been set.
     ///
     /// # Errors
-    /// 409 `AlreadyExists` if the name is taken, 413 for an object that is too large, 503 if it cannot be stored.
+    /// 409 `AlreadyExists` if the name is taken, 409 `Conflict` if its namespace has been deleted since
+    /// [`Storage::ensure_namespace`] was called, 413 for an object that is too large, 503 if it cannot be stored.
     fn create(&self, resource: &Arc<Resource>, object: Object)
     -> impl Future<Output = Result<Stored>> + Send;
 

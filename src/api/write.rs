@@ -88,10 +88,7 @@ impl<K: Storage> Write<'_, K> {
     async fn store_new(&self, draft: prepare::Draft) -> Result<Written> {
         let prepare::Draft { object, warnings, .. } = draft;
         let resource = &self.kind.resource;
-        if resource.scope == Scope::Namespaced {
-            let (namespace, name) = (self.namespace, object.name());
-            self.storage.ensure_namespace(resource, namespace, name, self.options.dry_run).await?;
-        }
+        self.ensure_namespace(&object).await?;
         if self.options.dry_run {
             let found = self.storage.get(&self.kind.stored_as, object.namespace(), object.name()).await?;
             if found.is_some() {
@@ -99,8 +96,27 @@ impl<K: Storage> Write<'_, K> {
             }
             return Ok(Written { code: 201, object: shown(&object, 0), warnings });
         }
-        let object = self.storage.create(&self.kind.stored_as, object).await?;
-        Ok(Written { code: 201, object, warnings })
+        let mut attempt = 1;
+        loop {
+            match self.storage.create(&self.kind.stored_as, object.clone()).await {
+                // The namespace is going, or has gone, since it was looked at.
+                Err(status) if is_race(&status) && attempt < ATTEMPTS => {
+                    self.ensure_namespace(&object).await?
+                }
+                created => return Ok(Written { code: 201, object: created?, warnings }),
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn ensure_namespace(&self, object: &Object) -> Result<()> {
+        let (resource, name) = (&self.kind.resource, object.name());
+        match resource.scope {
+            Scope::Namespaced => {
+                self.storage.ensure_namespace(resource, self.namespace, name, self.options.dry_run).await
+            }
+            Scope::Cluster => Ok(()),
+        }
     }
 
     /// Replaces an object, or its status, by what came in a body.

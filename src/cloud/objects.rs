@@ -85,7 +85,10 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
     match error {
         CloudError::AlreadyExists { .. } => Status::already_exists(resource, name),
         CloudError::NotFound { .. } => Status::not_found(resource, name),
-        CloudError::Conflict { .. } => Status::modified(resource, name),
+        CloudError::Conflict { .. } | CloudError::NamespaceLeft { .. } => Status::modified(resource, name),
+        CloudError::NotEmpty { inside, .. } => {
+            Status::conflict(resource, name, &format!("there are {inside} in the namespace"))
+        }
         CloudError::OtherUid { given, current, .. } => {
             let why =
                 format!("Precondition failed: UID in precondition: {given}, UID in object meta: {current}");

@@ -18,7 +18,7 @@ use crate::link::{Introduction, Publish, Topics};
 use crate::process::Service;
 use crate::process::connection::{configured_link, packet_limit, read_trust};
 use crate::process::systemd::{self, Signals};
-use crate::store::cloud::{CloudOptions, CloudStore, HistoryLimits};
+use crate::store::cloud::{CloudOptions, CloudStore};
 use crate::tls::{self, Clock};
 
 use super::admin::{Admin, BrokerDefaults, Parts};
@@ -145,7 +145,8 @@ async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
     let mut options = CloudOptions::default();
     options.engine.cache_kib = u32::try_from(config.store.cache_size / 1024).unwrap_or(u32::MAX);
     options.engine.wal_bytes = config.store.wal_size;
-    options.history = HistoryLimits { events: config.store.history, ..options.history };
+    options.history.objects.changes = config.store.history;
+    options.history.fleet.changes = config.store.history_fleet;
     options.max_object_bytes = options.max_object_bytes.max(config.api.max_body);
     open(&path, options).await.with_context(|| format!("opening {}", path.display()))
 }

@@ -38,8 +38,10 @@ section! {
     pub struct Store in "store";
     /// The database file.
     path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
-    /// How many past changes are kept for watches that resume.
-    history: u64 = 10_000, live units::count(history, 100..=10_000_000);
+    /// How many past changes of what people write are kept for watches that resume.
+    history: u64 = 10_000, fixed units::count(history, 100..=10_000_000);
+    /// How many past changes of Nodes, of ObjectSyncs, of Leases and of Events are kept, each.
+    history_fleet: u64 = 10_000, fixed units::count(history_fleet, 100..=10_000_000);
     /// SQLite's page cache of each connection, in bytes.
     cache_size: u64 = 8 * MIB, fixed units::size(cache_size, 64 * KIB..=16 * GIB);
     /// Size of the write-ahead log at which it is copied into the database, in bytes.

@@ -60,7 +60,7 @@ section! {
     pub struct Store in "store";
     /// The database file.
     path: PathBuf = "/var/lib/edgesync/edgesync.db".into(), fixed units::path(path);
-    /// Largest size of the database, in bytes.
+    /// Largest size of the database with its log, in bytes.
     max_size: u64 = GIB, fixed units::size(max_size, MIB..=TIB);
     /// SQLite's page cache of each connection, in bytes.
     cache_size: u64 = 512 * KIB, fixed units::size(cache_size, 64 * KIB..=GIB);

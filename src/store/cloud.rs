@@ -21,7 +21,9 @@ mod error;
 mod expiry;
 mod feed;
 mod fleet;
+mod history;
 mod leases;
+mod namespaces;
 mod nodes;
 mod objects;
 mod observer;
@@ -60,13 +62,13 @@ pub use check::CheckReport;
 pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
+pub use history::{HistoryBound, HistoryLimits, HistoryPage, HistoryQuery};
 pub use leases::LeaseRenewal;
 pub use nodes::{NodeFacts, Recorded};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
-pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
+pub use read::{Cursor, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
 pub use snapshot::{CloudSnapshot, Listed, Scan};
-pub use state::HistoryLimits;
 pub use stored::Stored;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
 
@@ -114,10 +116,11 @@ impl CloudStore {
     /// Stores a new object and gives it a version, and uid, creation time and generation if it has none.
     ///
     /// # Errors
-    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], or the store's.
+    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], [`CloudError::NamespaceLeft`], or
+    /// the store's.
     pub async fn create(&self, resource: &Resource, object: Object) -> Result<Stored, CloudError> {
         let (resource, bytes) = self.check(resource, &object)?;
-        self.write(bytes, move |tx| tx.create(&resource, object.clone())).await
+        self.write(bytes, move |tx| tx.create_within(&resource, object.clone())).await
     }
 
     /// Puts an object as it is in the place of the one of the same namespace and name, if that has the version
@@ -142,7 +145,7 @@ impl CloudStore {
     /// the version of the deletion. The object is gone at once: finalizers are not waited for.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], or the store's.
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the store's.
     pub async fn delete(
         &self,
         resource: &Resource,
@@ -197,7 +200,7 @@ impl CloudStore {
         if let Some(oldest) = self.issued().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
         }
-        self.readers.run(move |conn| read::history(conn, &query)).await
+        self.readers.run(move |conn| history::history(conn, &query)).await
     }
 
     /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin anew: it is to be

@@ -297,6 +297,7 @@ struct Inner {
     seals: seals::Seals,
     /// Held while the keys are rotated.
     rotating: tokio::sync::Mutex<()>,
+    max_file_bytes: Option<u64>,
 }
 
 impl EdgeStore {
@@ -309,6 +310,7 @@ impl EdgeStore {
     /// refuses, also if it refuses the file with the keys.
     pub fn open(path: &Path, options: EdgeOptions) -> Result<Self, StoreError> {
         let mut options = options;
+        options.engine = options.engine.with_room_for_log();
         options.writer.wal_bytes = options.engine.wal_bytes;
         let generation = Generation::default();
         let (conn, state) = state::State::open(path, &options, generation.clone())?;
@@ -327,7 +329,8 @@ impl EdgeStore {
         let checker = check::Checker::start(path, &options, writer.clone(), recent, seals.clone())?;
         let path = path.to_owned();
         let rotating = tokio::sync::Mutex::default();
-        let inner = Inner { path, writer, readers, shared, checker, seals, rotating };
+        let max_file_bytes = options.engine.max_file_bytes();
+        let inner = Inner { path, writer, readers, shared, checker, seals, rotating, max_file_bytes };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -335,6 +338,12 @@ impl EdgeStore {
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.inner.shared.facts()
+    }
+
+    /// The largest size of the database without its log, bytes.
+    #[must_use]
+    pub fn max_file_bytes(&self) -> Option<u64> {
+        self.inner.max_file_bytes
     }
 
     /// Told when the store begins or ceases to take changes, and of each loss.

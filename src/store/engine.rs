@@ -23,7 +23,7 @@ pub struct EngineOptions {
     /// larger log wears the flash less (a page that changed often is copied once) and takes longer
     /// to read after a crash.
     pub wal_bytes: u64,
-    /// The largest size of the database, bytes; no limit but the disk's if absent.
+    /// The largest size of the database with its log, bytes; no limit but the disk's if absent.
     pub max_bytes: Option<u64>,
     /// How long a connection waits for a lock that another one holds.
     pub busy_timeout: Duration,
@@ -41,6 +41,27 @@ impl Default for EngineOptions {
             busy_timeout: Duration::from_secs(5),
             vfs: None,
         }
+    }
+}
+
+/// The write-ahead log is begun anew at so many times the size at which it is copied, whoever still reads from it.
+pub const LOG_FACTOR: u64 = 4;
+/// What the log may take, in the same unit: a transaction comes on top.
+const LOG_SHARE: u64 = LOG_FACTOR + 1;
+
+impl EngineOptions {
+    /// The same with a log that takes a quarter of the largest size at most.
+    #[must_use]
+    pub fn with_room_for_log(mut self) -> Self {
+        let longest = self.max_bytes.map_or(u64::MAX, |bytes| bytes / 4 / LOG_SHARE);
+        self.wal_bytes = self.wal_bytes.min(longest);
+        self
+    }
+
+    /// The largest size of the database without its log, bytes.
+    #[must_use]
+    pub fn max_file_bytes(&self) -> Option<u64> {
+        self.max_bytes.map(|bytes| bytes.saturating_sub(self.wal_bytes.saturating_mul(LOG_SHARE)))
     }
 }
 
@@ -75,7 +96,7 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
     conn.pragma_update_and_check(None, "journal_size_limit", integer(options.wal_bytes), |row| {
         row.get::<_, i64>(0)
     })?;
-    set_max_bytes(&conn, options.max_bytes)?;
+    set_max_bytes(&conn, options.max_file_bytes())?;
     migrate(&mut conn, path, kind.migrations)?;
     // A page written to the log before its transaction is complete is written twice: a transaction, which
     // the bounded queue keeps small, stays in memory. A migration may rewrite the whole file, and does not.
@@ -164,7 +185,7 @@ fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), S
     Ok(())
 }
 
-/// Limits the size of the database; SQLite never cuts below what is in use.
+/// Limits the size of the database without its log; SQLite never cuts below what is in use.
 ///
 /// # Errors
 /// See [`StoreError`].

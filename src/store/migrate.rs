@@ -42,6 +42,10 @@ pub const CLOUD: &[Migration] = &[
     Migration { name: "0005_tallies.sql", sql: include_str!("../../migrations/cloud/0005_tallies.sql") },
     Migration { name: "0006_labels.sql", sql: include_str!("../../migrations/cloud/0006_labels.sql") },
     Migration { name: "0007_operators.sql", sql: include_str!("../../migrations/cloud/0007_operators.sql") },
+    Migration {
+        name: "0008_partitions.sql",
+        sql: include_str!("../../migrations/cloud/0008_partitions.sql"),
+    },
 ];
 
 /// Brings the file to the newest schema.

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::StoreError;
-use super::engine::{self, Checkpoint, PAGE_BYTES};
+use super::engine::{self, Checkpoint, LOG_FACTOR, PAGE_BYTES};
 
 /// The limits of the writer's queue.
 #[derive(Clone, Copy, Debug)]
@@ -534,8 +534,6 @@ impl<S: WriterHooks> Owner<S> {
     }
 }
 
-/// The write-ahead log is begun anew at so many times the size at which it is copied, whoever still reads from it.
-pub const LOG_FACTOR: u64 = 4;
 /// How long those who just read may take to let go of the log.
 const LOG_PATIENCE: Duration = Duration::from_millis(250);
 

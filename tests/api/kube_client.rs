@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use edgesync::api::{Address, Limits};
 use edgesync::cloud::CloudObjects;
-use edgesync::store::cloud::{CloudOptions, HistoryLimits};
+use edgesync::store::cloud::{CloudOptions, HistoryBound, HistoryLimits};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -146,8 +146,9 @@ async fn followers_of_every_strategy_end_equal_to_the_server_after_a_storm() {
 }
 
 async fn serve(path: &std::path::Path, address: &Address) -> (Arc<CloudObjects>, Running) {
+    let few = HistoryBound { changes: 16, bytes: 1 << 20 };
     let options =
-        CloudOptions { history: HistoryLimits { events: 16, bytes: 1 << 20 }, ..CloudOptions::default() };
+        CloudOptions { history: HistoryLimits { objects: few, fleet: few }, ..CloudOptions::default() };
     let objects = Arc::new(open_with(path, options).await);
     let running = Running::start_at(Arc::clone(&objects), Limits::cloud(), address).await;
     (objects, running)

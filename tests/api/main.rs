@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attacks;
 mod command_line;
 mod fuzz;
 mod http;

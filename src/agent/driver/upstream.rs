@@ -253,7 +253,7 @@ impl Driver {
         let disk = node_report::disk_condition(
             &store.path,
             upstream.used_bytes,
-            store.max_size,
+            self.store.max_file_bytes().unwrap_or(store.max_size),
             before(DISK_PRESSURE),
         );
         let budget = node_report::traffic_condition(

@@ -1,6 +1,7 @@
 //! The storage over a real store: whoever lists and then follows the changes has what a new list shows.
 
 mod events;
+mod log;
 mod status;
 
 use std::collections::BTreeMap;
@@ -44,7 +45,11 @@ fn followed() -> Vec<Arc<Resource>> {
 }
 
 async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects {
-    let options = EdgeOptions { check_pause: Duration::ZERO, ..EdgeOptions::default() };
+    open_storage_with(path, EdgeOptions::default(), bytes, keep).await
+}
+
+async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep: Duration) -> EdgeObjects {
+    let options = EdgeOptions { check_pause: Duration::ZERO, ..options };
     // The lock of a store that was just dropped may live a moment longer.
     let opened = async {
         loop {

@@ -6,6 +6,9 @@ use std::fmt;
 
 use serde_json::{Map, Number, Value};
 
+use crate::api::steps;
+use crate::api::trail::cut;
+
 /// One step of a path, in the words of `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
 ///
 /// The JSON within is canonical (sorted keys, whole numbers without a fraction), so that equal steps are
@@ -83,7 +86,7 @@ impl Borrow<str> for Element {
     }
 }
 
-/// As people read a path: `.spec`, `[name="x"]`, `[="x"]`, `[0]`.
+/// As people read a path, long texts in part: `.spec`, `[name="x"]`, `[="x"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, rest) = self.0.split_once(':').unwrap_or(("f", &self.0));
@@ -91,11 +94,11 @@ impl fmt::Display for Element {
             "k" => {
                 let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
                 let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                write!(f, "[{}]", keys.join(","))
+                write!(f, "[{}]", cut(&keys.join(",")))
             }
-            "v" => write!(f, "[={rest}]"),
+            "v" => write!(f, "[={}]", cut(rest)),
             "i" => write!(f, "[{rest}]"),
-            _ => write!(f, ".{rest}"),
+            _ => write!(f, ".{}", cut(rest)),
         }
     }
 }
@@ -162,6 +165,16 @@ impl FieldSet {
     /// Takes away the fields of another set, each by itself: what is within them stays.
     pub(super) fn subtract(&mut self, other: &Self) {
         self.member &= !other.member;
+        steps::count(1 + self.below.len().min(other.below.len()));
+        // Whichever is shorter leads: there may be many small sets of which a large one is taken away.
+        if self.below.len() < other.below.len() {
+            self.below.retain(|element, own| {
+                let Some(set) = other.below.get(element) else { return true };
+                own.subtract(set);
+                !own.is_empty()
+            });
+            return;
+        }
         for (element, set) in &other.below {
             if let Some(own) = self.below.get_mut(element) {
                 own.subtract(set);

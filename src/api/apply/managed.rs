@@ -1,11 +1,14 @@
 //! `metadata.managedFields`: who owns which fields, read and written. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::compare::Diff;
 use super::fieldset::FieldSet;
 use super::{Manager, Operation};
+use crate::api::steps;
 use crate::object::Object;
 
 /// The most entries of updates that are kept apart; older ones are put together.
@@ -43,12 +46,24 @@ impl Entry {
         }
     }
 
-    /// Whether two entries are of the same manager. Who applies is the same in all versions.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
+    /// What is the same for all entries of a manager. Who applies is the same in all versions.
+    fn id(&self) -> (Operation, String, String, String) {
+        let version = if self.operation == Operation::Apply { "" } else { &self.api_version };
+        (self.operation, self.manager.clone(), self.subresource.clone(), version.to_owned())
+    }
+
+    /// Whether two entries are of the same manager.
+    fn is_same(&self, other: &Self) -> bool {
         self.manager == other.manager
             && self.operation == other.operation
             && self.subresource == other.subresource
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// Takes in another entry of the same manager.
+    fn join(&mut self, other: Self) {
+        self.fields.add(other.fields);
+        self.time = std::mem::take(&mut self.time).max(other.time);
     }
 
     fn order(&self) -> (Operation, &str, &str, &str, &str) {
@@ -114,17 +129,29 @@ fn in_seconds(time: &str) -> Option<String> {
 impl Managed {
     /// Reads `managedFields`; `None` if any part of them is not as it must be. Absent ones are empty.
     pub(super) fn parse(value: Option<&Value>) -> Option<Self> {
-        let mut managed = Self::default();
         match value {
-            None | Some(Value::Null) => {}
+            None | Some(Value::Null) => Some(Self::default()),
             Some(Value::Array(entries)) => {
-                for entry in entries {
-                    managed.insert(Entry::parse(entry)?);
-                }
+                let entries: Option<Vec<Entry>> = entries.iter().map(Entry::parse).collect();
+                Some(Self::gather(entries?))
             }
-            Some(_) => return None,
+            Some(_) => None,
         }
-        Some(managed)
+    }
+
+    /// Entries of which those of the same manager become one.
+    fn gather(entries: Vec<Entry>) -> Self {
+        let mut places: BTreeMap<(Operation, String, String, String), usize> = BTreeMap::new();
+        let mut gathered: Vec<Entry> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            steps::count(1);
+            let place = *places.entry(entry.id()).or_insert(gathered.len());
+            match gathered.get_mut(place) {
+                Some(other) => other.join(entry),
+                None => gathered.push(entry),
+            }
+        }
+        Self(gathered)
     }
 
     /// What an object says; nothing if that cannot be read.
@@ -178,10 +205,7 @@ impl Managed {
     /// Adds an entry. Two of the same manager become one.
     pub(super) fn insert(&mut self, entry: Entry) {
         match self.0.iter_mut().find(|other| other.is_same(&entry)) {
-            Some(other) => {
-                other.fields.add(entry.fields);
-                other.time = std::mem::take(&mut other.time).max(entry.time);
-            }
+            Some(other) => other.join(entry),
             None => self.0.push(entry),
         }
     }
@@ -214,8 +238,11 @@ impl Managed {
             return;
         }
         let mut kept: Vec<Entry> = Vec::new();
+        let mut oldest: BTreeMap<String, usize> = BTreeMap::new();
         for entry in self.0.split_off(first) {
-            match kept.iter_mut().find(|older| excess > 0 && older.api_version == entry.api_version) {
+            steps::count(1);
+            let older = oldest.get(&entry.api_version).filter(|_| excess > 0);
+            match older.and_then(|place| kept.get_mut(*place)) {
                 Some(older) => {
                     ANCIENT.clone_into(&mut older.manager);
                     older.subresource.clear();
@@ -223,12 +250,13 @@ impl Managed {
                     older.fields.add(entry.fields);
                     excess -= 1;
                 }
-                None => kept.push(entry),
+                None => {
+                    oldest.entry(entry.api_version.clone()).or_insert(kept.len());
+                    kept.push(entry);
+                }
             }
         }
-        for entry in kept {
-            self.insert(entry);
-        }
+        self.0.extend(Self::gather(kept).0);
     }
 }
 
@@ -297,6 +325,29 @@ mod tests {
         for odd in [json!("x"), json!({}), json!([7])] {
             assert_eq!(Managed::parse(Some(&odd)), None);
         }
+    }
+
+    #[test]
+    fn a_record_that_a_client_sends_costs_steps_linear_in_its_length() {
+        let sent = |length: usize| {
+            let entry = |number: usize| {
+                json!({"apiVersion": format!("v{number}"), "fieldsType": "FieldsV1", "manager": format!("m{number}"),
+                    "operation": if number % 2 == 0 { "Apply" } else { "Update" },
+                    "fieldsV1": {"f:data": {format!("f:{number}"): {}}}})
+            };
+            Value::Array((0..length).map(entry).collect())
+        };
+        let changed = |length: usize| {
+            let data: Map<String, Value> = (0..length).map(|number| (number.to_string(), json!(1))).collect();
+            Map::from_iter([("data".to_owned(), Value::Object(data))])
+        };
+        let input = |length| (sent(length), changed(length));
+        steps::assert_linear("entries", input, |(sent, changed)| {
+            let mut managed = Managed::parse(Some(&sent)).unwrap();
+            managed.lose(&super::super::compare::compare(&Map::new(), &changed, None));
+            managed.cap();
+        });
+        steps::assert_linear("updates", input, |(sent, _)| Managed::parse(Some(&sent)).unwrap().cap());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::fieldset::{Element, FieldSet};
+use crate::api::trail::Trail;
 use crate::object::schema::{ListType, Schema, Type};
 use crate::object::status::{Cause, MAX_CAUSES};
 
@@ -127,23 +128,28 @@ pub(super) fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
 }
 
 /// Finds items of lists in a configuration that cannot be told apart. At most [`MAX_CAUSES`] are reported.
-pub(super) fn check_items(value: &Value, schema: Option<&Schema>, path: &str, causes: &mut Vec<Cause>) {
+pub(super) fn check_items(
+    value: &Value,
+    schema: Option<&Schema>,
+    trail: &Trail<'_>,
+    causes: &mut Vec<Cause>,
+) {
     match (Form::of(Some(value), schema), value) {
         (Form::Map, Value::Object(map)) => {
             for (name, value) in map.iter().filter(|(_, value)| !is_void(Some(value)) && !is_scalar(value)) {
-                check_items(value, field_schema(schema, name), &format!("{path}.{name}"), causes);
+                check_items(value, field_schema(schema, name), &Trail::Field(trail, name), causes);
             }
         }
         (Form::List, Value::Array(list)) => {
             let mut seen = FieldSet::default();
             for (index, item) in list.iter().enumerate() {
                 match identify(item, schema) {
-                    None => causes.push(unidentified(&format!("{path}[{index}]"), schema)),
+                    None => causes.push(unidentified(&Trail::Item(trail, index), schema)),
                     Some(element) if seen.at(&element).has_self() => {
-                        causes.push(duplicate(path, &element));
+                        causes.push(duplicate(trail, &element));
                     }
                     Some(element) => {
-                        check_items(item, item_schema(schema), &format!("{path}{element}"), causes);
+                        check_items(item, item_schema(schema), &Trail::Element(trail, &element), causes);
                         seen.attach(element, FieldSet::only_self());
                     }
                 }
@@ -156,15 +162,15 @@ pub(super) fn check_items(value: &Value, schema: Option<&Schema>, path: &str, ca
     }
 }
 
-fn duplicate(path: &str, element: &Element) -> Cause {
+fn duplicate(trail: &Trail<'_>, element: &Element) -> Cause {
     Cause {
         reason: "FieldValueDuplicate".to_owned(),
         message: format!("Duplicate value: there must be one item {element} only"),
-        field: path.trim_start_matches('.').to_owned(),
+        field: trail.to_string(),
     }
 }
 
-fn unidentified(path: &str, schema: Option<&Schema>) -> Cause {
+fn unidentified(trail: &Trail<'_>, schema: Option<&Schema>) -> Cause {
     let message = match schema.map(|schema| &schema.list) {
         Some(ListType::Map(keys)) => {
             let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
@@ -172,5 +178,45 @@ fn unidentified(path: &str, schema: Option<&Schema>) -> Cause {
         }
         _ => "must be a string, a number or a boolean, which tells the items of the list apart".to_owned(),
     };
-    Cause::required(path.trim_start_matches('.'), &message)
+    Cause::required(&trail.to_string(), &message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::steps;
+    use serde_json::json;
+
+    #[test]
+    fn items_are_told_apart_in_steps_linear_in_what_is_applied() {
+        let items = Schema { kind: Type::Array, list: ListType::Map(vec!["k".into()]), ..Schema::default() };
+        let schema = Schema { kind: Type::Object, additional: Some(Arc::new(items)), ..Schema::default() };
+        let check = |value: Value, schema: Option<&Schema>| {
+            let mut causes = Vec::new();
+            check_items(&value, schema, &Trail::Root, &mut causes);
+            assert!(causes.is_empty(), "{causes:?}");
+        };
+        let list = |length: usize| {
+            let items: Vec<Value> = (0..length).map(|number| json!({"k": number, "x": {}})).collect();
+            json!({"f".repeat(length): items})
+        };
+        steps::assert_linear("items", list, |value| check(value, Some(&schema)));
+        let map = |length: usize| {
+            let fields: Map<String, Value> =
+                (0..length).map(|n| (n.to_string(), json!({"x": {"y": 1}}))).collect();
+            json!({"f".repeat(length): fields})
+        };
+        steps::assert_linear("fields", map, |value| check(value, None));
+        let mut causes = Vec::new();
+        check_items(
+            &json!({"f".repeat(100_000): [1, {"k": 1}, {"k": 1}]}),
+            Some(&schema),
+            &Trail::Root,
+            &mut causes,
+        );
+        assert!(
+            causes.len() == 2 && causes.iter().all(|cause| cause.field.len() < 1000),
+            "a path is shown in part"
+        );
+    }
 }

@@ -111,9 +111,11 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
         operations
     };
     let writable = |read, write| with(read, write, kind.writable == Writable::Everything);
+    let whole: &[Operation] =
+        if kind.deletes_collections() { &[CREATE, DELETE_COLLECTION] } else { &[CREATE] };
     let object = format!("{collection}/{{name}}");
     let status = format!("{object}/status");
-    paths.insert(collection, place.path(in_path, &writable(LIST, &[CREATE, DELETE_COLLECTION])));
+    paths.insert(collection, place.path(in_path, &writable(LIST, whole)));
     let in_path = &[in_path, &["name"]].concat();
     paths.insert(object, place.path(in_path, &writable(GET, &[REPLACE, PATCH, DELETE])));
     if kind.status_subresource {

@@ -9,19 +9,28 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b
 /// The most pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
-/// Splits a path at its slashes and decodes each segment. Slashes at the end are ignored.
-pub(super) fn split_path(path: &str) -> Result<Vec<String>, Status> {
-    let trimmed = path.strip_prefix('/').unwrap_or(path).trim_end_matches('/');
-    if trimmed.is_empty() {
+/// Splits a path at its slashes and decodes each segment. A slash at the end is ignored where something is read; where
+/// something is written, it is the name of an object that was left empty.
+///
+/// # Errors
+/// 404 for an empty segment, 400 for one that cannot be a name.
+pub(super) fn split_path(method: &str, path: &str) -> Result<Vec<String>, Status> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let reads = matches!(method, "GET" | "HEAD" | "OPTIONS");
+    let path = path.strip_suffix('/').filter(|rest| reads && !rest.is_empty()).unwrap_or(path);
+    if path.is_empty() {
         return Ok(Vec::new());
     }
-    trimmed.split('/').map(segment).collect()
+    path.split('/').map(segment).collect()
 }
 
 /// Decodes a segment. What could leave its place in the path once it is decoded is refused.
 fn segment(encoded: &str) -> Result<String, Status> {
     let decoded = decode(encoded)?;
-    let leaves = decoded.is_empty() || decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
+    if decoded.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    let leaves = decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
     if leaves || decoded.chars().any(char::is_control) {
         let shown: String = encoded.chars().take(64).collect();
         return Err(Status::bad_request(format!("invalid path segment {shown:?}")));

@@ -197,7 +197,7 @@ fn check_pod(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Ca
     for (field, may) in [("tolerations", "be added to"), ("schedulingGates", "be taken from")] {
         let (before, after) = (list(old, field), list(new, field));
         let (part, whole) = if field == "tolerations" { (before, after) } else { (after, before) };
-        if !part.iter().all(|item| whole.contains(item)) {
+        if !super::has_all(whole, part) {
             causes.forbidden(&spec.field(field), &format!("may only {may}"));
         }
     }

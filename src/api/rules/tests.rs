@@ -479,3 +479,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn whether_items_are_among_others_costs_steps_linear_in_their_number() {
+    let items = |length: usize| (0..length).map(|number| json!({"key": number})).collect::<Vec<_>>();
+    crate::api::steps::assert_linear("items", items, |items| assert!(has_all(&items, &items)));
+    assert!(!has_all(&items(3), &items(4)) && has_all(&items(4), &[]) && !has_all(&[], &[json!("1")]));
+}

@@ -354,8 +354,7 @@ fn new_finalizers(old: &Object, object: &Object) -> Option<Cause> {
         let list = object.metadata().and_then(|metadata| metadata.get("finalizers"));
         list.and_then(Value::as_array).cloned().unwrap_or_default()
     };
-    let before = list(old);
-    let added = list(object).iter().any(|finalizer| !before.contains(finalizer));
+    let added = !rules::has_all(&list(old), &list(object));
     let message = "no new finalizers can be added if the object is being deleted";
     added.then(|| Cause::forbidden("metadata.finalizers", message))
 }

@@ -354,9 +354,9 @@ async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) 
         Action::Strip(owners) => {
             let mut object = object;
             let list = object.metadata().and_then(|metadata| metadata.get("ownerReferences"));
+            let leaving: HashSet<&str> = owners.iter().map(|owner| &**owner).collect();
             let leaves = |owner: &Value| {
-                let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default();
-                owners.iter().any(|leaving| **leaving == *uid)
+                leaving.contains(owner.get("uid").and_then(Value::as_str).unwrap_or_default())
             };
             let kept = list.and_then(Value::as_array).into_iter().flatten().filter(|owner| !leaves(owner));
             let kept: Vec<Value> = kept.cloned().collect();

@@ -76,7 +76,7 @@ impl Storage for CloudObjects {
         if let Some(batch) = self.watches.after(&of, after) {
             return Ok(batch);
         }
-        let query = HistoryQuery { after, of: Some(of), limit: MAX_BATCH, bytes: HISTORY_BYTES };
+        let query = HistoryQuery { after, of, limit: MAX_BATCH, bytes: HISTORY_BYTES };
         let page = self.store.history(query).await.map_err(|error| status(resource, "", &error))?;
         let changes = page.changes.into_iter().map(|change| Arc::new(watch::shared(change))).collect();
         Ok(Batch { changes, version: page.version })
@@ -103,6 +103,9 @@ impl Storage for CloudObjects {
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
         let name = object.name().to_owned();
         let created = self.store.create(resource, object).await;
+        if let Err(CloudError::NamespaceLeft { namespace }) = &created {
+            self.namespaces.forget(namespace);
+        }
         created.map(kept).map_err(|error| status(resource, &name, &error))
     }
 

@@ -24,6 +24,8 @@ use keywords::Keywords;
 const MAX_NESTING: usize = 64;
 /// How many schemas a schema may consist of.
 const MAX_SCHEMAS: usize = 20_000;
+/// The most fields by which the items of a list are told apart.
+const MAX_LIST_KEYS: usize = 64;
 /// Keywords of OpenAPI and JSON Schema that structural schemas must not have.
 const FORBIDDEN: &[&str] = &[
     "$ref",
@@ -275,6 +277,12 @@ impl Reader {
         if keys.is_empty() {
             self.within("x-kubernetes-list-map-keys", |reader| {
                 reader.require("must name at least one field");
+            });
+        }
+        if keys.len() > MAX_LIST_KEYS {
+            // Each item of a list is looked at for each of them.
+            return self.within("x-kubernetes-list-map-keys", |reader| {
+                reader.invalid(&keys.len().into(), &format!("must name at most {MAX_LIST_KEYS} fields"));
             });
         }
         for (index, key) in keys.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::time::Instant;
 
+use super::history::PARTITIONS;
 use super::{CloudError, CloudStore};
 use crate::object::Head;
 use crate::store::StoreError;
@@ -34,14 +35,23 @@ enum Place {
     Rows(i64),
     /// Behind an entry of the index by name.
     Names(i64, String, String),
-    /// Behind a change of the history.
-    Changes(i64),
+    /// Behind a change of the history, in the partition of a number.
+    Changes(usize, i64),
     End,
 }
 
 /// The tables that stay small.
-const TABLES: [&str; 8] =
-    ["meta", "openings", "resources", "nodes", "removed_nodes", "node_outboxes", "tokens", "certificates"];
+const TABLES: [&str; 9] = [
+    "meta",
+    "openings",
+    "partitions",
+    "resources",
+    "nodes",
+    "removed_nodes",
+    "node_outboxes",
+    "tokens",
+    "certificates",
+];
 
 impl CloudStore {
     /// Reads everything once: whether rows are what they were written as, and are found under their names.
@@ -104,11 +114,14 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
             None => Place::Names(i64::MIN, String::new(), String::new()),
         },
         Place::Names(kind, namespace, name) => names(conn, *kind, namespace, name)?,
-        Place::Changes(after) => {
+        Place::Changes(partition, after) => {
+            let Some(table) = PARTITIONS.get(*partition).map(|partition| partition.table()) else {
+                return Ok((Place::End, report));
+            };
             // Reading a text decodes it to its end.
-            let mut statement = conn.prepare_cached(
-                "SELECT version, type, object, previous FROM events WHERE version > ?1 ORDER BY version LIMIT ?2",
-            )?;
+            let mut statement = conn.prepare_cached(&format!(
+                "SELECT version, type, object, previous FROM {table} WHERE version > ?1 ORDER BY version LIMIT ?2"
+            ))?;
             let mut found = statement.query((after, PIECE_ROWS))?;
             let mut last = None;
             while let Some(row) = found.next()? {
@@ -117,7 +130,7 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
                 last = Some(row.get(0)?);
                 changes += 1;
             }
-            last.map_or(Place::End, Place::Changes)
+            last.map_or(Place::Changes(partition + 1, i64::MIN), |last| Place::Changes(*partition, last))
         }
         Place::End => Place::End,
     };
@@ -175,7 +188,7 @@ fn names(conn: &Connection, kind: i64, namespace: &str, name: &str) -> Result<Pl
          WHERE (resource_id, namespace, name) > (?1, ?2, ?3) ORDER BY resource_id, namespace, name LIMIT ?4",
     )?;
     let mut found = statement.query((kind, namespace, name, PIECE_ROWS))?;
-    let mut last = Place::Changes(i64::MIN);
+    let mut last = Place::Changes(0, i64::MIN);
     while let Some(row) = found.next()? {
         row.get::<_, u64>(3)?;
         last = Place::Names(row.get(0)?, row.get(1)?, row.get(2)?);

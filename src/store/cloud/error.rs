@@ -59,6 +59,20 @@ pub enum CloudError {
         /// The limit, bytes.
         limit: usize,
     },
+    /// The namespace is being deleted, or was: it is to be looked at again.
+    #[error("the namespace '{namespace}' is being deleted, or was")]
+    NamespaceLeft {
+        /// The namespace.
+        namespace: String,
+    },
+    /// The namespace has something in it.
+    #[error("{key} has {inside} in it")]
+    NotEmpty {
+        /// The namespace.
+        key: ObjectKey,
+        /// The plural of a kind of what is in it.
+        inside: String,
+    },
     /// The history does not reach back that far: list anew.
     #[error("changes after resourceVersion {after} are asked for, the history starts after {oldest}")]
     Expired {

@@ -194,6 +194,7 @@ impl Tx<'_> {
         expected: Option<u64>,
     ) -> Result<Stored, CloudError> {
         let (row, _) = self.existing(resource, namespace, name, expected)?;
+        self.check_leaving(resource, name)?;
         if is_sync_record(resource)
             && let Some((node, _)) = split_sync_name(name)
         {

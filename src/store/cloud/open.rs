@@ -12,7 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::broadcast;
 
 use super::check::Damage;
-use super::state::{CloudState, HistoryLimits};
+use super::history::HistoryLimits;
+use super::state::CloudState;
 use super::{CloudStore, OpenError, Shared, versions};
 use crate::store::StoreError;
 use crate::store::durable::with_suffix;

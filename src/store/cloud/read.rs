@@ -1,17 +1,12 @@
-//! Reads: single objects, lists, bodies to be sent, history. Each in one snapshot.
+//! Reads: single objects, lists, bodies to be sent. Each in one snapshot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 
-use super::change::ChangeKind;
-use super::nodes::record_before;
-use super::objects::resource_id;
-use super::observer::KindName;
-use super::{CloudError, WatchChange};
+use super::CloudError;
 use crate::object::{Resource, Scope, without_managed_fields};
-use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
 use crate::sync::message::Body;
 
@@ -29,28 +24,6 @@ pub struct Cursor {
     pub namespace: String,
     /// Name of the last object.
     pub name: String,
-}
-
-/// Which changes are to be read from the history.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistoryQuery {
-    /// Only changes after this version.
-    pub after: u64,
-    /// Only changes of this kind; of all if absent.
-    pub of: Option<KindName>,
-    /// At most so many changes, [`MAX_PAGE_ITEMS`] if more.
-    pub limit: usize,
-    /// Ends with the change that reaches so many bytes.
-    pub bytes: usize,
-}
-
-/// Changes from the history, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistoryPage {
-    /// The changes.
-    pub changes: Vec<WatchChange>,
-    /// Everything up to this version is in here or was before.
-    pub version: u64,
 }
 
 /// The version of the snapshot that the connection reads.
@@ -102,69 +75,4 @@ pub(super) fn bodies(
         bodies.push(Loaded { uid: Arc::clone(uid), version: row.get::<_, u64>(0)?.into(), body });
     }
     Ok(bodies)
-}
-
-pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<HistoryPage, CloudError> {
-    let after = query.after;
-    let oldest: u64 = conn
-        .prepare_cached("SELECT history_start FROM meta WHERE id = 1")?
-        .query_row([], |row| row.get(0))?;
-    if after < oldest {
-        return Err(CloudError::Expired { after, oldest });
-    }
-    let mut page = HistoryPage { changes: Vec::new(), version: version(conn)?.max(after) };
-    let only = match &query.of {
-        Some(of) => match resource_id(conn, &of.group, &of.kind)? {
-            Some(id) => Some(id),
-            None => return Ok(page),
-        },
-        None => None,
-    };
-    let mut statement = conn.prepare_cached(
-        r#"SELECT type, events.version, resource_id, namespace, name, object, previous, previous_version,
-                  "group", kind
-           FROM events JOIN resources ON resources.id = resource_id
-           WHERE events.version > ?1 AND (?2 IS NULL OR resource_id = ?2) ORDER BY events.version"#,
-    )?;
-    let mut rows = statement.query((after, only))?;
-    let mut names = HashMap::new();
-    let mut bytes = 0;
-    while let Some(row) = rows.next()? {
-        let change = past_change(row, &mut names)?;
-        bytes += change.body.len() + change.previous.as_ref().map_or(0, String::len);
-        page.changes.push(change);
-        if page.changes.len() >= query.limit.min(MAX_PAGE_ITEMS) || bytes >= query.bytes {
-            page.version = page.changes.last().map_or(after, |last| last.version);
-            break;
-        }
-    }
-    Ok(page)
-}
-
-fn past_change(row: &Row<'_>, names: &mut HashMap<i64, Arc<KindName>>) -> Result<WatchChange, CloudError> {
-    let code: u8 = row.get(0)?;
-    let kind = ChangeKind::from_code(code)
-        .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
-    let resource_id = row.get(2)?;
-    let of = match names.get(&resource_id) {
-        Some(name) => Arc::clone(name),
-        None => {
-            let name = KindName { group: row.get(8)?, kind: row.get(9)? };
-            Arc::clone(names.entry(resource_id).or_insert(Arc::new(name)))
-        }
-    };
-    let body: String = row.get(5)?;
-    let previous = match (row.get::<_, Option<String>>(6)?, row.get(7)?) {
-        (Some(held), Some(version)) if !held.starts_with('{') => Some(record_before(&body, version, &held)?),
-        (previous, _) => previous,
-    };
-    Ok(WatchChange {
-        kind,
-        of,
-        version: row.get(1)?,
-        namespace: row.get(3)?,
-        name: row.get(4)?,
-        body,
-        previous,
-    })
 }

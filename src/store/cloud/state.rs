@@ -12,6 +12,8 @@ use tokio::sync::broadcast;
 
 use super::CloudError;
 use super::change::{ChangeKind, FeedChange};
+use super::history::{HistoryLimits, Partition};
+use super::namespaces::Gone;
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::{Counters, micros};
@@ -26,28 +28,6 @@ use crate::store::writer::WriterHooks;
 /// version only.
 const MAX_UNTOLD_BYTES: usize = 32 << 20;
 
-/// The bounds of the history. It is cut when it exceeds one of them by an eighth.
-#[derive(Clone, Copy, Debug)]
-pub struct HistoryLimits {
-    /// Changes.
-    pub events: u64,
-    /// Bytes of objects in the changes.
-    pub bytes: u64,
-}
-
-impl Default for HistoryLimits {
-    fn default() -> Self {
-        Self { events: 8192, bytes: 64 << 20 }
-    }
-}
-
-impl HistoryLimits {
-    fn allow(&self, counters: &Counters, slack: bool) -> bool {
-        let limit = |limit: u64| if slack { limit.saturating_add(limit / 8) } else { limit };
-        counters.events <= limit(self.events) && counters.event_bytes <= limit(self.bytes)
-    }
-}
-
 /// The state of the writer's thread.
 pub(super) struct CloudState {
     /// Including what the open transaction has done.
@@ -60,16 +40,21 @@ pub(super) struct CloudState {
     observer: Option<Arc<dyn Observer>>,
     untold: Vec<WatchChange>,
     untold_bytes: usize,
-    /// Kinds that the open transaction has met, by their number, as far as the observer wants them.
-    names: HashMap<i64, Option<Arc<KindName>>>,
+    /// Kinds that the open transaction has met, by their number.
+    kinds: HashMap<i64, Known>,
     /// The last committed version, for everyone.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
+    /// The namespaces that went last.
+    pub(super) gone: Gone,
     /// What may keep the log from beginning anew.
     snapshots: Option<Snapshots>,
     /// The exclusive lock on the database, held as long as the connection.
     _lock: File,
 }
+
+/// The partition of a kind, and its name as far as the observer wants its changes.
+type Known = (Partition, Option<Arc<KindName>>);
 
 /// How far a job has come: what a failed job is taken back to.
 pub(super) struct Mark {
@@ -101,7 +86,7 @@ pub(super) enum Before {
 
 impl Before {
     /// What the history keeps: see the migration.
-    fn columns(&self) -> (Option<u64>, Option<&str>) {
+    pub(super) fn columns(&self) -> (Option<u64>, Option<&str>) {
         match self {
             Self::Nothing => (None, None),
             Self::Same { version } => (Some(*version), None),
@@ -144,9 +129,10 @@ impl CloudState {
             observer: None,
             untold: Vec::new(),
             untold_bytes: 0,
-            names: HashMap::new(),
+            kinds: HashMap::new(),
             last_version,
             limits,
+            gone: Gone::default(),
             snapshots: None,
             _lock: lock,
         }
@@ -191,26 +177,10 @@ impl CloudState {
 
     /// Enters a change into the history.
     pub(super) fn enter(&mut self, conn: &Connection, event: Event) -> Result<(), CloudError> {
-        let Event { kind, resource_id, object, before } = event;
-        let (previous_version, previous) = before.columns();
-        conn.prepare_cached(
-            "INSERT INTO events
-               (version, type, resource_id, namespace, name, object, previous_version, previous)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute((
-            object.version,
-            kind.code(),
-            resource_id,
-            &object.namespace,
-            &object.name,
-            &object.body,
-            previous_version,
-            previous,
-        ))?;
-        self.now.events += 1;
-        self.now.event_bytes += (object.body.len() + previous.map_or(0, str::len)) as u64;
-        let Some(of) = self.wanted(conn, resource_id)? else { return Ok(()) };
+        let (partition, wanted) = self.known(conn, event.resource_id)?;
+        self.now.history.enter(conn, partition, &event)?;
+        let Some(of) = wanted else { return Ok(()) };
+        let Event { kind, object, before, .. } = event;
         self.untold_bytes += object.body.len() + before.len();
         if self.untold_bytes > MAX_UNTOLD_BYTES {
             self.untold.clear();
@@ -222,18 +192,19 @@ impl CloudState {
         Ok(())
     }
 
-    /// The name of a kind, if the observer wants its changes.
-    fn wanted(&mut self, conn: &Connection, resource_id: i64) -> Result<Option<Arc<KindName>>, CloudError> {
-        let Some(observer) = &self.observer else { return Ok(None) };
-        if let Some(known) = self.names.get(&resource_id) {
+    /// Where changes of a kind go: its partition of the history, and its name if the observer wants them.
+    fn known(&mut self, conn: &Connection, resource_id: i64) -> rusqlite::Result<Known> {
+        if let Some(known) = self.kinds.get(&resource_id) {
             return Ok(known.clone());
         }
         let name = conn
             .prepare_cached(r#"SELECT "group", kind FROM resources WHERE id = ?1"#)?
             .query_row([resource_id], |row| Ok(KindName { group: row.get(0)?, kind: row.get(1)? }))?;
-        let name = observer.wants(&name).then(|| Arc::new(name));
-        self.names.insert(resource_id, name.clone());
-        Ok(name)
+        let partition = Partition::of(&name);
+        let wanted = self.observer.as_ref().is_some_and(|observer| observer.wants(&name));
+        let known = (partition, wanted.then(|| Arc::new(name)));
+        self.kinds.insert(resource_id, known.clone());
+        Ok(known)
     }
 
     /// Tells the observer what has been committed.
@@ -255,27 +226,6 @@ impl CloudState {
             self.pending.push(FeedChange { kind, version, object: Arc::new(object) });
         }
     }
-
-    /// Cuts the history to its limits.
-    fn trim(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        if self.limits.allow(&self.now, true) {
-            return Ok(());
-        }
-        let mut oldest = conn.prepare_cached(
-            "SELECT version, octet_length(object) + coalesce(octet_length(previous), 0)
-             FROM events ORDER BY version",
-        )?;
-        let mut rows = oldest.query([])?;
-        while !self.limits.allow(&self.now, false) {
-            let Some(row) = rows.next()? else { break };
-            self.now.history_start = row.get(0)?;
-            self.now.events = self.now.events.saturating_sub(1);
-            self.now.event_bytes = self.now.event_bytes.saturating_sub(row.get(1)?);
-        }
-        drop(rows);
-        conn.prepare_cached("DELETE FROM events WHERE version <= ?1")?.execute([self.now.history_start])?;
-        Ok(())
-    }
 }
 
 impl WriterHooks for CloudState {
@@ -289,15 +239,15 @@ impl WriterHooks for CloudState {
         if let Some(observer) = &self.observer {
             observer.attend(self.committed.last);
         }
-        self.names.clear();
+        self.kinds.clear();
         Ok(())
     }
 
     fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.trim(conn)?;
+        self.now.history.trim(conn, &self.limits)?;
         if self.now != self.committed {
-            conn.prepare_cached("UPDATE meta SET last_version = ?1, history_start = ?2 WHERE id = 1")?
-                .execute((self.now.last, self.now.history_start))?;
+            conn.prepare_cached("UPDATE meta SET last_version = ?1 WHERE id = 1")?
+                .execute([self.now.last])?;
         }
         Ok(())
     }
@@ -315,7 +265,7 @@ impl WriterHooks for CloudState {
 
     fn rolled_back(&mut self, conn: &Connection) {
         // A kind that was entered by what is undone may leave its number to another one.
-        self.names.clear();
+        self.kinds.clear();
         // Within a transaction a single job was undone, which has reset its own part already.
         if conn.is_autocommit() {
             self.now = self.committed;

@@ -133,9 +133,22 @@ async fn all(store: &CloudStore, word: &str) -> Vec<Stored> {
     all
 }
 
+/// The changes of all kinds of these tests.
 async fn history(store: &CloudStore, after: u64) -> Result<Vec<WatchChange>, CloudError> {
-    let query = HistoryQuery { after, of: None, limit: 100, bytes: usize::MAX };
-    store.history(query).await.map(|page| page.changes)
+    let words =
+        ["cm", "secrets", "ns", "pods", "deploy", "nodes", "leases", "events", "events.events.k8s.io"];
+    let mut changes = Vec::new();
+    for word in words.into_iter().chain(["objectsyncs", "clusterobjectsyncs"]) {
+        let query = HistoryQuery { after, of: name_of(word), limit: 100, bytes: usize::MAX };
+        changes.extend(store.history(query).await?.changes);
+    }
+    changes.sort_by_key(|change| change.version);
+    Ok(changes)
+}
+
+fn name_of(word: &str) -> KindName {
+    let resource = kind(word);
+    KindName { group: resource.group.clone(), kind: resource.kind.clone() }
 }
 
 #[tokio::test]
@@ -330,7 +343,8 @@ async fn a_new_incarnation_is_kept() {
 
 #[tokio::test]
 async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
-    let limits = HistoryLimits { events: 16, bytes: 1 << 20 };
+    let few = HistoryBound { changes: 16, bytes: 1 << 20 };
+    let limits = HistoryLimits { objects: few, fleet: few };
     let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
     let start = store.version();
     let added = create(store, "a").await;
@@ -357,7 +371,8 @@ async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_b
 
 #[tokio::test]
 async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
-    let limits = HistoryLimits { events: 1000, bytes: 40_000 };
+    let short = HistoryBound { changes: 1000, bytes: 40_000 };
+    let limits = HistoryLimits { objects: short, ..HistoryLimits::default() };
     let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
     create(store, "a").await;
     let mut versions = Vec::new();
@@ -378,15 +393,15 @@ async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
     for n in 0..4 {
         versions.push(create(store, &format!("a{n}")).await.version);
     }
-    let page = async |of: Option<&str>, limit, bytes| {
-        let of = of.map(|kind| KindName { group: String::new(), kind: kind.to_owned() });
+    let page = async |of: &str, limit, bytes| {
+        let of = name_of(of);
         let page = store.history(HistoryQuery { after: start, of, limit, bytes }).await.unwrap();
         (page.changes.len(), page.version)
     };
-    assert_eq!(page(Some("ConfigMap"), 100, usize::MAX).await, (4, versions[3]));
-    assert_eq!(page(Some("ConfigMap"), 2, usize::MAX).await, (2, versions[1]));
-    assert_eq!(page(None, 100, 1).await, (1, versions[0]));
-    assert_eq!(page(Some("Secret"), 100, usize::MAX).await, (0, versions[3]));
+    assert_eq!(page("cm", 100, usize::MAX).await, (4, versions[3]));
+    assert_eq!(page("cm", 2, usize::MAX).await, (2, versions[1]));
+    assert_eq!(page("cm", 100, 1).await, (1, versions[0]));
+    assert_eq!(page("secrets", 100, usize::MAX).await, (0, versions[3]));
 }
 
 /// All that there is, and the feed of what changes after.
@@ -572,7 +587,8 @@ async fn a_store_that_was_found_out_gives_no_version_again() {
     let after = create(store, "b").await.version;
     assert_eq!(after, 1_795_000_001_000_001);
     assert!(store.issued().is_lost(&lost.into()) && !store.issued().is_lost(&before.into()));
-    let history = |after| store.history(HistoryQuery { after, limit: 10, bytes: usize::MAX, of: None });
+    let history =
+        |after| store.history(HistoryQuery { after, limit: 10, bytes: usize::MAX, of: name_of("cm") });
     assert!(matches!(history(lost).await, Err(CloudError::Expired { .. })));
     let page = history(before).await.unwrap();
     assert_eq!((page.changes.len(), page.version), (1, after));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::history::Lengths;
 use crate::store::StoreError;
 use crate::sync::cloud::Issued;
 use crate::sync::timing::Lead;
@@ -17,12 +18,8 @@ const MAX_OPENINGS: i64 = 4096;
 pub(super) struct Counters {
     /// The last version given.
     pub(super) last: u64,
-    /// Every change after this version is in the history.
-    pub(super) history_start: u64,
-    /// Changes in the history.
-    pub(super) events: u64,
-    /// Bytes of objects in the history.
-    pub(super) event_bytes: u64,
+    /// How long the history is.
+    pub(super) history: Lengths,
     /// How far the clock was ahead when the last version was given.
     pub(super) lead: Lead,
 }
@@ -102,30 +99,24 @@ pub(super) fn issued(conn: &Connection) -> rusqlite::Result<Issued> {
 /// Jumps ahead of what may have been given, and records it, in a transaction of its own.
 pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> Result<Opened, StoreError> {
     let tx = conn.transaction()?;
-    let found: Option<(u64, u64, String)> = tx
-        .query_row("SELECT last_version, history_start, incarnation FROM meta WHERE id = 1", [], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    let found: Option<(u64, String)> = tx
+        .query_row("SELECT last_version, incarnation FROM meta WHERE id = 1", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
         })
         .optional()?;
-    let previous = found.as_ref().map_or(0, |(last, ..)| *last);
+    let previous = found.as_ref().map_or(0, |(last, _)| *last);
     let base = base(previous, now);
-    let history_start = found.as_ref().map_or(base, |(_, start, _)| *start);
-    let incarnation = found.map_or_else(|| fresh.to_owned(), |(.., incarnation)| incarnation);
+    let incarnation = found.map_or_else(|| fresh.to_owned(), |(_, incarnation)| incarnation);
     tx.execute(
-        "INSERT INTO meta (id, last_version, history_start, incarnation) VALUES (1, ?1, ?2, ?3)
+        "INSERT INTO meta (id, last_version, incarnation) VALUES (1, ?1, ?2)
          ON CONFLICT (id) DO UPDATE SET last_version = excluded.last_version",
-        (base, history_start, &incarnation),
+        (base, &incarnation),
     )?;
     enter(&tx, previous, base, now, false)?;
-    let (events, event_bytes) = tx.query_row(
-        "SELECT count(*), coalesce(sum(octet_length(object) + coalesce(octet_length(previous), 0)), 0)
-         FROM events",
-        [],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
+    let history = Lengths::open(&tx, base)?;
     let issued = issued(&tx)?;
     tx.commit()?;
-    let counters = Counters { last: base, history_start, events, event_bytes, lead: Lead::default() };
+    let counters = Counters { last: base, history, lead: Lead::default() };
     Ok(Opened { counters, issued, incarnation })
 }
 

@@ -230,13 +230,12 @@ impl State {
     /// The job of [`super::EdgeStore::apply`].
     pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
         let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
-        if !deletes_only || self.engine.max_bytes.is_none() {
+        let Some(limit) = self.engine.max_file_bytes().filter(|_| deletes_only) else {
             return self.apply_within(conn, changes);
-        }
-        let reserve = self.engine.max_bytes.map(|bytes| bytes.saturating_add(RESERVE_BYTES));
-        engine::set_max_bytes(conn, reserve)?;
+        };
+        engine::set_max_bytes(conn, Some(limit.saturating_add(RESERVE_BYTES)))?;
         let result = self.apply_within(conn, changes);
-        engine::set_max_bytes(conn, self.engine.max_bytes)?;
+        engine::set_max_bytes(conn, Some(limit))?;
         result
     }
 

@@ -62,7 +62,7 @@ pub(super) fn settle(conn: &Connection, options: &EngineOptions) -> Result<(), S
     rewrite_meta(&tx)?;
     migrate::widen(&tx, KIND.migrations)?;
     tx.commit()?;
-    engine::set_max_bytes(conn, options.max_bytes)
+    engine::set_max_bytes(conn, options.max_file_bytes())
 }
 
 /// Goes through a table in the order of its ids, and gives each row what `read` says.

@@ -63,15 +63,21 @@ impl Running {
 
     /// Serves a storage on a Unix socket and at a TCP address.
     pub(crate) async fn start_at<K: Storage>(storage: Arc<K>, limits: Limits, tcp: &Address) -> Self {
+        Self::start_with(storage, Echo, limits, tcp).await
+    }
+
+    /// Serves a storage and further paths.
+    pub(crate) async fn start_with<K: Storage, E: Extension>(
+        storage: Arc<K>,
+        extension: E,
+        limits: Limits,
+        tcp: &Address,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let unix = Listener::bind(&Address::Unix(dir.path().join("run/api.sock"))).await.unwrap();
         let tcp = Listener::bind(tcp).await.unwrap();
-        let server = Server::new(
-            storage,
-            Echo,
-            Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid()),
-            limits,
-        );
+        let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
+        let server = Server::new(storage, extension, access, limits);
         let (stop, stopped) = watch::channel(());
         let addresses = (tcp.address().clone(), unix.address().clone());
         let tasks = [tcp, unix].map(|listener| {

@@ -16,7 +16,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 pub(super) struct Node {
     pub(super) storage: Arc<EdgeObjects>,
     socket: std::path::PathBuf,
-    _dir: tempfile::TempDir,
+    pub(super) dir: tempfile::TempDir,
     server: tokio::task::JoinHandle<()>,
 }
 
@@ -28,8 +28,12 @@ impl Drop for Node {
 
 impl Node {
     pub(super) async fn holding(changes: Vec<Change>) -> Self {
+        Self::with(EdgeOptions::default(), changes).await
+    }
+
+    pub(super) async fn with(options: EdgeOptions, changes: Vec<Change>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
+        let storage = open_storage_with(&dir.path().join("edge.db"), options, 1 << 20, LONG).await;
         for change in &changes {
             if let Change::Put(put) = change {
                 storage.kinds.learn(&put.resource);
@@ -41,7 +45,7 @@ impl Node {
         let listener = Listener::bind(&Address::Unix(socket.clone())).await.unwrap();
         let server = Server::new(storage.clone(), (), Access::tokens(Vec::new(), own_uid()), Limits::edge());
         let server = tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
-        Self { storage, socket, _dir: dir, server }
+        Self { storage, socket, dir, server }
     }
 
     /// Sends a request; the code of the answer and its body.

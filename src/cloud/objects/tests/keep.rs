@@ -6,9 +6,9 @@ use super::super::storage::name_of;
 use super::super::*;
 use crate::api::{Batch, ChangeType, Cursor, Page, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, Selector, kinds};
-use crate::store::cloud::CloudOptions;
+use crate::store::cloud::{CloudOptions, HistoryBound, HistoryLimits};
+use crate::store::engine::LOG_FACTOR;
 use crate::store::snapshots::SnapshotLimits;
-use crate::store::writer::LOG_FACTOR;
 use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::{Value, json};
 
@@ -446,4 +446,135 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
 async fn a_store_is_observed_once() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     assert!(CloudObjects::new(objects.store().clone()).await.is_err());
+}
+
+/// An object of a kind that the fleet and its programs write, not people.
+fn of_the_fleet(word: &str, number: usize) -> (Arc<Resource>, Object) {
+    let resource = resource(word);
+    let namespace = if word == "nodes" { json!(null) } else { json!("lab") };
+    let value = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
+        "metadata": {"name": format!("n{number}"), "namespace": namespace}});
+    (resource, serde_json::from_value(value).unwrap())
+}
+
+#[tokio::test]
+async fn a_roll_out_to_ten_thousand_nodes_makes_nobody_list_anew() {
+    let Fixture { objects, .. } = &Fixture::plain().await;
+    let first = create(objects, "a").await;
+    let about = Arc::new(crate::object::ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "lab".into(),
+        name: "a".into(),
+    });
+    for node in 0..50 {
+        let put =
+            |uid: u32| (format!("u{uid}").into(), Record { version: 1.into(), object: Arc::clone(&about) });
+        let batch = RecordBatch { put: (0..250).map(put).collect(), ..RecordBatch::default() };
+        objects.store.record(&format!("n{node}"), None, batch).await.unwrap();
+    }
+    let second = update(objects, &first, "1").await;
+    let changes = |word: &str, after| {
+        let resource = resource(word);
+        async move { objects.changes(&resource, after).await }
+    };
+    let seen = changes("cm", first.version).await.unwrap();
+    assert_eq!(seen.changes.iter().map(|change| change.object.version).collect::<Vec<_>>(), [second.version]);
+    assert_eq!(changes("objectsyncs", first.version).await.unwrap_err().code, 410);
+}
+
+#[tokio::test]
+async fn what_the_fleet_writes_and_what_people_write_have_bounds_of_their_own() {
+    let few = HistoryBound { changes: 16, bytes: 1 << 20 };
+    let history = HistoryLimits { objects: few, fleet: few };
+    let options = CloudOptions { history, ..CloudOptions::default() };
+    let fixture = Fixture::new(&options, 0).await;
+    let words = ["cm", "nodes", "leases", "events.events.k8s.io"];
+    let start = create(&fixture.objects, "first").await.version;
+    for (number, word) in words.iter().enumerate().skip(1) {
+        let (resource, object) = of_the_fleet(word, number);
+        Storage::create(&fixture.objects, &resource, object).await.unwrap();
+    }
+    for flooded in words {
+        let objects = &fixture.objects;
+        let before = objects.store.version();
+        for number in 100..140 {
+            let (resource, mut object) = of_the_fleet(flooded, number);
+            object.set_metadata("name", format!("{}-{number}", resource.plural));
+            Storage::create(objects, &resource, object).await.unwrap();
+        }
+        for word in words {
+            let follows = objects.changes(&resource(word), before).await.map(|batch| batch.changes.len());
+            let expected = if word == flooded { Err(410) } else { Ok(0) };
+            assert_eq!(follows.map_err(|status| status.code), expected, "{word} after many {flooded}");
+        }
+    }
+    let fixture = fixture.reopen(&options, 0).await;
+    for word in words {
+        assert_eq!(fixture.objects.changes(&resource(word), start).await.unwrap_err().code, 410, "{word}");
+        let before = fixture.objects.store.version();
+        let (resource, object) = of_the_fleet(word, 7);
+        let new = Storage::create(&fixture.objects, &resource, object).await.unwrap();
+        let seen = fixture.objects.changes(&resource, before).await.unwrap().changes;
+        assert_eq!(seen.iter().map(|change| change.object.version).collect::<Vec<_>>(), [new.version]);
+    }
+}
+
+/// Marks a Namespace as being deleted, as the API does.
+async fn terminate(objects: &CloudObjects, name: &str) -> Stored {
+    let namespaces = resource("ns");
+    let stored = Storage::get(objects, &namespaces, "", name).await.unwrap().unwrap();
+    let mut object = Object::parse(&stored.json).unwrap();
+    object.set_metadata("deletionTimestamp", "2026-01-02T03:04:06Z");
+    objects.update(&namespaces, object, stored.version).await.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
+    let Fixture { objects, dir, .. } = Fixture::plain().await;
+    let objects = &Arc::new(objects);
+    let (maps, namespaces) = (resource("cm"), resource("ns"));
+    let ensure = async |name: &str| objects.ensure_namespace(&maps, "lab", name, false).await;
+    // A create that has been let in before the namespace is marked comes after that.
+    ensure("late").await.unwrap();
+    let marked = terminate(objects, "lab").await;
+    let late = Storage::create(&**objects, &maps, config_map("lab", "late", &json!("0"))).await.unwrap_err();
+    assert_eq!((late.code, late.reason), (409, Some(crate::object::status::Reason::Conflict)));
+    let refused = ensure("late").await.unwrap_err();
+    let cause = refused.details.as_ref().map(|details| details.causes[0].reason.as_str());
+    assert_eq!((refused.code, cause), (403, Some("NamespaceTerminating")), "{refused}");
+    objects.remove(&namespaces, &marked).await.unwrap();
+    // Through the API, one that still takes the namespace for there makes it anew.
+    ensure("later").await.unwrap();
+    objects.remove(&namespaces, &terminate(objects, "lab").await).await.unwrap();
+    let address = crate::api::Address::Unix(dir.path().join("api.sock"));
+    let listener = crate::api::Listener::bind(&address).await.unwrap();
+    let (access, limits) =
+        (crate::api::Access::tokens(Vec::new(), crate::api::own_uid()), crate::api::Limits::cloud());
+    let server = crate::api::Server::new(Arc::clone(objects), (), access, limits);
+    let serving = tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+    let later = serde_json::to_value(config_map("lab", "later", &json!("0"))).unwrap();
+    let path = "/api/v1/namespaces/lab/configmaps";
+    crate::api::Client::new(address).post::<Value>(path, &later).await.unwrap();
+    serving.abort();
+    let anew = Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().unwrap();
+    assert!(anew.version > marked.version);
+    // Whoever saw it empty is told that it is not.
+    let marked = terminate(objects, "lab").await;
+    let full = objects.remove(&namespaces, &marked).await.unwrap_err();
+    assert_eq!((full.code, full.message.contains("configmaps")), (409, true), "{full}");
+    assert!(Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().is_some());
+    let map = Storage::get(&**objects, &maps, "lab", "later").await.unwrap().unwrap();
+    objects.remove(&maps, &map).await.unwrap();
+    // Records are no reason to stay: they go when their nodes report.
+    let about = crate::object::ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "lab".into(),
+        name: "later".into(),
+    };
+    let record = Record { version: 1.into(), object: Arc::new(about) };
+    let batch = RecordBatch { put: [("u1".into(), record)].into(), ..RecordBatch::default() };
+    objects.store.record("n1", None, batch).await.unwrap();
+    objects.remove(&namespaces, &marked).await.unwrap();
 }

@@ -11,7 +11,7 @@ use super::super::*;
 use super::keep::{Fixture, config_map, pages, resource};
 use crate::api::{ChangeType, PageQuery, Snapshot, Storage, Stored};
 use crate::object::{Object, ObjectRef};
-use crate::store::cloud::{CloudOptions, HistoryLimits};
+use crate::store::cloud::{CloudOptions, HistoryBound, HistoryLimits};
 use crate::sync::cloud::{Record, RecordBatch};
 use serde_json::json;
 
@@ -26,7 +26,8 @@ impl Dice {
 }
 
 fn options() -> CloudOptions {
-    let history = HistoryLimits { events: 200, bytes: 1 << 20 };
+    let few = HistoryBound { changes: 200, bytes: 1 << 20 };
+    let history = HistoryLimits { objects: few, fleet: few };
     CloudOptions { history, ..CloudOptions::default() }
 }
 

@@ -22,6 +22,8 @@ pub(in crate::object::schema) use pattern::check_pattern;
 const MAX_PROBLEMS: usize = 64;
 /// The most comparisons of a value with a schema that one object may cost.
 const MAX_STEPS: usize = 10_000_000;
+/// So many looks at a list of the schema count as a step.
+const LOOKS: usize = 16;
 /// How much of a value is shown, in characters.
 const MAX_SHOWN: usize = 64;
 
@@ -106,6 +108,7 @@ impl Checker {
 
     fn object(&mut self, schema: &Schema, fields: &Map<String, Value>, root: bool) {
         let required = if self.types_only { &[][..] } else { &schema.required };
+        self.steps += required.len() / LOOKS;
         for name in required {
             let nullable = || schema.properties.get(name).is_some_and(|field| field.nullable);
             let known = root && is_object_field(name);
@@ -208,6 +211,7 @@ impl Checker {
     }
 
     fn choices(&mut self, limits: &Limits, value: &Value) {
+        self.steps += limits.choices.len() / LOOKS;
         if limits.choices.is_empty() || limits.choices.contains(value) {
             return;
         }

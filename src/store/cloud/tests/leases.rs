@@ -38,7 +38,7 @@ async fn a_lease_is_an_object_as_kubernetes_has_it() {
     assert_eq!(lease.metadata().unwrap()["ownerReferences"], owner);
     assert_eq!(
         store
-            .history(HistoryQuery { limit: 9, bytes: 1 << 20, after: node.version, of: None })
+            .history(HistoryQuery { limit: 9, bytes: 1 << 20, after: node.version, of: name_of("leases") })
             .await
             .unwrap()
             .changes[0]
