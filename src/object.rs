@@ -5,6 +5,7 @@ mod fields;
 pub mod kinds;
 mod meta;
 pub mod name;
+pub mod node_labels;
 pub mod objectsync;
 mod owned;
 mod references;

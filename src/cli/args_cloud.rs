@@ -126,6 +126,9 @@ pub enum TokenCommand {
         /// The only node that may use it, also to replace the device of that name [default: any new name]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
+        /// Label that the Node of whoever joins with it gets; may be given more than once
+        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = args::label)]
+        labels: Vec<(String, String)>,
         /// How long it can be used
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = args::duration)]
         ttl: Duration,

@@ -14,8 +14,8 @@ use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
 use crate::api::{Extension, ExtensionCall, MetricsWriter};
 use crate::broker::Downlink;
-use crate::object::Status;
 use crate::object::status::{Reason, Result};
+use crate::object::{Labels, Status};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
 use crate::store::engine::wal_path;
@@ -95,7 +95,8 @@ impl Admin {
             ("POST", ["tokens"]) => {
                 let wanted: WantedToken = wanted(body)?;
                 let ttl = Duration::from_secs(wanted.ttl_seconds);
-                let made = pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses).await?;
+                let made =
+                    pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses, wanted.labels).await?;
                 let mut shown = show_token(&made.record, Timestamp::now());
                 shown["token"] = made.token.into();
                 shown["cloud"] = json!(self.parts.service);
@@ -133,6 +134,8 @@ struct WantedToken {
     node: Option<String>,
     ttl_seconds: u64,
     uses: u32,
+    #[serde(default)]
+    labels: Labels,
 }
 
 /// What the certificate of an operator is asked for with.

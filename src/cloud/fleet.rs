@@ -87,7 +87,10 @@ pub(super) struct Fleet<S: Source> {
     news: News,
     work: Work,
     nodes: BTreeMap<String, Node>,
+    /// The labels of all Nodes, as far as they are believed.
     labels: HashMap<String, crate::object::Labels>,
+    /// `nodes.trusted_labels`.
+    trusted_labels: Vec<String>,
     deadlines: BTreeSet<(Duration, String)>,
     /// Nodes whose machine may have something to do, in their order.
     touched: VecDeque<String>,
@@ -167,6 +170,7 @@ impl<S: Source> Fleet<S> {
             work: Work::default(),
             nodes: BTreeMap::new(),
             labels: HashMap::new(),
+            trusted_labels: config.nodes.trusted_labels.clone(),
             deadlines: BTreeSet::new(),
             touched: VecDeque::new(),
             moved: VecDeque::new(),
@@ -208,9 +212,14 @@ impl<S: Source> Fleet<S> {
     /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like what is no more.
     async fn read_all(&mut self) -> Result<()> {
         let watchdog = Watchdog::start();
+        let mut claiming = 0;
         loop {
             watchdog.turned();
-            match self.changes.next().await {
+            let change = self.changes.next().await;
+            if let Change::Listed(objects) = &change {
+                claiming += objects.iter().filter(|object| self.claims_more(object)).count();
+            }
+            match change {
                 Change::Failed(error) => return Err(error),
                 Change::Complete => break,
                 change => self.changed(change),
@@ -221,6 +230,13 @@ impl<S: Source> Fleet<S> {
         while self.spread_news() {}
         let (objects, nodes) = (self.placement.len(), self.labels.len());
         tracing::info!(objects, nodes, took = ?self.now(), "what is to be where is known: nodes are served");
+        if claiming > 0 {
+            tracing::warn!(
+                nodes = claiming,
+                "labels that nodes give themselves would place other objects on them, and do not count: give them with a \
+                 token or 'kubectl label', or name their keys in nodes.trusted_labels"
+            );
+        }
         Ok(())
     }
 

@@ -41,6 +41,7 @@ pub const CLOUD: &[Migration] = &[
     Migration { name: "0004_pairing.sql", sql: include_str!("../../migrations/cloud/0004_pairing.sql") },
     Migration { name: "0005_tallies.sql", sql: include_str!("../../migrations/cloud/0005_tallies.sql") },
     Migration { name: "0006_labels.sql", sql: include_str!("../../migrations/cloud/0006_labels.sql") },
+    Migration { name: "0007_members.sql", sql: include_str!("../../migrations/cloud/0007_members.sql") },
 ];
 
 /// Brings the file to the newest schema.

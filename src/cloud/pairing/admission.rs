@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
 use super::{KEPT, NewToken, Pairing, after, before, days, now};
-use crate::object::name::check_subdomain;
+use crate::object::Labels;
+use crate::object::name::{check_label_key, check_label_value, check_subdomain};
 use crate::object::status::{Reason, Result, Status};
 use crate::store::cloud::pairing::{CertificateRecord, PairingRefusal, TokenRecord};
 use crate::tls;
@@ -17,21 +18,25 @@ use crate::tls;
 const TTL: RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
 /// How often a token can be used.
 const USES: RangeInclusive<u32> = 1..=1_000_000;
+/// The most labels of a token.
+const MAX_LABELS: usize = 32;
 
 impl Pairing {
-    /// Makes a token. `uses` is how often it can be used.
+    /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
     ///
     /// # Errors
-    /// A bad name, a time to live or number of uses out of range, the store's.
+    /// A bad name or label, too many labels, a time to live or number of uses out of range, the store's.
     pub(in crate::cloud) async fn create_token(
         &self,
         node: Option<&str>,
         ttl: Duration,
         uses: u32,
+        labels: Labels,
     ) -> Result<NewToken> {
         if let Some(node) = node {
             check_node(node)?;
         }
+        check_labels(&labels)?;
         if !TTL.contains(&ttl) {
             return Err(Status::bad_request("the time to live of a token must be 1 minute to 10 years"));
         }
@@ -48,6 +53,7 @@ impl Pairing {
             uses,
             used: 0,
             revoked: None,
+            labels,
         };
         self.shared.store.put_token(record.clone()).await.map_err(Status::internal)?;
         let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
@@ -164,6 +170,19 @@ impl Pairing {
 fn check_node(node: &str) -> Result<()> {
     let invalid = |problem| Status::new(Reason::Invalid, format!("the name of a node {problem}"));
     check_subdomain(node).map_err(invalid)
+}
+
+fn check_labels(labels: &Labels) -> Result<()> {
+    let invalid = |message| Status::new(Reason::Invalid, message);
+    if labels.len() > MAX_LABELS {
+        return Err(invalid(format!("a token gives at most {MAX_LABELS} labels")));
+    }
+    for (key, value) in labels {
+        check_label_key(key).map_err(|problem| invalid(format!("the key of the label '{key}' {problem}")))?;
+        check_label_value(value)
+            .map_err(|problem| invalid(format!("the value of the label '{key}' {problem}")))?;
+    }
+    Ok(())
 }
 
 /// Reads a request, which must name the node.

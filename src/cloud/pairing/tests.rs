@@ -2,6 +2,7 @@
 
 use super::tokens::TokenClaims;
 use super::*;
+use crate::object::Labels;
 use crate::store::cloud::CloudOptions;
 use crate::store::cloud::pairing::CertificateRecord;
 use crate::tls::{Certificate, Key};
@@ -52,7 +53,7 @@ impl Fixture {
 
     /// A token's JWT.
     pub(super) async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        let token = self.pairing.create_token(node, HOUR, uses).await.unwrap().token;
+        let token = self.pairing.create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
         token.split_once('.').unwrap().1.to_owned()
     }
 
@@ -84,7 +85,7 @@ fn refused(result: Result<Certificate>, words: &str) -> u16 {
 #[tokio::test]
 async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
     let fixture = fixture().await;
-    let new = fixture.pairing.create_token(Some("edge-1"), HOUR, 1).await.unwrap();
+    let new = fixture.pairing.create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
     let (fingerprint, jwt) = new.token.split_once('.').unwrap();
     assert_eq!(fingerprint, fixture.pairing.trust().0[0].fingerprint());
     let certificate = fixture.pairing.join(jwt, "edge-1", &request("edge-1")).await.unwrap();
@@ -123,7 +124,7 @@ async fn tokens_that_are_no_good_say_what_to_do() {
     let asked = request("a");
     let other = self::fixture().await.token(None, 1).await;
     assert_eq!(refused(pairing.join(&other, "a", &asked).await, "not from this cloud"), 401);
-    let revoked = pairing.create_token(None, HOUR, 1).await.unwrap();
+    let revoked = pairing.create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     assert!(pairing.revoke_token(&revoked.record.id).await.unwrap());
     assert!(!pairing.revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
@@ -194,7 +195,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
         let (_, asked) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
         let ended = pairing.shared.authority.sign(&asked, "a", past, Duration::from_secs(60)).unwrap();
-        let bound = pairing.create_token(Some("a"), HOUR, 1).await.unwrap().record.id;
+        let bound = pairing.create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
             serial: ended.serial().into(),
             node: "a".into(),
@@ -234,13 +235,16 @@ async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start
 #[tokio::test]
 async fn tokens_have_limits() {
     let fixture = fixture().await;
-    let create = async |ttl, uses| fixture.pairing.create_token(None, ttl, uses).await;
+    let create = async |ttl, uses| fixture.pairing.create_token(None, ttl, uses, Labels::new()).await;
     assert!(create(Duration::from_secs(60), 1).await.is_ok());
     assert!(create(days(3653), 1_000_000).await.is_ok());
     for (ttl, uses) in [(Duration::from_secs(59), 1), (days(3654), 1), (HOUR, 0), (HOUR, 1_000_001)] {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
-    assert_eq!(fixture.pairing.create_token(Some("a b"), HOUR, 1).await.err().unwrap().code, 422);
+    assert_eq!(
+        fixture.pairing.create_token(Some("a b"), HOUR, 1, Labels::new()).await.err().unwrap().code,
+        422
+    );
     assert_eq!(fixture.pairing.operator("Me", HOUR).await.unwrap_err().code, 400);
     assert_eq!(fixture.pairing.operator("me", Duration::ZERO).await.unwrap_err().code, 400);
     let operator = fixture.pairing.operator("me", HOUR).await.unwrap();

@@ -14,6 +14,7 @@ use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
 use crate::object::Resource;
 use crate::object::name::check_subdomain;
+use crate::object::node_labels::{give_missing_labels, has_reported, labels_by_name};
 use crate::object::time::rfc3339;
 use crate::store::StoreError;
 use crate::sync::node::{self, Condition, NodeReport};
@@ -30,7 +31,7 @@ const NODE_BYTES: usize = 4096;
 pub struct NodeChange {
     /// The node.
     pub node: String,
-    /// What it says of itself: replaces what it said before. Labels that an operator has set stay as they are.
+    /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
     pub report: Option<NodeReport>,
     /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
     pub conditions: Vec<Condition>,
@@ -154,6 +155,13 @@ impl Tx<'_> {
             None if self.was_removed(&change.node)? => return Ok(()),
             None => node::new_node(&change.node),
         };
+        if row.is_none() || change.report.is_some() {
+            let mut given = labels_by_name(&change.node);
+            if !has_reported(&object) {
+                given.extend(self.member_labels(&change.node)?.unwrap_or_default());
+            }
+            give_missing_labels(&mut object, &given);
+        }
         if let Some(report) = &change.report {
             node::merge_report(&mut object, report, self.now);
         }
@@ -224,7 +232,7 @@ struct NodeMetadata {
 
 #[derive(Default, Deserialize)]
 struct NodeAnnotations {
-    /// [`node::NODE_LABELS_ANNOTATION`].
+    /// [`node_labels::NODE_LABELS_ANNOTATION`].
     #[serde(rename = "edgesync.io/node-labels")]
     node_labels: Option<IgnoredAny>,
 }

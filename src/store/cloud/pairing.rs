@@ -1,19 +1,28 @@
-//! What is known of tokens and certificates. Migration `cloud/0004_pairing.sql`.
+//! What is known of tokens, certificates and the nodes that have joined with them. Migrations `cloud/0004_pairing.sql` and
+//! `cloud/0007_members.sql`.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
 
-use super::objects::Tx;
+use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore};
+use crate::object::node_labels::give_labels;
+use crate::object::{Labels, Resource};
+use crate::store::StoreError;
 
 /// The most certificates of a node that have neither ended nor been revoked: a node that renews without end does not
 /// fill the database.
 pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
 /// All of them, as [`token`] reads them.
-const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked FROM tokens";
+const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked, labels FROM tokens";
 /// About what a row takes in the queue and in the transaction.
 const ROW_BYTES: usize = 512;
+/// About what a join takes: with the Node, whose labels change.
+const SPENT_BYTES: usize = 4096;
 
 /// A token, without its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +42,8 @@ pub struct TokenRecord {
     pub used: u32,
     /// When it was revoked.
     pub revoked: Option<Timestamp>,
+    /// What it gives to the Nodes of those that join with it.
+    pub labels: Labels,
 }
 
 /// A certificate of a node.
@@ -94,8 +105,8 @@ impl CloudStore {
     pub async fn put_token(&self, token: TokenRecord) -> Result<(), CloudError> {
         self.write(ROW_BYTES, move |tx| {
             let mut insert = tx.conn.prepare_cached(
-                "INSERT INTO tokens (id, node, created, expires, uses, used, revoked)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO tokens (id, node, created, expires, uses, used, revoked, labels)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?;
             insert.execute((
                 &token.id,
@@ -105,6 +116,7 @@ impl CloudStore {
                 token.uses,
                 token.used,
                 token.revoked.map(Timestamp::as_second),
+                write_labels(&token.labels)?,
             ))?;
             Ok(())
         })
@@ -141,7 +153,8 @@ impl CloudStore {
         .await
     }
 
-    /// Counts a use of a token and records the certificate that it led to, in one transaction. A token that is not
+    /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
+    /// place of those of the token before, in one transaction. A token that is not
     /// bound to a node gives no certificate for a name that is taken: one under which a certificate has been given out
     /// that is not revoked and ends after `held_since` (with a grace for renewals that is earlier than `now`). A node
     /// that was revoked comes back by this: its older certificates stay revoked.
@@ -155,13 +168,15 @@ impl CloudStore {
         now: Timestamp,
         held_since: Timestamp,
     ) -> Result<Result<(), PairingRefusal>, CloudError> {
-        let id = id.to_owned();
-        self.write(2 * ROW_BYTES, move |tx| {
-            if let Err(refusal) = tx.check_token(&id, &certificate.node, now, held_since)? {
-                return Ok(Err(refusal));
-            }
+        let (id, nodes) = (id.to_owned(), self.shared.kind("nodes")?);
+        self.write(SPENT_BYTES, move |tx| {
+            let token = match tx.check_token(&id, &certificate.node, now, held_since)? {
+                Ok(token) => token,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
             tx.conn.prepare_cached("UPDATE tokens SET used = used + 1 WHERE id = ?1")?.execute([&id])?;
             tx.put_certificate(&certificate)?;
+            tx.put_member(&nodes, &certificate.node, &token.labels)?;
             Ok(Ok(()))
         })
         .await
@@ -262,14 +277,14 @@ impl TokenRecord {
 }
 
 impl Tx<'_> {
-    /// Whether a token is good for a certificate of this node.
+    /// The token, if it is good for a certificate of this node.
     fn check_token(
         &self,
         id: &str,
         node: &str,
         now: Timestamp,
         held_since: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>, CloudError> {
+    ) -> Result<Result<TokenRecord, PairingRefusal>, CloudError> {
         let Some(token) = find_token(self.conn, id)? else { return Ok(Err(PairingRefusal::UnknownToken)) };
         let refusal = match &token.node {
             _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
@@ -277,9 +292,34 @@ impl Tx<'_> {
             _ if token.used >= token.uses => PairingRefusal::UsedUp,
             None if self.held(node, held_since)? > 0 => PairingRefusal::NameTaken(node.to_owned()),
             _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
-            _ => return Ok(Ok(())),
+            _ => return Ok(Ok(token)),
         };
         Ok(Err(refusal))
+    }
+
+    /// A node has joined: the labels of its token go to its Node, now or when there is one.
+    fn put_member(&mut self, nodes: &Arc<Resource>, node: &str, labels: &Labels) -> Result<(), CloudError> {
+        let before = self.member_labels(node)?.unwrap_or_default();
+        self.conn
+            .prepare_cached(
+                "INSERT INTO members (name, labels) VALUES (?1, ?2)
+                 ON CONFLICT (name) DO UPDATE SET labels = excluded.labels",
+            )?
+            .execute((node, write_labels(labels)?))?;
+        let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
+        let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
+        let mut object = parse(&row.stored)?;
+        give_labels(&mut object, &before, labels);
+        if row.stored.body != object.to_json() {
+            self.change(nodes, row, object)?;
+        }
+        Ok(())
+    }
+
+    /// The labels of the token that a node joined with last; none if it has never joined.
+    pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
+        let mut select = self.conn.prepare_cached("SELECT labels FROM members WHERE name = ?1")?;
+        Ok(select.query_row([node], |row| read_labels(row, 0)).optional()?)
     }
 
     /// How many certificates of a node are not revoked and end after a time.
@@ -318,7 +358,18 @@ fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
         uses: row.get(4)?,
         used: row.get(5)?,
         revoked: optional_time(row, 6)?,
+        labels: read_labels(row, 7)?,
     })
+}
+
+fn write_labels(labels: &Labels) -> Result<String, StoreError> {
+    serde_json::to_string(labels).map_err(|error| StoreError::internal(error.to_string()))
+}
+
+fn read_labels(row: &Row<'_>, column: usize) -> rusqlite::Result<Labels> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into()))
 }
 
 fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {

@@ -1,6 +1,8 @@
 //! Tokens and certificates.
 
 use super::*;
+use crate::object::Labels;
+use crate::object::node_labels::NodeLabels;
 use crate::store::cloud::pairing::{
     CertificateRecord, MAX_CERTIFICATES_PER_NODE, PairingRefusal, TokenRecord,
 };
@@ -12,7 +14,8 @@ fn at(second: i64) -> Timestamp {
 
 fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
     let node = node.map(str::to_owned);
-    TokenRecord { id: id.into(), node, created: at(100), expires: at(1000), uses, used: 0, revoked: None }
+    let (created, expires, labels) = (at(100), at(1000), Labels::new());
+    TokenRecord { id: id.into(), node, created, expires, uses, used: 0, revoked: None, labels }
 }
 
 /// A certificate that is good from 100 to 500.
@@ -177,4 +180,46 @@ async fn what_ended_long_ago_is_forgotten() {
     assert_eq!(store.revocations().await.unwrap().nodes, Vec::<String>::new());
     assert_eq!(store.prune_pairing(at(1001)).await.unwrap(), 1);
     assert_eq!(store.tokens().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
+    for (id, site) in [("t", "north"), ("next", "west")] {
+        store.put_token(TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) }).await.unwrap();
+    }
+    let says = || NodeChange {
+        node: "a".into(),
+        report: Some(
+            serde_json::from_value(json!({"labels": {"site": "south", "rack": "7",
+            "kubernetes.io/hostname": "b"}}))
+            .unwrap(),
+        ),
+        conditions: Vec::new(),
+    };
+    let shown = async |store: &CloudStore| {
+        let stored = store.get(kind("nodes").key("", "a")).await.unwrap();
+        NodeLabels::of(&object(&stored))
+    };
+    let known = |site: &str| {
+        let mut given = labels(site);
+        given.insert("kubernetes.io/hostname".to_owned(), "a".to_owned());
+        NodeLabels { given, claimed: Labels::from([("rack".to_owned(), "7".to_owned())]) }
+    };
+    // It joins before there is a Node, and says something else.
+    spend(store, "t", "1", "a").await.unwrap();
+    store.change_nodes(vec![says()]).await.unwrap();
+    assert_eq!(shown(store).await, known("north"));
+    // The Node is removed and comes back.
+    store.remove_node("a").await.unwrap();
+    store.admit_node("a").await.unwrap();
+    store.change_nodes(vec![says()]).await.unwrap();
+    let fixture = fixture.reopen().await;
+    assert_eq!(shown(&fixture.store).await, known("north"));
+    // It joins anew.
+    spend(&fixture.store, "next", "2", "a").await.unwrap();
+    fixture.store.change_nodes(vec![says()]).await.unwrap();
+    assert_eq!(shown(&fixture.store).await, known("west"));
 }
