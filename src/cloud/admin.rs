@@ -62,8 +62,8 @@ pub(super) struct Parts {
     pub(super) service: Option<String>,
 }
 
-/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit` and `revoke` below that; `tokens`, `operators`
-/// and `broker-config`; and the metrics of the cloud side.
+/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
+/// `operators` and `broker-config`; and the metrics of the cloud side.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
     parts: Parts,
@@ -83,6 +83,33 @@ impl Admin {
 }
 
 impl Admin {
+    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    async fn forget(&self, node: &str) -> Result<Value> {
+        let certificates = self.revoke(node).await?;
+        let mut known = certificates > 0;
+        let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
+        for request in requests {
+            match self.ask(|answer| request(node.to_owned(), answer)).await? {
+                Ok(_) => known = true,
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        known |= self.parts.pairing.forget_node(node).await?;
+        if !known {
+            return Err(unknown(node));
+        }
+        tracing::warn!(node, "an operator has had it forgotten: its name is free");
+        Ok(json!({ "node": node, "certificates": certificates }))
+    }
+
+    async fn revoke(&self, node: &str) -> Result<usize> {
+        let certificates = self.parts.pairing.revoke_node(node).await?;
+        // The loop ends with the process, and all connections with it.
+        let _ = self.requests.send(AdminRequest::Cut(node.to_owned())).await;
+        Ok(certificates)
+    }
+
     /// What concerns tokens, operators and brokers.
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
         let pairing = &self.parts.pairing;
@@ -136,6 +163,14 @@ struct WantedToken {
     uses: u32,
     #[serde(default)]
     labels: Labels,
+}
+
+/// What a node is admitted with.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WantedAdmission {
+    /// The external broker refuses the node's revoked certificates.
+    broker_updated: bool,
 }
 
 /// What the certificate of an operator is asked for with.
@@ -221,14 +256,17 @@ impl Extension for Admin {
                 Ok(json!({ "node": node, "removed": removed }))
             }
             ("POST", ["nodes", node, "admit"]) => {
+                let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();
+                if wanted.broker_updated {
+                    let noted = self.parts.pairing.broker_updated(node).await?;
+                    return Ok(json!({ "node": node, "certificates": noted }));
+                }
                 let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
                 Ok(json!({ "node": node, "admitted": admitted }))
             }
+            ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
             ("POST", ["nodes", node, "revoke"]) => {
-                let certificates = self.parts.pairing.revoke_node(node).await?;
-                // The loop ends with the process, and all connections with it.
-                let _ = self.requests.send(AdminRequest::Cut((*node).to_owned())).await;
-                Ok(json!({ "node": node, "certificates": certificates }))
+                Ok(json!({ "node": node, "certificates": self.revoke(node).await? }))
             }
             _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }

@@ -67,6 +67,8 @@ pub(super) struct PairingOptions {
     pub(super) lifetime: Duration,
     /// How long after its end a certificate may still be renewed.
     pub(super) grace: Duration,
+    /// Whether an external broker lets nodes in, which may know an older revocation list.
+    pub(super) external: bool,
 }
 
 /// Everything about membership; cheap to clone.
@@ -83,6 +85,7 @@ struct Shared {
     names: Vec<String>,
     broker: String,
     prefix: String,
+    external: bool,
     state: Mutex<State>,
     /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
     publishing: tokio::sync::Mutex<u64>,
@@ -103,7 +106,7 @@ struct State {
 struct Revoked {
     der: Vec<u8>,
     made: Timestamp,
-    /// Nodes with no certificate that is not revoked.
+    /// Nodes that are not listened to.
     nodes: HashSet<String>,
 }
 
@@ -122,7 +125,7 @@ impl Pairing {
     /// # Errors
     /// Files that cannot be read or made, a CA that is none.
     pub(super) async fn open(options: PairingOptions, store: CloudStore) -> anyhow::Result<Self> {
-        let PairingOptions { directory, names, broker, prefix, lifetime, grace } = options;
+        let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
         let names = shown::all_names(&names);
         let (directory, names, authority, tokens, identity) = tokio::task::spawn_blocking(move || {
             let now = now();
@@ -134,7 +137,7 @@ impl Pairing {
         })
         .await??;
         let mut number = 0;
-        let revoked = shown::make_list(&authority, &store, &mut number).await?;
+        let revoked = shown::make_list(&authority, &store, external, &mut number).await?;
         let list = (directory.join(LIST_FILE), shown::list_pem(&revoked.der));
         tokio::task::spawn_blocking(move || durable::write(&list.0, list.1.as_bytes(), 0o600)).await??;
         let state = State { lifetime, grace, identity, revoked };
@@ -156,6 +159,7 @@ impl Pairing {
             names,
             broker,
             prefix,
+            external,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
             endpoint,
@@ -248,7 +252,8 @@ impl Pairing {
     /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers.
     async fn publish(&self) -> anyhow::Result<()> {
         let mut number = self.shared.publishing.lock().await;
-        let revoked = shown::make_list(&self.shared.authority, &self.shared.store, &mut number).await?;
+        let Shared { authority, store, external, .. } = &*self.shared;
+        let revoked = shown::make_list(authority, store, *external, &mut number).await?;
         let pem = shown::list_pem(&revoked.der);
         {
             let mut state = self.state();
@@ -273,8 +278,31 @@ impl Pairing {
         Ok(revoked)
     }
 
-    /// Whether a node's certificates are revoked and it has joined with no new token since: nothing that comes in its
-    /// name is listened to, whatever an external broker lets through.
+    /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
+    /// the name was used.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn forget_node(&self, node: &str) -> Result<bool> {
+        let known = self.shared.store.forget_name(node, now()).await.map_err(Status::internal)?;
+        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+        Ok(known)
+    }
+
+    /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
+    /// one. Gives the number of those that this was not known of.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn broker_updated(&self, node: &str) -> Result<usize> {
+        let noted = self.shared.store.note_refused(node, now()).await.map_err(Status::internal)?;
+        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+        Ok(noted)
+    }
+
+    /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
+    /// new token since. An external broker does not tell with which certificate a client has come, so there it has to be
+    /// known of every revoked one that the broker refuses it.
     pub(super) fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
     }

@@ -42,6 +42,7 @@ pub const CLOUD: &[Migration] = &[
     Migration { name: "0005_tallies.sql", sql: include_str!("../../migrations/cloud/0005_tallies.sql") },
     Migration { name: "0006_labels.sql", sql: include_str!("../../migrations/cloud/0006_labels.sql") },
     Migration { name: "0007_members.sql", sql: include_str!("../../migrations/cloud/0007_members.sql") },
+    Migration { name: "0008_refused.sql", sql: include_str!("../../migrations/cloud/0008_refused.sql") },
 ];
 
 /// Brings the file to the newest schema.

@@ -88,7 +88,7 @@ impl Pairing {
     ///
     /// # Errors
     /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
-    /// node, or a request that names another; 409 for a name that another device has; 422 for a request that cannot
+    /// node, or a request that names another; 409 for a name that was used before; 422 for a request that cannot
     /// be read; 429 for a node that has too many certificates.
     pub(in crate::cloud) async fn join(
         &self,
@@ -103,11 +103,11 @@ impl Pairing {
         if let Some(only) = claims.node.filter(|only| only != node) {
             return Err(refusal(&PairingRefusal::OtherNode(only), node));
         }
-        let (certificate, grace) = self.sign(&request, node, now)?;
+        let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self
             .shared
             .store
-            .spend_token(&claims.id, record(&certificate, node), now, before(now, grace))
+            .spend_token(&claims.id, record(&certificate, node), now)
             .await
             .map_err(Status::internal)?;
         spent.map_err(|why| refusal(&why, node))?;
@@ -116,6 +116,13 @@ impl Pairing {
             // The certificate is recorded: the node gets it, whatever becomes of the file for brokers.
             if let Err(error) = self.publish().await {
                 tracing::error!(node, "{error:#}");
+            }
+            if self.is_revoked(node) {
+                tracing::warn!(
+                    node,
+                    "it is not listened to yet: a broker may still let its revoked certificate in. Give it the revocation \
+                     list, then: edgesync-cloud node admit {node} --broker-updated"
+                );
             }
         }
         Ok(certificate)
@@ -220,8 +227,8 @@ fn refusal(why: &PairingRefusal, node: &str) -> Status {
         PairingRefusal::NameTaken(_) => (
             Reason::AlreadyExists,
             format!(
-                "{why} by a device that has joined: to replace that device, create a token with 'edgesync-cloud token \
-                 create --node {node}', or revoke it with 'edgesync-cloud node revoke {node}'; else join under another name"
+                "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
+                 {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
             ),
         ),
         PairingRefusal::Revoked => {

@@ -28,6 +28,7 @@ fn options(dir: &tempfile::TempDir) -> PairingOptions {
         prefix: "edgesync/v1".into(),
         lifetime: HOUR,
         grace: GRACE,
+        external: false,
     }
 }
 
@@ -147,10 +148,12 @@ async fn a_taken_name_needs_a_token_of_its_own() {
     let pairing = &fixture.pairing;
     fixture.joined("a").await;
     let free = fixture.token(None, 9).await;
-    let words = "token create --node a', or revoke it with 'edgesync-cloud node revoke a'";
+    let words = "token create --node a'; to free the name for any token, 'edgesync-cloud node forget a'";
     assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
     fixture.joined("a").await;
     assert_eq!(pairing.revoke_node("a").await.unwrap(), 2);
+    assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
+    assert!(pairing.forget_node("a").await.unwrap());
     pairing.join(&free, "a", &request("a")).await.unwrap();
 }
 
@@ -203,7 +206,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
             not_after: ended.not_after(),
             revoked: None,
         };
-        pairing.shared.store.spend_token(&bound, recorded, past, past).await.unwrap().unwrap();
+        pairing.shared.store.spend_token(&bound, recorded, past).await.unwrap().unwrap();
         let renewed = pairing.renew(&ended, "a", &request("a")).await;
         if good {
             renewed.unwrap();
@@ -230,6 +233,21 @@ async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start
     assert!(fixture.pairing.is_revoked("a") && !fixture.pairing.is_revoked("b"));
     fixture.joined("a").await;
     assert!(!fixture.pairing.is_revoked("a"));
+}
+
+#[tokio::test]
+async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_refuses_the_thief() {
+    let fixture = fixture().await.reopen(|options| options.external = true).await;
+    let pairing = &fixture.pairing;
+    fixture.joined("a").await;
+    pairing.revoke_node("a").await.unwrap();
+    fixture.joined("a").await;
+    assert!(pairing.is_revoked("a"), "nobody can tell it from the one that was revoked");
+    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
+    assert!(!pairing.is_revoked("a"));
+    pairing.revoke_node("a").await.unwrap();
+    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
+    assert!(pairing.is_revoked("a"), "it has no good certificate");
 }
 
 #[tokio::test]

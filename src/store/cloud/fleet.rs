@@ -186,6 +186,10 @@ impl Tx<'_> {
         found |= self.delete_if_there(nodes, "", node)?;
         found |= self.delete_if_there(leases, leases::NAMESPACE, node)?;
         found |= self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])? > 0;
+        // The name is not free again, whether anybody has joined under it or not.
+        self.conn
+            .prepare_cached("INSERT INTO members (name, labels) VALUES (?1, '{}') ON CONFLICT DO NOTHING")?
+            .execute([node])?;
         // Whoever removes a node twice does not change when it was removed.
         self.conn
             .prepare_cached("INSERT INTO removed_nodes (name, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?

@@ -1,5 +1,5 @@
-//! What is known of tokens, certificates and the nodes that have joined with them. Migrations `cloud/0004_pairing.sql` and
-//! `cloud/0007_members.sql`.
+//! What is known of tokens, certificates and the nodes that have joined with them. Migrations `cloud/0004_pairing.sql`,
+//! `cloud/0007_members.sql` and `cloud/0008_refused.sql`.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ pub enum PairingRefusal {
     /// It is for another node.
     #[error("the token is for node '{0}' only")]
     OtherNode(String),
-    /// Another device has joined under this name, and the token is not bound to it.
+    /// The name has been used before, and the token is not bound to it.
     #[error("the name '{0}' is taken")]
     NameTaken(String),
     /// The certificate that was shown is revoked, or not known.
@@ -95,6 +95,8 @@ pub struct Revocations {
     pub serials: Vec<(String, Timestamp)>,
     /// Nodes that have certificates, all of them revoked.
     pub nodes: Vec<String>,
+    /// Nodes with revoked certificates of which nobody has said that an external broker refuses them.
+    pub doubtful: Vec<String>,
 }
 
 impl CloudStore {
@@ -154,10 +156,9 @@ impl CloudStore {
     }
 
     /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
-    /// place of those of the token before, in one transaction. A token that is not
-    /// bound to a node gives no certificate for a name that is taken: one under which a certificate has been given out
-    /// that is not revoked and ends after `held_since` (with a grace for renewals that is earlier than `now`). A node
-    /// that was revoked comes back by this: its older certificates stay revoked.
+    /// place of those of the token before, in one transaction. A token that is not bound to a node gives no certificate
+    /// for a name that was used before, whatever has become of its certificates ([`CloudStore::forget_name`] frees it).
+    /// A node that was revoked comes back by this: its older certificates stay revoked.
     ///
     /// # Errors
     /// The store's; inside, why not.
@@ -166,11 +167,10 @@ impl CloudStore {
         id: &str,
         certificate: CertificateRecord,
         now: Timestamp,
-        held_since: Timestamp,
     ) -> Result<Result<(), PairingRefusal>, CloudError> {
         let (id, nodes) = (id.to_owned(), self.shared.kind("nodes")?);
         self.write(SPENT_BYTES, move |tx| {
-            let token = match tx.check_token(&id, &certificate.node, now, held_since)? {
+            let token = match tx.check_token(&id, &certificate.node, now)? {
                 Ok(token) => token,
                 Err(refusal) => return Ok(Err(refusal)),
             };
@@ -219,13 +219,35 @@ impl CloudStore {
     /// The store's.
     pub async fn revoke_certificates(&self, node: &str, now: Timestamp) -> Result<usize, CloudError> {
         let node = node.to_owned();
+        self.write(ROW_BYTES, move |tx| Ok(tx.revoke(&node, now)?)).await
+    }
+
+    /// Forgets that a name was used, and with it the labels of its token: any device may join under it again. What is
+    /// still good of it is revoked. Tells whether it was used.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn forget_name(&self, node: &str, now: Timestamp) -> Result<bool, CloudError> {
+        let node = node.to_owned();
         self.write(ROW_BYTES, move |tx| {
-            let revoke = |table: &str| {
-                let sql = format!("UPDATE {table} SET revoked = ?2 WHERE node = ?1 AND revoked IS NULL");
-                tx.conn.prepare_cached(&sql)?.execute((&node, now.as_second()))
-            };
-            revoke("tokens")?;
-            Ok(revoke("certificates")?)
+            tx.revoke(&node, now)?;
+            let mut forget = tx.conn.prepare_cached("DELETE FROM members WHERE name = ?1")?;
+            Ok(forget.execute([&node])? > 0)
+        })
+        .await
+    }
+
+    /// Notes that an external broker refuses all certificates of a node that are revoked so far. Gives their number.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn note_refused(&self, node: &str, now: Timestamp) -> Result<usize, CloudError> {
+        let node = node.to_owned();
+        self.write(ROW_BYTES, move |tx| {
+            let mut note = tx.conn.prepare_cached(
+                "UPDATE certificates SET refused = ?2 WHERE node = ?1 AND revoked IS NOT NULL AND refused IS NULL",
+            )?;
+            Ok(note.execute((&node, now.as_second()))?)
         })
         .await
     }
@@ -248,7 +270,11 @@ impl CloudStore {
                      )",
                 )?;
                 let nodes = nodes.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-                Ok(Revocations { serials, nodes })
+                let mut doubtful = conn.prepare_cached(
+                    "SELECT DISTINCT node FROM certificates WHERE revoked IS NOT NULL AND refused IS NULL",
+                )?;
+                let doubtful = doubtful.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                Ok(Revocations { serials, nodes, doubtful })
             })
             .await
     }
@@ -283,14 +309,13 @@ impl Tx<'_> {
         id: &str,
         node: &str,
         now: Timestamp,
-        held_since: Timestamp,
     ) -> Result<Result<TokenRecord, PairingRefusal>, CloudError> {
         let Some(token) = find_token(self.conn, id)? else { return Ok(Err(PairingRefusal::UnknownToken)) };
         let refusal = match &token.node {
             _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
             Some(only) if only != node => PairingRefusal::OtherNode(only.clone()),
             _ if token.used >= token.uses => PairingRefusal::UsedUp,
-            None if self.held(node, held_since)? > 0 => PairingRefusal::NameTaken(node.to_owned()),
+            None if self.was_used(node)? => PairingRefusal::NameTaken(node.to_owned()),
             _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
             _ => return Ok(Ok(token)),
         };
@@ -320,6 +345,25 @@ impl Tx<'_> {
     pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
         let mut select = self.conn.prepare_cached("SELECT labels FROM members WHERE name = ?1")?;
         Ok(select.query_row([node], |row| read_labels(row, 0)).optional()?)
+    }
+
+    fn revoke(&self, node: &str, now: Timestamp) -> rusqlite::Result<usize> {
+        let revoke = |table: &str| {
+            let sql = format!("UPDATE {table} SET revoked = ?2 WHERE node = ?1 AND revoked IS NULL");
+            self.conn.prepare_cached(&sql)?.execute((node, now.as_second()))
+        };
+        revoke("tokens")?;
+        revoke("certificates")
+    }
+
+    /// Whether anybody has joined under a name, reported in it, or was removed.
+    fn was_used(&self, node: &str) -> rusqlite::Result<bool> {
+        let mut known = self.conn.prepare_cached(
+            "SELECT 1 FROM members WHERE name = ?1
+             UNION ALL SELECT 1 FROM nodes WHERE name = ?1
+             UNION ALL SELECT 1 FROM removed_nodes WHERE name = ?1",
+        )?;
+        known.exists([node])
     }
 
     /// How many certificates of a node are not revoked and end after a time.
