@@ -37,8 +37,6 @@ pub(super) enum AdminRequest {
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
     Admit(String, Answer),
-    /// A node's certificates were revoked: its connection is cut.
-    Cut(String),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
@@ -85,7 +83,7 @@ impl Admin {
 impl Admin {
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
     async fn forget(&self, node: &str) -> Result<Value> {
-        let certificates = self.revoke(node).await?;
+        let certificates = self.parts.pairing.revoke_node(node).await?;
         let mut known = certificates > 0;
         let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
         for request in requests {
@@ -101,13 +99,6 @@ impl Admin {
         }
         tracing::warn!(node, "an operator has had it forgotten: its name is free");
         Ok(json!({ "node": node, "certificates": certificates }))
-    }
-
-    async fn revoke(&self, node: &str) -> Result<usize> {
-        let certificates = self.parts.pairing.revoke_node(node).await?;
-        // The loop ends with the process, and all connections with it.
-        let _ = self.requests.send(AdminRequest::Cut(node.to_owned())).await;
-        Ok(certificates)
     }
 
     /// What concerns tokens, operators and brokers.
@@ -266,7 +257,7 @@ impl Extension for Admin {
             }
             ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
             ("POST", ["nodes", node, "revoke"]) => {
-                Ok(json!({ "node": node, "certificates": self.revoke(node).await? }))
+                Ok(json!({ "node": node, "certificates": self.parts.pairing.revoke_node(node).await? }))
             }
             _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }

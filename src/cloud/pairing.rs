@@ -17,17 +17,18 @@ mod tests;
 pub(super) mod tokens;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::object::name::check_subdomain;
 use crate::object::status::{Result, Status};
-use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
+use crate::store::cloud::{CloudError, CloudStore};
 use crate::store::durable;
 use crate::tls::{self, Identity, Subject, Trust};
 
@@ -41,6 +42,8 @@ const CLOUD_LIFETIME: Duration = days(10 * 365);
 const LIST_AGE: Duration = days(30);
 /// How often all that is looked after.
 const UPKEEP: Duration = Duration::from_secs(3600);
+/// How often it is looked whether a revocation list could not be published.
+const REPUBLISH: Duration = Duration::from_secs(5);
 /// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
 const KEPT: Duration = days(7);
 /// The longest life of an operator's certificate: it is in no list and can be revoked by a new CA only.
@@ -92,6 +95,8 @@ struct Shared {
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
+    /// Somebody is to be cut off.
+    cut: Notify,
 }
 
 /// What changes while it runs.
@@ -100,6 +105,12 @@ struct State {
     grace: Duration,
     identity: Identity,
     revoked: Revoked,
+    /// Nodes that were shut out, and whose connections are to be cut.
+    to_cut: Vec<String>,
+    /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
+    /// it in any case: what is revoked is in the database.
+    wanted: u64,
+    published: u64,
 }
 
 /// The revocation list that is in force.
@@ -138,9 +149,12 @@ impl Pairing {
         .await??;
         let mut number = 0;
         let revoked = shown::make_list(&authority, &store, external, &mut number).await?;
-        let list = (directory.join(LIST_FILE), shown::list_pem(&revoked.der));
-        tokio::task::spawn_blocking(move || durable::write(&list.0, list.1.as_bytes(), 0o600)).await??;
-        let state = State { lifetime, grace, identity, revoked };
+        let written = write_list(&directory, &revoked.der).await;
+        if let Err(error) = &written {
+            tracing::error!("{error:#}");
+        }
+        let (to_cut, published) = (Vec::new(), u64::from(written.is_ok()));
+        let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
         let server = |required, grace| {
             let rule = state.rule(&authority, required, grace);
             tls::Server::new(
@@ -165,6 +179,7 @@ impl Pairing {
             endpoint,
             api,
             joining,
+            cut: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -213,16 +228,30 @@ impl Pairing {
         self.shared.joining.clone()
     }
 
-    /// Renews the certificate of the services when it is time, and the revocation list. Never ends.
+    /// Renews the certificate of the services when it is time, and the revocation list; publishes what could not be
+    /// published. Never ends.
     pub(super) async fn keep(&self) {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            if let Err(error) = self.upkeep(now()).await {
-                tracing::error!(
-                    "certificates and tokens are not looked after, next try in an hour: {error:#}"
-                );
+        let upkeep = async {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                if let Err(error) = self.upkeep(now()).await {
+                    tracing::error!(
+                        "certificates and tokens are not looked after, next try in an hour: {error:#}"
+                    );
+                }
             }
-        }
+        };
+        let republish = async {
+            loop {
+                tokio::time::sleep(REPUBLISH).await;
+                match self.republish().await {
+                    Ok(true) => tracing::info!("the revocation list is published again"),
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!("{error:#}"),
+                }
+            }
+        };
+        tokio::join!(upkeep, republish);
     }
 
     /// What is to be done at this time.
@@ -249,55 +278,118 @@ impl Pairing {
         Ok(())
     }
 
-    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers.
+    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers. What fails is
+    /// tried again until it is done.
     async fn publish(&self) -> anyhow::Result<()> {
+        self.state().wanted += 1;
         let mut number = self.shared.publishing.lock().await;
-        let Shared { authority, store, external, .. } = &*self.shared;
-        let revoked = shown::make_list(authority, store, *external, &mut number).await?;
-        let pem = shown::list_pem(&revoked.der);
+        self.publish_as(&mut number).await.inspect_err(|error| tracing::error!("{error:#}"))
+    }
+
+    /// Publishes the list if that could not be done. Tells whether it was so.
+    async fn republish(&self) -> anyhow::Result<bool> {
+        let is_behind = |state: &State| state.published < state.wanted;
+        if !is_behind(&self.state()) {
+            return Ok(false);
+        }
+        let mut number = self.shared.publishing.lock().await;
+        let behind = is_behind(&self.state());
+        if behind {
+            self.publish_as(&mut number).await?;
+        }
+        Ok(behind)
+    }
+
+    async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
+        let Shared { authority, store, directory, external, .. } = &*self.shared;
+        let wanted = self.state().wanted;
+        let revoked = shown::make_list(authority, store, *external, number).await?;
+        let der = revoked.der.clone();
         {
             let mut state = self.state();
+            let fresh: Vec<_> = revoked.nodes.difference(&state.revoked.nodes).cloned().collect();
+            state.to_cut.extend(fresh);
             state.revoked = revoked;
             self.shared.put_in_force(&state)?;
         }
-        let path = self.shared.directory.join(LIST_FILE);
-        tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
-            .await?
-            .context("the revocation is in force here, but brokers cannot learn of it")
+        self.shared.cut.notify_one();
+        write_list(directory, &der).await?;
+        let mut state = self.state();
+        state.published = state.published.max(wanted);
+        Ok(())
     }
 
-    /// Revokes all certificates and tokens of a node. Gives how many certificates it were. Connections must be cut by
-    /// whoever has them.
+    /// Revokes all certificates and tokens of a node: from its commit on nothing of the node is listened to, it is cut off,
+    /// and then the list is published. Gives how many certificates it were.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
     pub(super) async fn revoke_node(&self, node: &str) -> Result<usize> {
-        let revoked = self.shared.store.revoke_certificates(node, now()).await.map_err(Status::internal)?;
-        // Also without any: what failed the last time is made up for.
-        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
-        Ok(revoked)
+        let name = node.to_owned();
+        self.revoking(async move |pairing| {
+            let revoked = pairing.shared.store.revoke_certificates(&name, now()).await?;
+            if revoked > 0 {
+                pairing.shut_out(&name);
+            }
+            Ok(revoked)
+        })
+        .await
     }
 
     /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
     /// the name was used.
     ///
     /// # Errors
-    /// The store's.
+    /// As above.
     pub(super) async fn forget_node(&self, node: &str) -> Result<bool> {
-        let known = self.shared.store.forget_name(node, now()).await.map_err(Status::internal)?;
-        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
-        Ok(known)
+        let name = node.to_owned();
+        self.revoking(async move |pairing| pairing.shared.store.forget_name(&name, now()).await).await
     }
 
     /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
     /// one. Gives the number of those that this was not known of.
     ///
     /// # Errors
-    /// The store's.
+    /// As above.
     pub(super) async fn broker_updated(&self, node: &str) -> Result<usize> {
-        let noted = self.shared.store.note_refused(node, now()).await.map_err(Status::internal)?;
-        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
-        Ok(noted)
+        let name = node.to_owned();
+        self.revoking(async move |pairing| pairing.shared.store.note_refused(&name, now()).await).await
+    }
+
+    /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
+    async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = std::result::Result<T, CloudError>> + Send + 'static,
+    {
+        let (pairing, change) = (self.clone(), change(self.clone()));
+        let changing = tokio::spawn(async move {
+            let changed = change.await.map_err(Status::internal)?;
+            // Also when nothing has changed: what failed the last time is made up for.
+            pairing.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+            Ok(changed)
+        });
+        changing.await.map_err(Status::internal)?
+    }
+
+    /// Nothing of a node is listened to any more.
+    fn shut_out(&self, node: &str) {
+        let mut state = self.state();
+        state.revoked.nodes.insert(node.to_owned());
+        state.to_cut.push(node.to_owned());
+        drop(state);
+        self.shared.cut.notify_one();
+    }
+
+    /// Waits for nodes that were shut out: whoever has their connections is to cut them. Can be cancelled without loss.
+    pub(super) async fn nodes_to_cut(&self) -> Vec<String> {
+        loop {
+            let nodes = std::mem::take(&mut self.state().to_cut);
+            if !nodes.is_empty() {
+                return nodes;
+            }
+            self.shared.cut.notified().await;
+        }
     }
 
     /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
@@ -353,6 +445,14 @@ impl State {
         let revoked = vec![self.revoked.der.clone()];
         tls::ClientRule { trust: authority.trust(), revoked, required, expired_grace: grace }
     }
+}
+
+/// Writes the list for brokers.
+async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
+    let (path, pem) = (directory.join(LIST_FILE), shown::list_pem(der));
+    tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
+        .await?
+        .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
 }
 
 /// Now, with the precision of certificates: seconds.

@@ -3,9 +3,11 @@
 
 use crate::site;
 use crate::support::mosquitto::{self, Mosquitto};
+use std::time::Duration;
+
 use serde_json::Value;
 use site::fleet::{Fleet, in_sync, mosquitto_files, said};
-use site::{Agent, PATIENCE, Site, eventually, secret};
+use site::{Agent, PATIENCE, Site, eventually, secret, steadily};
 
 /// Secrets belong on the nodes of the north.
 const NORTH: &str =
@@ -144,4 +146,31 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
     fresh.run_as_configured().await;
     in_sync(&fresh).await;
     assert!(fresh.get(&secret(1)).await.is_some() && stolen.get(&secret(1)).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_node_is_out_although_the_list_for_brokers_cannot_be_written() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut stolen = fleet.device(&site, "edge-1").await;
+    stolen.run_as_configured().await;
+    in_sync(&stolen).await;
+    // Nothing can be put in the place of a directory.
+    let list = site.path("pki/revoked.crl");
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    let output = fleet.command(&["node", "revoke", "edge-1"]).await;
+    assert!(!output.status.success() && said(&output).contains("brokers"), "{}", said(&output));
+    eventually("its connection is cut", PATIENCE, async || {
+        (!stolen.is_connected().await && fleet.cloud.state("edge-1").await == "offline").then_some(())
+    })
+    .await;
+    fleet.cloud.apply([secret(1)]).await;
+    steadily("it stays out", Duration::from_millis(500), async || {
+        stolen.get(&secret(1)).await.is_none() && fleet.cloud.state("edge-1").await == "offline"
+    })
+    .await;
+    // The list is written as soon as that is possible, without anybody asking.
+    std::fs::remove_dir(&list).unwrap();
+    eventually("brokers can learn of it", PATIENCE, async || std::fs::read(&list).ok()).await;
 }

@@ -236,6 +236,48 @@ async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start
 }
 
 #[tokio::test]
+async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_gone() {
+    let fixture = fixture().await;
+    let pairing = &fixture.pairing;
+    fixture.joined("a").await;
+    {
+        let mut asking = std::pin::pin!(pairing.revoke_node("a"));
+        assert!(
+            std::future::poll_fn(|context| std::task::Poll::Ready(
+                asking.as_mut().poll(context).is_pending()
+            ))
+            .await
+        );
+    }
+    assert_eq!(pairing.nodes_to_cut().await, ["a"]);
+    assert!(pairing.is_revoked("a"));
+    // Whoever publishes next waits for the one before.
+    pairing.publish().await.unwrap();
+    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), pairing.revocation_list());
+}
+
+#[tokio::test]
+async fn a_revocation_counts_at_once_and_is_published_as_soon_as_that_is_possible_over_a_start_too() {
+    let fixture = fixture().await;
+    fixture.joined("a").await;
+    let list = fixture.file(LIST_FILE);
+    let before = fixture.pairing.revocation_list();
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    let error = fixture.pairing.revoke_node("a").await.unwrap_err();
+    assert!(error.message.contains("brokers cannot learn of it yet"), "{error:?}");
+    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.revocation_list() != before);
+    assert_eq!(fixture.pairing.nodes_to_cut().await[0], "a");
+    assert!(fixture.pairing.republish().await.is_err());
+    let fixture = fixture.reopen(|_| {}).await;
+    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.republish().await.is_err());
+    std::fs::remove_dir(&list).unwrap();
+    assert!(fixture.pairing.republish().await.unwrap());
+    assert!(!fixture.pairing.republish().await.unwrap());
+    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.pairing.revocation_list());
+}
+
+#[tokio::test]
 async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_refuses_the_thief() {
     let fixture = fixture().await.reopen(|options| options.external = true).await;
     let pairing = &fixture.pairing;
