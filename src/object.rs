@@ -7,6 +7,7 @@ pub(crate) mod fuzz;
 pub mod kinds;
 mod meta;
 pub mod name;
+pub mod node_labels;
 pub mod objectsync;
 mod owned;
 mod references;

@@ -116,6 +116,12 @@ impl Placement {
         self.enter_node(name, labels);
     }
 
+    /// Whether a rule selects a node by some labels, and does not by others.
+    #[must_use]
+    pub fn tells_apart(&self, name: &str, one: &Labels, other: &Labels) -> bool {
+        self.rules.iter().any(|r| r.rule.nodes.matches(name, one) != r.rule.nodes.matches(name, other))
+    }
+
     fn enter_node(&mut self, name: &str, labels: Labels) -> (Vec<usize>, Vec<usize>) {
         let selected = self.rules.iter().enumerate().filter(|(_, r)| r.rule.nodes.matches(name, &labels));
         let rules: Vec<usize> = selected.map(|(number, _)| number).collect();

@@ -68,6 +68,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     crate::config::units::read_duration(text)
 }
 
+/// A label of a node: `site=north`.
+#[cfg(feature = "cloud")]
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
+    crate::config::units::read_label(text)
+}
+
 /// A path that is not empty.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".into()) } else { Ok(text.into()) }

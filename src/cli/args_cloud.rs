@@ -76,7 +76,7 @@ pub enum CloudCommand {
     },
     /// Let a node delete what was held back because it would lose too much at once
     ConfirmDeletions(NodeArgs),
-    /// Remove, admit or revoke a node
+    /// Remove, admit, revoke or forget a node
     #[command(subcommand)]
     Node(NodeCommand),
     /// Tokens with which devices join
@@ -106,9 +106,21 @@ pub enum NodeCommand {
     /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
     Remove(NodeArgs),
     /// Let a node that was removed come back
-    Admit(NodeArgs),
+    Admit(AdmitArgs),
     /// Revoke all certificates and tokens of a node and cut its connection: it comes back with a new token only
     Revoke(NodeArgs),
+    /// Revoke and remove a node, and free its name: any token lets a device in under it again
+    Forget(NodeArgs),
+}
+
+/// Which node is admitted, and why.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct AdmitArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// The node has joined again after it was revoked, and the external broker has the new revocation list
+    #[arg(long)]
+    pub broker_updated: bool,
 }
 
 /// Which node, and where.
@@ -126,9 +138,12 @@ pub struct NodeArgs {
 pub enum TokenCommand {
     /// Make a token and print it; it is not shown again
     Create {
-        /// The only node that may use it, also to replace the device of that name [default: any new name]
+        /// The only node that may use it, also to replace the device of that name [default: any name that was never used]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
+        /// Label that the Node of whoever joins with it gets; may be given more than once
+        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = args::label)]
+        labels: Vec<(String, String)>,
         /// How long it can be used
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = args::duration)]
         ttl: Duration,

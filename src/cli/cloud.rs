@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::args_cloud::{CloudArgs, CloudCommand, NodeArgs, NodeCommand, ShowArgs};
+use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, NodeArgs, NodeCommand, ShowArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
 use super::server::client;
@@ -92,13 +92,18 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
 
 /// Has something done with a node, and says what was done.
 async fn change_node(command: NodeCommand) -> Result<String, CliError> {
+    let mut wanted = json!({});
     let (NodeArgs { node, server }, verb) = match command {
         NodeCommand::Remove(node) => (node, "remove"),
-        NodeCommand::Admit(node) => (node, "admit"),
+        NodeCommand::Admit(AdmitArgs { node, broker_updated }) => {
+            wanted["brokerUpdated"] = broker_updated.into();
+            (node, "admit")
+        }
         NodeCommand::Revoke(node) => (node, "revoke"),
+        NodeCommand::Forget(node) => (node, "forget"),
     };
     let path = format!("{NODES_PATH}/{}/{verb}", encode(&node));
-    let answer = client(server)?.post::<Value>(&path, &Value::Null).await?;
+    let answer = client(server)?.post::<Value>(&path, &wanted).await?;
     let is = |field: &str| answer[field].as_bool().unwrap_or(false);
     Ok(match verb {
         "remove" if is("removed") => format!("node '{node}' removed from the fleet"),
@@ -106,11 +111,19 @@ async fn change_node(command: NodeCommand) -> Result<String, CliError> {
         "admit" if is("admitted") => {
             format!("node '{node}' may come back: it is asked to, or will within the hour")
         }
+        "admit" if wanted["brokerUpdated"] == true => {
+            format!(
+                "node '{node}': {} revoked certificates count as refused by the broker",
+                answer["certificates"]
+            )
+        }
         "admit" => format!("node '{node}' was not removed"),
+        "forget" => format!("node '{node}': forgotten; any device may join under this name"),
         _ => format!(
-            "node '{node}': {} certificates revoked; it comes back with a new token only\n\
-             An external broker must be given the new revocation list: 'edgesync-cloud broker-config'",
-            answer["certificates"]
+            "node '{node}': {certificates} certificates revoked; it comes back with a new token for its name only\n\
+             An external broker must be given the new revocation list: 'edgesync-cloud broker-config'. It is listened to there \
+             again after that, and 'edgesync-cloud node admit {node} --broker-updated'",
+            certificates = answer["certificates"]
         ),
     })
 }

@@ -13,6 +13,7 @@ use super::server::client;
 use super::{CliError, Terminal};
 use crate::api::{Address, Kubeconfig, encode};
 use crate::config::units::show_duration;
+use crate::object::Labels;
 use crate::store::durable;
 use crate::tls::{Certificate, Identity, TlsError};
 
@@ -44,8 +45,9 @@ const OPERATOR_COLUMNS: &[RecordColumn] = &[
 /// Creates, lists or revokes tokens.
 pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     match command {
-        TokenCommand::Create { node, ttl, uses, server } => {
-            let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses });
+        TokenCommand::Create { node, labels, ttl, uses, server } => {
+            let labels: Labels = labels.into_iter().collect();
+            let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses, "labels": labels });
             let made: Value = client(server)?.post(TOKENS_PATH, &wanted).await?;
             // Alone on standard output, so that a script can take it.
             writeln!(terminal.out, "{}", made["token"].as_str().unwrap_or_default())?;

@@ -14,8 +14,8 @@ use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
 use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
 use crate::broker::Downlink;
-use crate::object::Status;
 use crate::object::status::{Reason, Result};
+use crate::object::{Labels, Status};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::operators::OperatorRecord;
 use crate::store::cloud::pairing::TokenRecord;
@@ -38,8 +38,6 @@ pub(super) enum AdminRequest {
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
     Admit(String, Answer),
-    /// A node's certificates were revoked: its connection is cut.
-    Cut(String),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
@@ -63,8 +61,8 @@ pub(super) struct Parts {
     pub(super) service: Option<String>,
 }
 
-/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit` and `revoke` below that; `tokens`, `operators`
-/// and `broker-config`; and the metrics of the cloud side.
+/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
+/// `operators` and `broker-config`; and the metrics of the cloud side.
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
     parts: Parts,
@@ -84,6 +82,26 @@ impl Admin {
 }
 
 impl Admin {
+    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    async fn forget(&self, node: &str) -> Result<Value> {
+        let certificates = self.parts.pairing.revoke_node(node).await?;
+        let mut known = certificates > 0;
+        let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
+        for request in requests {
+            match self.ask(|answer| request(node.to_owned(), answer)).await? {
+                Ok(_) => known = true,
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        known |= self.parts.pairing.forget_node(node).await?;
+        if !known {
+            return Err(unknown(node));
+        }
+        tracing::warn!(node, "an operator has had it forgotten: its name is free");
+        Ok(json!({ "node": node, "certificates": certificates }))
+    }
+
     /// What concerns tokens, operators and brokers.
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
         let pairing = &self.parts.pairing;
@@ -96,7 +114,8 @@ impl Admin {
             ("POST", ["tokens"]) => {
                 let wanted: WantedToken = wanted(body)?;
                 let ttl = Duration::from_secs(wanted.ttl_seconds);
-                let made = pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses).await?;
+                let made =
+                    pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses, wanted.labels).await?;
                 let mut shown = show_token(&made.record, Timestamp::now());
                 shown["token"] = made.token.into();
                 shown["cloud"] = json!(self.parts.service);
@@ -144,6 +163,16 @@ struct WantedToken {
     node: Option<String>,
     ttl_seconds: u64,
     uses: u32,
+    #[serde(default)]
+    labels: Labels,
+}
+
+/// What a node is admitted with.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WantedAdmission {
+    /// The external broker refuses the node's revoked certificates.
+    broker_updated: bool,
 }
 
 /// What the certificate of an operator is asked for with.
@@ -245,14 +274,17 @@ impl Extension for Admin {
                 Ok(json!({ "node": node, "removed": removed }))
             }
             ("POST", ["nodes", node, "admit"]) => {
+                let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();
+                if wanted.broker_updated {
+                    let noted = self.parts.pairing.broker_updated(node).await?;
+                    return Ok(json!({ "node": node, "certificates": noted }));
+                }
                 let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
                 Ok(json!({ "node": node, "admitted": admitted }))
             }
+            ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
             ("POST", ["nodes", node, "revoke"]) => {
-                let certificates = self.parts.pairing.revoke_node(node).await?;
-                // The loop ends with the process, and all connections with it.
-                let _ = self.requests.send(AdminRequest::Cut((*node).to_owned())).await;
-                Ok(json!({ "node": node, "certificates": certificates }))
+                Ok(json!({ "node": node, "certificates": self.parts.pairing.revoke_node(node).await? }))
             }
             _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }

@@ -87,7 +87,10 @@ pub(super) struct Fleet<S: Source> {
     news: News,
     work: Work,
     nodes: BTreeMap<String, Node>,
+    /// The labels of all Nodes, as far as they are believed.
     labels: HashMap<String, crate::object::Labels>,
+    /// `nodes.trusted_labels`.
+    trusted_labels: Vec<String>,
     deadlines: BTreeSet<(Duration, String)>,
     /// Nodes whose machine may have something to do, in their order.
     touched: VecDeque<String>,
@@ -167,6 +170,7 @@ impl<S: Source> Fleet<S> {
             work: Work::default(),
             nodes: BTreeMap::new(),
             labels: HashMap::new(),
+            trusted_labels: config.nodes.trusted_labels.clone(),
             deadlines: BTreeSet::new(),
             touched: VecDeque::new(),
             moved: VecDeque::new(),
@@ -208,9 +212,14 @@ impl<S: Source> Fleet<S> {
     /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like what is no more.
     async fn read_all(&mut self) -> Result<()> {
         let watchdog = Watchdog::start();
+        let mut claiming = 0;
         loop {
             watchdog.turned();
-            match self.changes.next().await {
+            let change = self.changes.next().await;
+            if let Change::Listed(objects) = &change {
+                claiming += objects.iter().filter(|object| self.claims_more(object)).count();
+            }
+            match change {
                 Change::Failed(error) => return Err(error),
                 Change::Complete => break,
                 change => self.changed(change),
@@ -221,6 +230,13 @@ impl<S: Source> Fleet<S> {
         while self.spread_news() {}
         let (objects, nodes) = (self.placement.len(), self.labels.len());
         tracing::info!(objects, nodes, took = ?self.now(), "what is to be where is known: nodes are served");
+        if claiming > 0 {
+            tracing::warn!(
+                nodes = claiming,
+                "labels that nodes give themselves would place other objects on them, and do not count: give them with a \
+                 token or 'kubectl label', or name their keys in nodes.trusted_labels"
+            );
+        }
         Ok(())
     }
 
@@ -262,6 +278,7 @@ impl<S: Source> Fleet<S> {
                 Some(answer) = self.arrived.recv() => self.take_answers(answer),
                 moved = self.downlink.moved(), if self.moved.is_empty() => self.moved.extend(moved),
                 Some(request) = admin.recv(), if self.questions.is_empty() => self.administer(request),
+                nodes = self.pairing.nodes_to_cut() => nodes.iter().for_each(|name| self.cut(name)),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
@@ -403,6 +420,9 @@ impl<S: Source> Fleet<S> {
                 self.removals.disconnected();
             }
             FleetEvent::NodeConnected { node, connection, .. } => {
+                if self.pairing.is_revoked(&node) {
+                    return self.cut(&node);
+                }
                 if self.removals.connected(&node, Some(&connection.to_string())) {
                     return;
                 }
@@ -442,9 +462,17 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// A node that was shut out loses its connection, also one that it has made while that was under way.
+    fn cut(&mut self, name: &str) {
+        if let Downlink::Embedded(broker) = &self.downlink {
+            broker.disconnect(name);
+        }
+        self.disconnected(name);
+    }
+
     /// With an external broker presence is all that tells of connections.
     fn presence(&mut self, name: &str, payload: &[u8]) {
-        if matches!(self.downlink, Downlink::Embedded(_)) {
+        if matches!(self.downlink, Downlink::Embedded(_)) || self.is_shut_out(name) {
             return;
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
@@ -468,10 +496,18 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn frame(&mut self, name: &str, payload: &[u8]) {
-        // An external broker may not know the newest revocation list, and cuts nobody who is connected.
-        if self.pairing.is_revoked(name) {
+    /// Whether what comes in a name does not count. An external broker may not know the newest revocation list, and cuts
+    /// nobody who is connected.
+    fn is_shut_out(&mut self, name: &str) -> bool {
+        let is_revoked = self.pairing.is_revoked(name);
+        if is_revoked {
             *self.bad_frames.entry("revoked").or_default() += 1;
+        }
+        is_revoked
+    }
+
+    fn frame(&mut self, name: &str, payload: &[u8]) {
+        if self.is_shut_out(name) {
             return;
         }
         let frame = match Up::decode(payload, self.max_frame) {
@@ -534,12 +570,6 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
             AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),
-            AdminRequest::Cut(name) => {
-                if let Downlink::Embedded(broker) = &self.downlink {
-                    broker.disconnect(&name);
-                }
-                self.disconnected(&name);
-            }
             AdminRequest::ConfirmDeletions(name, answer) => {
                 let now = self.now();
                 let confirmed =

@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::object::status::{Result, Status};
-use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
+use crate::store::cloud::{CloudError, CloudStore};
 use crate::store::durable;
 use crate::tls::{self, Identity, Subject, Trust};
 
@@ -41,6 +42,8 @@ const CLOUD_LIFETIME: Duration = days(10 * 365);
 const LIST_AGE: Duration = days(30);
 /// How often all that is looked after.
 const UPKEEP: Duration = Duration::from_secs(3600);
+/// How often it is looked whether a revocation list could not be published.
+const REPUBLISH: Duration = Duration::from_secs(5);
 /// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
 const KEPT: Duration = days(7);
 const LIST_FILE: &str = "revoked.crl";
@@ -64,6 +67,8 @@ pub(super) struct PairingOptions {
     pub(super) lifetime: Duration,
     /// How long after its end a certificate may still be renewed.
     pub(super) grace: Duration,
+    /// Whether an external broker lets nodes in, which may know an older revocation list.
+    pub(super) external: bool,
 }
 
 /// Everything about membership; cheap to clone.
@@ -80,6 +85,7 @@ struct Shared {
     names: Vec<String>,
     broker: String,
     prefix: String,
+    external: bool,
     state: Mutex<State>,
     /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
     publishing: tokio::sync::Mutex<u64>,
@@ -87,6 +93,8 @@ struct Shared {
     api: tls::Server,
     joining: tls::Server,
     operators: Arc<operators::Table>,
+    /// Somebody is to be cut off.
+    cut: Notify,
 }
 
 /// What changes while it runs.
@@ -95,13 +103,19 @@ struct State {
     grace: Duration,
     identity: Identity,
     revoked: Revoked,
+    /// Nodes that were shut out, and whose connections are to be cut.
+    to_cut: Vec<String>,
+    /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
+    /// it in any case: what is revoked is in the database.
+    wanted: u64,
+    published: u64,
 }
 
 /// The revocation list that is in force.
 struct Revoked {
     der: Vec<u8>,
     made: Timestamp,
-    /// Nodes with no certificate that is not revoked.
+    /// Nodes that are not listened to.
     nodes: HashSet<String>,
 }
 
@@ -120,7 +134,7 @@ impl Pairing {
     /// # Errors
     /// Files that cannot be read or made, a CA that is none.
     pub(super) async fn open(options: PairingOptions, store: CloudStore) -> anyhow::Result<Self> {
-        let PairingOptions { directory, names, broker, prefix, lifetime, grace } = options;
+        let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
         let names = shown::all_names(&names);
         let (directory, names, authority, tokens, identity) = tokio::task::spawn_blocking(move || {
             let now = now();
@@ -132,10 +146,13 @@ impl Pairing {
         })
         .await??;
         let mut number = 0;
-        let revoked = shown::make_list(&authority, &store, &mut number).await?;
-        let list = (directory.join(LIST_FILE), shown::list_pem(&revoked.der));
-        tokio::task::spawn_blocking(move || durable::write(&list.0, list.1.as_bytes(), 0o600)).await??;
-        let state = State { lifetime, grace, identity, revoked };
+        let revoked = shown::make_list(&authority, &store, external, &mut number).await?;
+        let written = write_list(&directory, &revoked.der).await;
+        if let Err(error) = &written {
+            tracing::error!("{error:#}");
+        }
+        let (to_cut, published) = (Vec::new(), u64::from(written.is_ok()));
+        let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
         let server = |required, grace| {
             let rule = state.rule(&authority, required, grace);
             tls::Server::new(
@@ -155,12 +172,14 @@ impl Pairing {
             names,
             broker,
             prefix,
+            external,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
             endpoint,
             api,
             joining,
             operators,
+            cut: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -210,21 +229,34 @@ impl Pairing {
     }
 
     /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine for the API at
-    /// this address, the revocation list. Never ends.
+    /// this address, the revocation list; publishes what could not be published. Never ends.
     pub(super) async fn keep(&self, kubeconfig: &Path, api: &str) {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            if let Err(error) = self.upkeep(now()).await {
-                tracing::error!(
-                    "certificates and tokens are not looked after, next try in an hour: {error:#}"
-                );
+        let upkeep = async {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                if let Err(error) = self.upkeep(now()).await {
+                    tracing::error!(
+                        "certificates and tokens are not looked after, next try in an hour: {error:#}"
+                    );
+                }
+                if let Err(error) = self.write_kubeconfig(kubeconfig, api).await {
+                    tracing::warn!(
+                        "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
+                    );
+                }
             }
-            if let Err(error) = self.write_kubeconfig(kubeconfig, api).await {
-                tracing::warn!(
-                    "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
-                );
+        };
+        let republish = async {
+            loop {
+                tokio::time::sleep(REPUBLISH).await;
+                match self.republish().await {
+                    Ok(true) => tracing::info!("the revocation list is published again"),
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!("{error:#}"),
+                }
             }
-        }
+        };
+        tokio::join!(upkeep, republish);
     }
 
     /// What is to be done at this time.
@@ -251,36 +283,123 @@ impl Pairing {
         Ok(())
     }
 
-    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers.
+    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers. What fails is
+    /// tried again until it is done.
     async fn publish(&self) -> anyhow::Result<()> {
+        self.state().wanted += 1;
         let mut number = self.shared.publishing.lock().await;
-        let revoked = shown::make_list(&self.shared.authority, &self.shared.store, &mut number).await?;
-        let pem = shown::list_pem(&revoked.der);
+        self.publish_as(&mut number).await.inspect_err(|error| tracing::error!("{error:#}"))
+    }
+
+    /// Publishes the list if that could not be done. Tells whether it was so.
+    async fn republish(&self) -> anyhow::Result<bool> {
+        let is_behind = |state: &State| state.published < state.wanted;
+        if !is_behind(&self.state()) {
+            return Ok(false);
+        }
+        let mut number = self.shared.publishing.lock().await;
+        let behind = is_behind(&self.state());
+        if behind {
+            self.publish_as(&mut number).await?;
+        }
+        Ok(behind)
+    }
+
+    async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
+        let Shared { authority, store, directory, external, .. } = &*self.shared;
+        let wanted = self.state().wanted;
+        let revoked = shown::make_list(authority, store, *external, number).await?;
+        let der = revoked.der.clone();
         {
             let mut state = self.state();
+            let fresh: Vec<_> = revoked.nodes.difference(&state.revoked.nodes).cloned().collect();
+            state.to_cut.extend(fresh);
             state.revoked = revoked;
             self.shared.put_in_force(&state)?;
         }
-        let path = self.shared.directory.join(LIST_FILE);
-        tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
-            .await?
-            .context("the revocation is in force here, but brokers cannot learn of it")
+        self.shared.cut.notify_one();
+        write_list(directory, &der).await?;
+        let mut state = self.state();
+        state.published = state.published.max(wanted);
+        Ok(())
     }
 
-    /// Revokes all certificates and tokens of a node. Gives how many certificates it were. Connections must be cut by
-    /// whoever has them.
+    /// Revokes all certificates and tokens of a node: from its commit on nothing of the node is listened to, it is cut off,
+    /// and then the list is published. Gives how many certificates it were.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
     pub(super) async fn revoke_node(&self, node: &str) -> Result<usize> {
-        let revoked = self.shared.store.revoke_certificates(node, now()).await.map_err(Status::internal)?;
-        // Also without any: what failed the last time is made up for.
-        self.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
-        Ok(revoked)
+        let name = node.to_owned();
+        self.revoking(async move |pairing| {
+            let revoked = pairing.shared.store.revoke_certificates(&name, now()).await?;
+            if revoked > 0 {
+                pairing.shut_out(&name);
+            }
+            Ok(revoked)
+        })
+        .await
     }
 
-    /// Whether a node's certificates are revoked and it has joined with no new token since: nothing that comes in its
-    /// name is listened to, whatever an external broker lets through.
+    /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
+    /// the name was used.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) async fn forget_node(&self, node: &str) -> Result<bool> {
+        let name = node.to_owned();
+        self.revoking(async move |pairing| pairing.shared.store.forget_name(&name, now()).await).await
+    }
+
+    /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
+    /// one. Gives the number of those that this was not known of.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) async fn broker_updated(&self, node: &str) -> Result<usize> {
+        let name = node.to_owned();
+        self.revoking(async move |pairing| pairing.shared.store.note_refused(&name, now()).await).await
+    }
+
+    /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
+    async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = std::result::Result<T, CloudError>> + Send + 'static,
+    {
+        let (pairing, change) = (self.clone(), change(self.clone()));
+        let changing = tokio::spawn(async move {
+            let changed = change.await.map_err(Status::internal)?;
+            // Also when nothing has changed: what failed the last time is made up for.
+            pairing.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+            Ok(changed)
+        });
+        changing.await.map_err(Status::internal)?
+    }
+
+    /// Nothing of a node is listened to any more.
+    fn shut_out(&self, node: &str) {
+        let mut state = self.state();
+        state.revoked.nodes.insert(node.to_owned());
+        state.to_cut.push(node.to_owned());
+        drop(state);
+        self.shared.cut.notify_one();
+    }
+
+    /// Waits for nodes that were shut out: whoever has their connections is to cut them. Can be cancelled without loss.
+    pub(super) async fn nodes_to_cut(&self) -> Vec<String> {
+        loop {
+            let nodes = std::mem::take(&mut self.state().to_cut);
+            if !nodes.is_empty() {
+                return nodes;
+            }
+            self.shared.cut.notified().await;
+        }
+    }
+
+    /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
+    /// new token since. An external broker does not tell with which certificate a client has come, so there it has to be
+    /// known of every revoked one that the broker refuses it.
     pub(super) fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
     }
@@ -314,6 +433,14 @@ impl State {
         let revoked = vec![self.revoked.der.clone()];
         tls::ClientRule { trust: authority.trust(), revoked, required, expired_grace: grace }
     }
+}
+
+/// Writes the list for brokers.
+async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
+    let (path, pem) = (directory.join(LIST_FILE), shown::list_pem(der));
+    tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
+        .await?
+        .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
 }
 
 /// Now, with the precision of certificates: seconds.

@@ -191,6 +191,7 @@ fn pairing_options(config: &Config) -> PairingOptions {
         prefix: config.link.prefix.clone(),
         lifetime: config.pairing.certificate_lifetime,
         grace: config.pairing.renewal_grace,
+        external: config.broker.mode == BrokerMode::External,
     }
 }
 

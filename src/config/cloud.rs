@@ -173,6 +173,9 @@ section! {
     event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
     /// Whether `/metrics` has gauges for each node.
     metrics_per_node: bool = true, live units::flag(metrics_per_node);
+    /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and placement rules go by.
+    trusted_labels: Vec<String> = Vec::new(),
+        fixed units::words(trusted_labels, TRUSTED_LABELS, check_trusted_label);
 }
 
 section! {
@@ -219,6 +222,15 @@ impl Sync {
 
 const NAMES: &str = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
 const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
+
+const TRUSTED_LABELS: &str = "a list of keys of labels such as [\"rack\", \"example.com/*\"]";
+
+/// The key of a label, or the beginning of keys with a `*` after it.
+fn check_trusted_label(text: &str) -> Result<(), String> {
+    // Any end makes a beginning a key, if it is one.
+    let key = text.strip_suffix('*').map_or_else(|| text.to_owned(), |begin| format!("{begin}x"));
+    name::check_label_key(&key).map_err(|problem| format!("{text:?}: {problem}"))
+}
 
 /// A host name or address.
 fn check_host(text: &str) -> Result<(), String> {

@@ -475,6 +475,16 @@ impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
     }
 }
 
+/// A label as `key=value`.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn read_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{} is no KEY=VALUE", quote(text)))?;
+    check_label(key, value)?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     let named = |problem| format!("label {}: {problem}", quote(key));
     name::check_label_key(key).map_err(named)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::object::name::check_subdomain;
+use crate::object::node_labels::NodeLabels;
 use crate::object::{Labels, Object, Reference, Resource, ResourceVersion, pod_references};
 
 /// The label that places an object on one node: its value is the node's name.
@@ -30,8 +31,10 @@ pub struct Summary {
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
-    /// Labels.
+    /// Labels; of a Node those that were given to it.
     pub labels: Labels,
+    /// Labels that a Node has given itself; empty for other kinds.
+    pub claimed: Labels,
     /// The nodes that the object itself names: label, annotation, `spec.nodeName` of a Pod.
     pub nodes: BTreeSet<Arc<str>>,
     /// What a Pod needs in its namespace; empty for other kinds.
@@ -54,6 +57,10 @@ impl Summary {
             nodes.extend(node(string(spec, "nodeName")));
             references = pod_references(spec);
         }
+        let NodeLabels { given: labels, claimed } = match is_node(&resource) {
+            true => NodeLabels::of(object),
+            false => NodeLabels { given: labels, ..NodeLabels::default() },
+        };
         Self {
             uid: object.uid().into(),
             version,
@@ -61,6 +68,7 @@ impl Summary {
             namespace: object.namespace().into(),
             name: object.name().into(),
             labels,
+            claimed,
             nodes,
             references,
             size: 0,
@@ -76,8 +84,24 @@ impl Summary {
     /// Whether this is a Node, whose labels placement rules select by.
     #[must_use]
     pub fn is_node(&self) -> bool {
-        self.resource.group.is_empty() && self.resource.kind == "Node"
+        is_node(&self.resource)
     }
+
+    /// The labels that rules select a Node by: those that were given to it, and of those that it has given itself the ones
+    /// that an operator trusts. A trusted one is a key, or the beginning of keys with a `*` after it.
+    #[must_use]
+    pub fn trusted_labels(&self, trusted: &[String]) -> Labels {
+        let fits = |key: &str| {
+            trusted.iter().any(|one| one.strip_suffix('*').map_or(one == key, |begin| key.starts_with(begin)))
+        };
+        let claimed = self.claimed.iter().filter(|(key, _)| fits(key));
+        let claimed = claimed.map(|(key, value)| (key.clone(), value.clone()));
+        self.labels.clone().into_iter().chain(claimed).collect()
+    }
+}
+
+fn is_node(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.kind == "Node"
 }
 
 fn node(name: &str) -> Option<Arc<str>> {

@@ -46,6 +46,8 @@ pub const CLOUD: &[Migration] = &[
         name: "0008_partitions.sql",
         sql: include_str!("../../migrations/cloud/0008_partitions.sql"),
     },
+    Migration { name: "0009_members.sql", sql: include_str!("../../migrations/cloud/0009_members.sql") },
+    Migration { name: "0010_refused.sql", sql: include_str!("../../migrations/cloud/0010_refused.sql") },
 ];
 
 /// Brings the file to the newest schema.

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::object::name::{Problem, check_label_key, check_label_value};
+use crate::object::name::{Problem, check_label_key};
+use crate::object::node_labels::claim_labels;
 use crate::object::status::Cause;
 use crate::object::time::rfc3339;
 use crate::object::{FieldProblem, Object, Problems, schema};
@@ -76,20 +77,12 @@ pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
 /// The node's certificate is good, and is not about to end.
 pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
 
-/// The annotation of a Node with the labels that came from the node itself, as `key=value` separated by commas. It is
-/// there, if only empty, once the node has reported: a Node that an operator has applied has none.
-pub const NODE_LABELS_ANNOTATION: &str = "edgesync.io/node-labels";
-
-/// The most labels that a node sets; further ones are ignored.
-pub const MAX_NODE_LABELS: usize = 64;
 /// The most conditions that a node sets; further ones are ignored.
 pub const MAX_NODE_CONDITIONS: usize = 32;
 /// The longest reason of a condition, in bytes.
 const MAX_REASON: usize = 1024;
 /// The longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 32 << 10;
-/// Labels that only operators set: what a node that was taken over could not give itself. As in Kubernetes.
-const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// What of the status is the node's to say, and goes when it no longer says it.
 const REPORTED_STATUS: [&str; 4] = ["addresses", "allocatable", "capacity", "nodeInfo"];
 /// Conditions that the cloud sets: a node cannot know them, or would not be believed.
@@ -182,7 +175,7 @@ pub fn new_node(name: &str) -> Object {
 /// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has
 /// set, even under a name that the node uses, and conditions and fields of the status that it does not mention.
 pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
-    merge_labels(node, &report.labels);
+    claim_labels(node, &report.labels);
     let mut status = take_map(node.fields_mut(), "status");
     status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
     let said = report.status.iter().filter(|(field, _)| *field != "conditions");
@@ -252,39 +245,6 @@ fn take_map(fields: &mut Map<String, Value>, name: &str) -> Map<String, Value> {
         Some(Value::Object(map)) => map,
         _ => Map::new(),
     }
-}
-
-/// Whether a node may set a label on its own Node.
-fn may_set(key: &str, value: &str) -> bool {
-    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-    let below = prefix.strip_suffix(RESTRICTED).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    !below && check_label_key(key).is_ok() && check_label_value(value).is_ok()
-}
-
-fn merge_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
-    let annotation = node.annotations().remove(NODE_LABELS_ANNOTATION).unwrap_or_default();
-    let before: BTreeMap<&str, &str> =
-        annotation.split(',').filter_map(|pair| pair.split_once('=')).collect();
-    let mut metadata = take_map(node.fields_mut(), "metadata");
-    let mut labels = take_map(&mut metadata, "labels");
-    let mut annotations = take_map(&mut metadata, "annotations");
-    // One that has another value now than the node gave it has been taken over by an operator.
-    labels.retain(|key, value| before.get(key.as_str()).copied() != value.as_str());
-    let mut own = String::new();
-    let allowed = reported.iter().filter(|(key, value)| may_set(key, value));
-    for (key, value) in allowed.take(MAX_NODE_LABELS) {
-        if !labels.contains_key(key) {
-            labels.insert(key.clone(), value.as_str().into());
-            own.push_str(if own.is_empty() { "" } else { "," });
-            own.push_str(&format!("{key}={value}"));
-        }
-    }
-    if !labels.is_empty() {
-        metadata.insert("labels".to_owned(), Value::Object(labels));
-    }
-    annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), own.into());
-    metadata.insert("annotations".to_owned(), Value::Object(annotations));
-    node.fields_mut().insert("metadata".to_owned(), Value::Object(metadata));
 }
 
 #[cfg(test)]

@@ -115,9 +115,10 @@ async fn a_node_registers_itself_with_what_the_device_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_are_placed_by_the_labels_that_the_device_has_in_its_configuration() {
+async fn objects_are_placed_by_labels_of_the_device_whose_keys_the_operator_trusts() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, |settings| {
+        settings.set("nodes.trusted_labels", r#"["site"]"#);
         settings.tables(
             "[[placement]]\nnodes = { selector = \"site=north\" }\nobjects = { kinds = [\"configmaps\"] }\n",
         );

@@ -68,12 +68,21 @@ impl<S: Source> Fleet<S> {
             let differences = self.placement.upsert(summary);
             return self.spread(differences);
         }
-        self.labels.insert(summary.name.to_string(), summary.labels.clone());
+        let labels = summary.trusted_labels(&self.trusted_labels);
+        self.labels.insert(summary.name.to_string(), labels.clone());
         if self.removals.has(&summary.name) {
             return self.node_created(&summary.name);
         }
-        let deltas = self.placement.set_node(&summary.name, summary.labels.clone());
+        let deltas = self.placement.set_node(&summary.name, labels);
         self.place(deltas);
+    }
+
+    /// Whether a Node would be selected by other rules if all were believed that the node says of itself.
+    pub(super) fn claims_more(&self, summary: &Summary) -> bool {
+        let mut all = summary.labels.clone();
+        all.extend(summary.claimed.clone());
+        summary.is_node()
+            && self.placement.tells_apart(&summary.name, &all, &summary.trusted_labels(&self.trusted_labels))
     }
 
     fn remove(&mut self, summary: &Summary) {

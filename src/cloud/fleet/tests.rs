@@ -140,6 +140,7 @@ async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
         broker: "mqtts://:8883".into(),
         prefix: "edgesync/v1".into(),
         lifetime: Duration::from_secs(3600),
+        external: false,
         grace: Duration::from_secs(3600),
     };
     Pairing::open(options, store.clone()).await.unwrap()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::{Batch, Cursor, Kind, MAX_BATCH, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
+use crate::object::node_labels::note_changed_labels;
 use crate::object::status::Result;
 use crate::object::{Object, Resource, Status};
 use crate::store::cloud::{self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
@@ -97,6 +98,9 @@ impl Storage for CloudObjects {
     }
 
     fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+        if kind.resource.group.is_empty() && kind.resource.kind == "Node" {
+            note_changed_labels(object);
+        }
         definitions::admit(kind, old, object)
     }
 

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
 use super::{KEPT, NewToken, Pairing, after, before, days, now};
-use crate::object::name::check_subdomain;
+use crate::object::Labels;
+use crate::object::name::{check_label_key, check_label_value, check_subdomain};
 use crate::object::status::{Reason, Result, Status};
 use crate::store::cloud::pairing::{CertificateRecord, PairingRefusal, TokenRecord};
 use crate::tls;
@@ -17,21 +18,25 @@ use crate::tls;
 const TTL: RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
 /// How often a token can be used.
 const USES: RangeInclusive<u32> = 1..=1_000_000;
+/// The most labels of a token.
+const MAX_LABELS: usize = 32;
 
 impl Pairing {
-    /// Makes a token. `uses` is how often it can be used.
+    /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
     ///
     /// # Errors
-    /// A bad name, a time to live or number of uses out of range, the store's.
+    /// A bad name or label, too many labels, a time to live or number of uses out of range, the store's.
     pub(in crate::cloud) async fn create_token(
         &self,
         node: Option<&str>,
         ttl: Duration,
         uses: u32,
+        labels: Labels,
     ) -> Result<NewToken> {
         if let Some(node) = node {
             check_node(node)?;
         }
+        check_labels(&labels)?;
         if !TTL.contains(&ttl) {
             return Err(Status::bad_request("the time to live of a token must be 1 minute to 10 years"));
         }
@@ -48,6 +53,7 @@ impl Pairing {
             uses,
             used: 0,
             revoked: None,
+            labels,
         };
         self.shared.store.put_token(record.clone()).await.map_err(Status::internal)?;
         let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
@@ -82,7 +88,7 @@ impl Pairing {
     ///
     /// # Errors
     /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
-    /// node, or a request that names another; 409 for a name that another device has; 422 for a request that cannot
+    /// node, or a request that names another; 409 for a name that was used before; 422 for a request that cannot
     /// be read; 429 for a node that has too many certificates.
     pub(in crate::cloud) async fn join(
         &self,
@@ -97,11 +103,11 @@ impl Pairing {
         if let Some(only) = claims.node.filter(|only| only != node) {
             return Err(refusal(&PairingRefusal::OtherNode(only), node));
         }
-        let (certificate, grace) = self.sign(&request, node, now)?;
+        let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self
             .shared
             .store
-            .spend_token(&claims.id, record(&certificate, node), now, before(now, grace))
+            .spend_token(&claims.id, record(&certificate, node), now)
             .await
             .map_err(Status::internal)?;
         spent.map_err(|why| refusal(&why, node))?;
@@ -110,6 +116,13 @@ impl Pairing {
             // The certificate is recorded: the node gets it, whatever becomes of the file for brokers.
             if let Err(error) = self.publish().await {
                 tracing::error!(node, "{error:#}");
+            }
+            if self.is_revoked(node) {
+                tracing::warn!(
+                    node,
+                    "it is not listened to yet: a broker may still let its revoked certificate in. Give it the revocation \
+                     list, then: edgesync-cloud node admit {node} --broker-updated"
+                );
             }
         }
         Ok(certificate)
@@ -166,6 +179,19 @@ fn check_node(node: &str) -> Result<()> {
     check_subdomain(node).map_err(invalid)
 }
 
+fn check_labels(labels: &Labels) -> Result<()> {
+    let invalid = |message| Status::new(Reason::Invalid, message);
+    if labels.len() > MAX_LABELS {
+        return Err(invalid(format!("a token gives at most {MAX_LABELS} labels")));
+    }
+    for (key, value) in labels {
+        check_label_key(key).map_err(|problem| invalid(format!("the key of the label '{key}' {problem}")))?;
+        check_label_value(value)
+            .map_err(|problem| invalid(format!("the value of the label '{key}' {problem}")))?;
+    }
+    Ok(())
+}
+
 /// Reads a request, which must name the node.
 fn read_request(node: &str, request: &[u8]) -> Result<Request> {
     check_node(node)?;
@@ -201,8 +227,8 @@ fn refusal(why: &PairingRefusal, node: &str) -> Status {
         PairingRefusal::NameTaken(_) => (
             Reason::AlreadyExists,
             format!(
-                "{why} by a device that has joined: to replace that device, create a token with 'edgesync-cloud token \
-                 create --node {node}', or revoke it with 'edgesync-cloud node revoke {node}'; else join under another name"
+                "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
+                 {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
             ),
         ),
         PairingRefusal::Revoked => {

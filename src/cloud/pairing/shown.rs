@@ -93,6 +93,7 @@ pub(super) fn make(
 pub(super) async fn make_list(
     authority: &Authority,
     store: &CloudStore,
+    external: bool,
     number: &mut u64,
 ) -> anyhow::Result<Revoked> {
     let revocations = store.revocations().await?;
@@ -100,7 +101,8 @@ pub(super) async fn make_list(
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);
     let der = authority.revocation_list(*number, &revocations.serials, now)?;
-    Ok(Revoked { der, made: now, nodes: revocations.nodes.into_iter().collect() })
+    let doubtful = revocations.doubtful.into_iter().filter(|_| external);
+    Ok(Revoked { der, made: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
 }
 
 pub(super) fn list_pem(der: &[u8]) -> String {

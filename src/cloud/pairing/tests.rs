@@ -3,6 +3,7 @@
 use super::tokens::TokenClaims;
 use super::*;
 use crate::api::{Kubeconfig, Role};
+use crate::object::Labels;
 use crate::store::cloud::CloudOptions;
 use crate::store::cloud::pairing::CertificateRecord;
 use crate::tls::{Certificate, Key};
@@ -28,6 +29,7 @@ fn options(dir: &tempfile::TempDir) -> PairingOptions {
         prefix: "edgesync/v1".into(),
         lifetime: HOUR,
         grace: GRACE,
+        external: false,
     }
 }
 
@@ -53,7 +55,7 @@ impl Fixture {
 
     /// A token's JWT.
     pub(super) async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        let token = self.pairing.create_token(node, HOUR, uses).await.unwrap().token;
+        let token = self.pairing.create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
         token.split_once('.').unwrap().1.to_owned()
     }
 
@@ -85,7 +87,7 @@ fn refused(result: Result<Certificate>, words: &str) -> u16 {
 #[tokio::test]
 async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
     let fixture = fixture().await;
-    let new = fixture.pairing.create_token(Some("edge-1"), HOUR, 1).await.unwrap();
+    let new = fixture.pairing.create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
     let (fingerprint, jwt) = new.token.split_once('.').unwrap();
     assert_eq!(fingerprint, fixture.pairing.trust().0[0].fingerprint());
     let certificate = fixture.pairing.join(jwt, "edge-1", &request("edge-1")).await.unwrap();
@@ -124,7 +126,7 @@ async fn tokens_that_are_no_good_say_what_to_do() {
     let asked = request("a");
     let other = self::fixture().await.token(None, 1).await;
     assert_eq!(refused(pairing.join(&other, "a", &asked).await, "not from this cloud"), 401);
-    let revoked = pairing.create_token(None, HOUR, 1).await.unwrap();
+    let revoked = pairing.create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     assert!(pairing.revoke_token(&revoked.record.id).await.unwrap());
     assert!(!pairing.revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
@@ -147,10 +149,12 @@ async fn a_taken_name_needs_a_token_of_its_own() {
     let pairing = &fixture.pairing;
     fixture.joined("a").await;
     let free = fixture.token(None, 9).await;
-    let words = "token create --node a', or revoke it with 'edgesync-cloud node revoke a'";
+    let words = "token create --node a'; to free the name for any token, 'edgesync-cloud node forget a'";
     assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
     fixture.joined("a").await;
     assert_eq!(pairing.revoke_node("a").await.unwrap(), 2);
+    assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
+    assert!(pairing.forget_node("a").await.unwrap());
     pairing.join(&free, "a", &request("a")).await.unwrap();
 }
 
@@ -195,7 +199,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
         let (_, asked) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
         let ended = pairing.shared.authority.sign(&asked, "a", past, Duration::from_secs(60)).unwrap();
-        let bound = pairing.create_token(Some("a"), HOUR, 1).await.unwrap().record.id;
+        let bound = pairing.create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
             serial: ended.serial().into(),
             node: "a".into(),
@@ -203,7 +207,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
             not_after: ended.not_after(),
             revoked: None,
         };
-        pairing.shared.store.spend_token(&bound, recorded, past, past).await.unwrap().unwrap();
+        pairing.shared.store.spend_token(&bound, recorded, past).await.unwrap().unwrap();
         let renewed = pairing.renew(&ended, "a", &request("a")).await;
         if good {
             renewed.unwrap();
@@ -233,15 +237,75 @@ async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start
 }
 
 #[tokio::test]
+async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_gone() {
+    let fixture = fixture().await;
+    let pairing = &fixture.pairing;
+    fixture.joined("a").await;
+    {
+        let mut asking = std::pin::pin!(pairing.revoke_node("a"));
+        assert!(
+            std::future::poll_fn(|context| std::task::Poll::Ready(
+                asking.as_mut().poll(context).is_pending()
+            ))
+            .await
+        );
+    }
+    assert_eq!(pairing.nodes_to_cut().await, ["a"]);
+    assert!(pairing.is_revoked("a"));
+    // Whoever publishes next waits for the one before.
+    pairing.publish().await.unwrap();
+    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), pairing.revocation_list());
+}
+
+#[tokio::test]
+async fn a_revocation_counts_at_once_and_is_published_as_soon_as_that_is_possible_over_a_start_too() {
+    let fixture = fixture().await;
+    fixture.joined("a").await;
+    let list = fixture.file(LIST_FILE);
+    let before = fixture.pairing.revocation_list();
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    let error = fixture.pairing.revoke_node("a").await.unwrap_err();
+    assert!(error.message.contains("brokers cannot learn of it yet"), "{error:?}");
+    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.revocation_list() != before);
+    assert_eq!(fixture.pairing.nodes_to_cut().await[0], "a");
+    assert!(fixture.pairing.republish().await.is_err());
+    let fixture = fixture.reopen(|_| {}).await;
+    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.republish().await.is_err());
+    std::fs::remove_dir(&list).unwrap();
+    assert!(fixture.pairing.republish().await.unwrap());
+    assert!(!fixture.pairing.republish().await.unwrap());
+    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.pairing.revocation_list());
+}
+
+#[tokio::test]
+async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_refuses_the_thief() {
+    let fixture = fixture().await.reopen(|options| options.external = true).await;
+    let pairing = &fixture.pairing;
+    fixture.joined("a").await;
+    pairing.revoke_node("a").await.unwrap();
+    fixture.joined("a").await;
+    assert!(pairing.is_revoked("a"), "nobody can tell it from the one that was revoked");
+    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
+    assert!(!pairing.is_revoked("a"));
+    pairing.revoke_node("a").await.unwrap();
+    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
+    assert!(pairing.is_revoked("a"), "it has no good certificate");
+}
+
+#[tokio::test]
 async fn tokens_have_limits() {
     let fixture = fixture().await;
-    let create = async |ttl, uses| fixture.pairing.create_token(None, ttl, uses).await;
+    let create = async |ttl, uses| fixture.pairing.create_token(None, ttl, uses, Labels::new()).await;
     assert!(create(Duration::from_secs(60), 1).await.is_ok());
     assert!(create(days(3653), 1_000_000).await.is_ok());
     for (ttl, uses) in [(Duration::from_secs(59), 1), (days(3654), 1), (HOUR, 0), (HOUR, 1_000_001)] {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
-    assert_eq!(fixture.pairing.create_token(Some("a b"), HOUR, 1).await.err().unwrap().code, 422);
+    assert_eq!(
+        fixture.pairing.create_token(Some("a b"), HOUR, 1, Labels::new()).await.err().unwrap().code,
+        422
+    );
     let cloud = fixture.pairing.cloud_identity().unwrap();
     assert_eq!(
         (cloud.certificate().subject().common_name.as_str(), cloud.certificate().node()),

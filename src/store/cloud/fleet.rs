@@ -14,6 +14,7 @@ use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
 use crate::object::Resource;
 use crate::object::name::check_subdomain;
+use crate::object::node_labels::{give_missing_labels, has_reported, labels_by_name};
 use crate::object::time::rfc3339;
 use crate::store::StoreError;
 use crate::sync::node::{self, Condition, NodeReport};
@@ -30,7 +31,7 @@ const NODE_BYTES: usize = 4096;
 pub struct NodeChange {
     /// The node.
     pub node: String,
-    /// What it says of itself: replaces what it said before. Labels that an operator has set stay as they are.
+    /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
     pub report: Option<NodeReport>,
     /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
     pub conditions: Vec<Condition>,
@@ -154,6 +155,13 @@ impl Tx<'_> {
             None if self.was_removed(&change.node)? => return Ok(()),
             None => node::new_node(&change.node),
         };
+        if row.is_none() || change.report.is_some() {
+            let mut given = labels_by_name(&change.node);
+            if !has_reported(&object) {
+                given.extend(self.member_labels(&change.node)?.unwrap_or_default());
+            }
+            give_missing_labels(&mut object, &given);
+        }
         if let Some(report) = &change.report {
             node::merge_report(&mut object, report, self.now);
         }
@@ -178,6 +186,10 @@ impl Tx<'_> {
         found |= self.delete_if_there(nodes, "", node)?;
         found |= self.delete_if_there(leases, leases::NAMESPACE, node)?;
         found |= self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])? > 0;
+        // The name is not free again, whether anybody has joined under it or not.
+        self.conn
+            .prepare_cached("INSERT INTO members (name, labels) VALUES (?1, '{}') ON CONFLICT DO NOTHING")?
+            .execute([node])?;
         // Whoever removes a node twice does not change when it was removed.
         self.conn
             .prepare_cached("INSERT INTO removed_nodes (name, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
@@ -224,7 +236,7 @@ struct NodeMetadata {
 
 #[derive(Default, Deserialize)]
 struct NodeAnnotations {
-    /// [`node::NODE_LABELS_ANNOTATION`].
+    /// [`node_labels::NODE_LABELS_ANNOTATION`].
     #[serde(rename = "edgesync.io/node-labels")]
     node_labels: Option<IgnoredAny>,
 }

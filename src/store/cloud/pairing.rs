@@ -1,19 +1,28 @@
-//! What is known of tokens and certificates. Migration `cloud/0004_pairing.sql`.
+//! What is known of tokens, certificates and the nodes that have joined with them. Migrations `cloud/0004_pairing.sql`,
+//! `cloud/0009_members.sql` and `cloud/0010_refused.sql`.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
 
-use super::objects::Tx;
+use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore};
+use crate::object::node_labels::give_labels;
+use crate::object::{Labels, Resource};
+use crate::store::StoreError;
 
 /// The most certificates of a node that have neither ended nor been revoked: a node that renews without end does not
 /// fill the database.
 pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
 /// All of them, as [`token`] reads them.
-const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked FROM tokens";
+const TOKENS: &str = "SELECT id, node, created, expires, uses, used, revoked, labels FROM tokens";
 /// About what a row takes in the queue and in the transaction.
 pub(super) const ROW_BYTES: usize = 512;
+/// About what a join takes: with the Node, whose labels change.
+const SPENT_BYTES: usize = 4096;
 
 /// A token, without its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +42,8 @@ pub struct TokenRecord {
     pub used: u32,
     /// When it was revoked.
     pub revoked: Option<Timestamp>,
+    /// What it gives to the Nodes of those that join with it.
+    pub labels: Labels,
 }
 
 /// A certificate of a node.
@@ -66,7 +77,7 @@ pub enum PairingRefusal {
     /// It is for another node.
     #[error("the token is for node '{0}' only")]
     OtherNode(String),
-    /// Another device has joined under this name, and the token is not bound to it.
+    /// The name has been used before, and the token is not bound to it.
     #[error("the name '{0}' is taken")]
     NameTaken(String),
     /// The certificate that was shown is revoked, or not known.
@@ -84,6 +95,8 @@ pub struct Revocations {
     pub serials: Vec<(String, Timestamp)>,
     /// Nodes that have certificates, all of them revoked.
     pub nodes: Vec<String>,
+    /// Nodes with revoked certificates of which nobody has said that an external broker refuses them.
+    pub doubtful: Vec<String>,
 }
 
 impl CloudStore {
@@ -94,8 +107,8 @@ impl CloudStore {
     pub async fn put_token(&self, token: TokenRecord) -> Result<(), CloudError> {
         self.write(ROW_BYTES, move |tx| {
             let mut insert = tx.conn.prepare_cached(
-                "INSERT INTO tokens (id, node, created, expires, uses, used, revoked)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO tokens (id, node, created, expires, uses, used, revoked, labels)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?;
             insert.execute((
                 &token.id,
@@ -105,6 +118,7 @@ impl CloudStore {
                 token.uses,
                 token.used,
                 token.revoked.map(Timestamp::as_second),
+                write_labels(&token.labels)?,
             ))?;
             Ok(())
         })
@@ -141,10 +155,10 @@ impl CloudStore {
         .await
     }
 
-    /// Counts a use of a token and records the certificate that it led to, in one transaction. A token that is not
-    /// bound to a node gives no certificate for a name that is taken: one under which a certificate has been given out
-    /// that is not revoked and ends after `held_since` (with a grace for renewals that is earlier than `now`). A node
-    /// that was revoked comes back by this: its older certificates stay revoked.
+    /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
+    /// place of those of the token before, in one transaction. A token that is not bound to a node gives no certificate
+    /// for a name that was used before, whatever has become of its certificates ([`CloudStore::forget_name`] frees it).
+    /// A node that was revoked comes back by this: its older certificates stay revoked.
     ///
     /// # Errors
     /// The store's; inside, why not.
@@ -153,15 +167,16 @@ impl CloudStore {
         id: &str,
         certificate: CertificateRecord,
         now: Timestamp,
-        held_since: Timestamp,
     ) -> Result<Result<(), PairingRefusal>, CloudError> {
-        let id = id.to_owned();
-        self.write(2 * ROW_BYTES, move |tx| {
-            if let Err(refusal) = tx.check_token(&id, &certificate.node, now, held_since)? {
-                return Ok(Err(refusal));
-            }
+        let (id, nodes) = (id.to_owned(), self.shared.kind("nodes")?);
+        self.write(SPENT_BYTES, move |tx| {
+            let token = match tx.check_token(&id, &certificate.node, now)? {
+                Ok(token) => token,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
             tx.conn.prepare_cached("UPDATE tokens SET used = used + 1 WHERE id = ?1")?.execute([&id])?;
             tx.put_certificate(&certificate)?;
+            tx.put_member(&nodes, &certificate.node, &token.labels)?;
             Ok(Ok(()))
         })
         .await
@@ -204,13 +219,35 @@ impl CloudStore {
     /// The store's.
     pub async fn revoke_certificates(&self, node: &str, now: Timestamp) -> Result<usize, CloudError> {
         let node = node.to_owned();
+        self.write(ROW_BYTES, move |tx| Ok(tx.revoke(&node, now)?)).await
+    }
+
+    /// Forgets that a name was used, and with it the labels of its token: any device may join under it again. What is
+    /// still good of it is revoked. Tells whether it was used.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn forget_name(&self, node: &str, now: Timestamp) -> Result<bool, CloudError> {
+        let node = node.to_owned();
         self.write(ROW_BYTES, move |tx| {
-            let revoke = |table: &str| {
-                let sql = format!("UPDATE {table} SET revoked = ?2 WHERE node = ?1 AND revoked IS NULL");
-                tx.conn.prepare_cached(&sql)?.execute((&node, now.as_second()))
-            };
-            revoke("tokens")?;
-            Ok(revoke("certificates")?)
+            tx.revoke(&node, now)?;
+            let mut forget = tx.conn.prepare_cached("DELETE FROM members WHERE name = ?1")?;
+            Ok(forget.execute([&node])? > 0)
+        })
+        .await
+    }
+
+    /// Notes that an external broker refuses all certificates of a node that are revoked so far. Gives their number.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn note_refused(&self, node: &str, now: Timestamp) -> Result<usize, CloudError> {
+        let node = node.to_owned();
+        self.write(ROW_BYTES, move |tx| {
+            let mut note = tx.conn.prepare_cached(
+                "UPDATE certificates SET refused = ?2 WHERE node = ?1 AND revoked IS NOT NULL AND refused IS NULL",
+            )?;
+            Ok(note.execute((&node, now.as_second()))?)
         })
         .await
     }
@@ -233,7 +270,11 @@ impl CloudStore {
                      )",
                 )?;
                 let nodes = nodes.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-                Ok(Revocations { serials, nodes })
+                let mut doubtful = conn.prepare_cached(
+                    "SELECT DISTINCT node FROM certificates WHERE revoked IS NOT NULL AND refused IS NULL",
+                )?;
+                let doubtful = doubtful.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                Ok(Revocations { serials, nodes, doubtful })
             })
             .await
     }
@@ -263,24 +304,67 @@ impl TokenRecord {
 }
 
 impl Tx<'_> {
-    /// Whether a token is good for a certificate of this node.
+    /// The token, if it is good for a certificate of this node.
     fn check_token(
         &self,
         id: &str,
         node: &str,
         now: Timestamp,
-        held_since: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>, CloudError> {
+    ) -> Result<Result<TokenRecord, PairingRefusal>, CloudError> {
         let Some(token) = find_token(self.conn, id)? else { return Ok(Err(PairingRefusal::UnknownToken)) };
         let refusal = match &token.node {
             _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
             Some(only) if only != node => PairingRefusal::OtherNode(only.clone()),
             _ if token.used >= token.uses => PairingRefusal::UsedUp,
-            None if self.held(node, held_since)? > 0 => PairingRefusal::NameTaken(node.to_owned()),
+            None if self.was_used(node)? => PairingRefusal::NameTaken(node.to_owned()),
             _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
-            _ => return Ok(Ok(())),
+            _ => return Ok(Ok(token)),
         };
         Ok(Err(refusal))
+    }
+
+    /// A node has joined: the labels of its token go to its Node, now or when there is one.
+    fn put_member(&mut self, nodes: &Arc<Resource>, node: &str, labels: &Labels) -> Result<(), CloudError> {
+        let before = self.member_labels(node)?.unwrap_or_default();
+        self.conn
+            .prepare_cached(
+                "INSERT INTO members (name, labels) VALUES (?1, ?2)
+                 ON CONFLICT (name) DO UPDATE SET labels = excluded.labels",
+            )?
+            .execute((node, write_labels(labels)?))?;
+        let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
+        let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
+        let mut object = parse(&row.stored)?;
+        give_labels(&mut object, &before, labels);
+        if row.stored.body != object.to_json() {
+            self.change(nodes, row, object)?;
+        }
+        Ok(())
+    }
+
+    /// The labels of the token that a node joined with last; none if it has never joined.
+    pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
+        let mut select = self.conn.prepare_cached("SELECT labels FROM members WHERE name = ?1")?;
+        Ok(select.query_row([node], |row| read_labels(row, 0)).optional()?)
+    }
+
+    fn revoke(&self, node: &str, now: Timestamp) -> rusqlite::Result<usize> {
+        let revoke = |table: &str| {
+            let sql = format!("UPDATE {table} SET revoked = ?2 WHERE node = ?1 AND revoked IS NULL");
+            self.conn.prepare_cached(&sql)?.execute((node, now.as_second()))
+        };
+        revoke("tokens")?;
+        revoke("certificates")
+    }
+
+    /// Whether anybody has joined under a name, reported in it, or was removed.
+    fn was_used(&self, node: &str) -> rusqlite::Result<bool> {
+        let mut known = self.conn.prepare_cached(
+            "SELECT 1 FROM members WHERE name = ?1
+             UNION ALL SELECT 1 FROM nodes WHERE name = ?1
+             UNION ALL SELECT 1 FROM removed_nodes WHERE name = ?1",
+        )?;
+        known.exists([node])
     }
 
     /// How many certificates of a node are not revoked and end after a time.
@@ -319,7 +403,18 @@ fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
         uses: row.get(4)?,
         used: row.get(5)?,
         revoked: optional_time(row, 6)?,
+        labels: read_labels(row, 7)?,
     })
+}
+
+fn write_labels(labels: &Labels) -> Result<String, StoreError> {
+    serde_json::to_string(labels).map_err(|error| StoreError::internal(error.to_string()))
+}
+
+fn read_labels(row: &Row<'_>, column: usize) -> rusqlite::Result<Labels> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into()))
 }
 
 pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::read::{MAX_PAGE_BYTES, resource_map};
 use super::{CloudError, Shared};
+use crate::object::node_labels::NODE_LABELS_ANNOTATION;
 use crate::object::objectsync::is_placeable;
 use crate::object::{Object, Resource};
 use crate::placement::{NODES_ANNOTATION, Summary};
@@ -97,6 +98,9 @@ struct Annotations<'a> {
     /// [`NODES_ANNOTATION`].
     #[serde(rename = "edgesync.io/nodes", borrow)]
     nodes: Option<Cow<'a, str>>,
+    /// [`NODE_LABELS_ANNOTATION`].
+    #[serde(rename = "edgesync.io/node-labels", borrow)]
+    node_labels: Option<Cow<'a, str>>,
 }
 
 /// The summary of an object that is given as JSON text.
@@ -122,8 +126,10 @@ impl Head<'_> {
         if let Some(labels) = labels {
             object.set_metadata("labels", Value::Object(labels));
         }
-        if let Some(nodes) = annotations.and_then(|annotations| annotations.nodes) {
-            object.set_metadata("annotations", json!({ NODES_ANNOTATION: nodes }));
+        if let Some(Annotations { nodes, node_labels }) = annotations {
+            let read = [(NODES_ANNOTATION, nodes), (NODE_LABELS_ANNOTATION, node_labels)];
+            let read = read.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
+            object.set_metadata("annotations", Value::Object(read.collect()));
         }
         let is_pod = resource.group.is_empty() && resource.kind == "Pod";
         if let Some(spec) =
@@ -139,6 +145,7 @@ impl Head<'_> {
 mod tests {
     use super::*;
     use crate::object::kinds;
+    use serde_json::json;
 
     #[test]
     fn a_part_of_an_object_gives_the_summary_of_the_whole() {
@@ -158,6 +165,11 @@ mod tests {
             ("cm", json!({"metadata": {"name": "a", "uid": "u", "labels": {"x": 7}, "annotations": "none"}})),
             ("pods", json!({"metadata": {"name": "a", "uid": "u"}, "spec": 7})),
             ("nodes", json!({"metadata": {"name": "e1", "uid": "u", "labels": {"site": "north"}}})),
+            (
+                "nodes",
+                json!({"metadata": {"name": "e1", "uid": "u", "labels": {"site": "north", "rack": "7"},
+                    "annotations": {NODE_LABELS_ANNOTATION: "site=north"}}}),
+            ),
         ] {
             let resource = Arc::new(kinds::by_word(word).unwrap().resource());
             let text = body.to_string();

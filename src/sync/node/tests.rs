@@ -1,6 +1,7 @@
 //! Conditions by the rules of the API conventions, and reports of nodes over Nodes as operators leave them.
 
 use super::*;
+use crate::object::node_labels::{MAX_NODE_LABELS, NODE_LABELS_ANNOTATION};
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -2,7 +2,8 @@
 
 use super::leases::{lease, renewal};
 use super::*;
-use crate::sync::node::{Condition, ConditionStatus, NODE_LABELS_ANNOTATION, NodeReport, READY};
+use crate::object::node_labels::NODE_LABELS_ANNOTATION;
+use crate::sync::node::{Condition, ConditionStatus, NodeReport, READY};
 
 fn report(name: &str) -> NodeReport {
     serde_json::from_value(json!({"labels": {"kubernetes.io/hostname": name},

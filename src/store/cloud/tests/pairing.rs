@@ -1,6 +1,8 @@
 //! Tokens and certificates.
 
 use super::*;
+use crate::object::Labels;
+use crate::object::node_labels::NodeLabels;
 use crate::store::cloud::pairing::{
     CertificateRecord, MAX_CERTIFICATES_PER_NODE, PairingRefusal, TokenRecord,
 };
@@ -12,7 +14,8 @@ fn at(second: i64) -> Timestamp {
 
 fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
     let node = node.map(str::to_owned);
-    TokenRecord { id: id.into(), node, created: at(100), expires: at(1000), uses, used: 0, revoked: None }
+    let (created, expires, labels) = (at(100), at(1000), Labels::new());
+    TokenRecord { id: id.into(), node, created, expires, uses, used: 0, revoked: None, labels }
 }
 
 /// A certificate that is good from 100 to 500.
@@ -27,7 +30,7 @@ fn certificate(serial: &str, node: &str) -> CertificateRecord {
 }
 
 async fn spend(store: &CloudStore, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
-    store.spend_token(id, certificate(serial, node), at(200), at(200)).await.unwrap()
+    store.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
 }
 
 #[tokio::test]
@@ -85,17 +88,54 @@ async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
 }
 
 #[tokio::test]
-async fn a_name_is_free_again_when_its_certificates_have_ended_or_are_revoked() {
+async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
     let fixture = fixture();
     let store = &fixture.store;
     store.put_token(token("t", None, 9)).await.unwrap();
+    store.put_token(token("bound", Some("a"), 9)).await.unwrap();
     spend(store, "t", "1", "a").await.unwrap();
-    // With a grace of 200 s for renewals the name is held until 700.
-    let late = |held_since| store.spend_token("t", certificate("2", "a"), at(600), at(held_since));
-    assert_eq!(late(400).await.unwrap(), Err(PairingRefusal::NameTaken("a".into())));
-    assert_eq!(late(500).await.unwrap(), Ok(()));
-    store.revoke_certificates("a", at(600)).await.unwrap();
-    spend(store, "t", "3", "a").await.unwrap();
+    let taken = |name: &str| Err(PairingRefusal::NameTaken(name.into()));
+    // Revoked, lapsed, forgotten with all of its certificates, removed, taken in again.
+    store.revoke_certificates("a", at(300)).await.unwrap();
+    assert_eq!(spend(store, "t", "2", "a").await, taken("a"));
+    let late = store.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
+    assert_eq!(late, taken("a"));
+    store.prune_pairing(at(600)).await.unwrap();
+    assert_eq!(spend(store, "t", "2", "a").await, taken("a"));
+    store.remove_node("a").await.unwrap();
+    store.admit_node("a").await.unwrap();
+    assert_eq!(spend(store, "t", "2", "a").await, taken("a"));
+    // Also of those that have never had a certificate.
+    store.record("reported", None, RecordBatch::default()).await.unwrap();
+    store.remove_node("removed").await.unwrap();
+    for name in ["reported", "removed"] {
+        assert_eq!(spend(store, "t", "2", name).await, taken(name));
+    }
+    assert!(store.forget_name("a", at(300)).await.unwrap());
+    assert!(!store.forget_name("a", at(300)).await.unwrap());
+    spend(store, "t", "2", "a").await.unwrap();
+    // What is good of a name that is forgotten is revoked with it.
+    assert!(store.forget_name("a", at(300)).await.unwrap());
+    assert_eq!(store.revocations().await.unwrap().nodes, ["a"]);
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_refused() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    store.put_token(token("t", None, 9)).await.unwrap();
+    store.put_token(token("bound", Some("a"), 9)).await.unwrap();
+    spend(store, "t", "1", "a").await.unwrap();
+    spend(store, "t", "2", "b").await.unwrap();
+    store.revoke_certificates("a", at(300)).await.unwrap();
+    store.put_token(token("next", Some("a"), 9)).await.unwrap();
+    spend(store, "next", "3", "a").await.unwrap();
+    let revoked = store.revocations().await.unwrap();
+    assert_eq!((&revoked.nodes[..], &revoked.doubtful[..]), (&[][..], &["a".to_owned()][..]));
+    assert_eq!(store.note_refused("a", at(400)).await.unwrap(), 1);
+    assert_eq!(store.revocations().await.unwrap().doubtful, [""; 0]);
+    store.revoke_certificates("a", at(500)).await.unwrap();
+    assert_eq!(store.revocations().await.unwrap().doubtful, ["a"]);
 }
 
 #[tokio::test]
@@ -113,7 +153,8 @@ async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew
     assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
     assert_eq!(revoked.nodes, ["a"]);
     assert_eq!(spend(store, "old", "4", "a").await, Err(PairingRefusal::RevokedToken));
-    spend(store, "other", "4", "a").await.unwrap();
+    store.put_token(token("next", Some("a"), 9)).await.unwrap();
+    spend(store, "next", "4", "a").await.unwrap();
     let revoked = store.revocations().await.unwrap();
     assert_eq!((revoked.serials.len(), revoked.nodes.len()), (2, 0));
 }
@@ -177,4 +218,46 @@ async fn what_ended_long_ago_is_forgotten() {
     assert_eq!(store.revocations().await.unwrap().nodes, Vec::<String>::new());
     assert_eq!(store.prune_pairing(at(1001)).await.unwrap(), 1);
     assert_eq!(store.tokens().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
+    for (id, site) in [("t", "north"), ("next", "west")] {
+        store.put_token(TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) }).await.unwrap();
+    }
+    let says = || NodeChange {
+        node: "a".into(),
+        report: Some(
+            serde_json::from_value(json!({"labels": {"site": "south", "rack": "7",
+            "kubernetes.io/hostname": "b"}}))
+            .unwrap(),
+        ),
+        conditions: Vec::new(),
+    };
+    let shown = async |store: &CloudStore| {
+        let stored = store.get(kind("nodes").key("", "a")).await.unwrap();
+        NodeLabels::of(&object(&stored))
+    };
+    let known = |site: &str| {
+        let mut given = labels(site);
+        given.insert("kubernetes.io/hostname".to_owned(), "a".to_owned());
+        NodeLabels { given, claimed: Labels::from([("rack".to_owned(), "7".to_owned())]) }
+    };
+    // It joins before there is a Node, and says something else.
+    spend(store, "t", "1", "a").await.unwrap();
+    store.change_nodes(vec![says()]).await.unwrap();
+    assert_eq!(shown(store).await, known("north"));
+    // The Node is removed and comes back.
+    store.remove_node("a").await.unwrap();
+    store.admit_node("a").await.unwrap();
+    store.change_nodes(vec![says()]).await.unwrap();
+    let fixture = fixture.reopen().await;
+    assert_eq!(shown(&fixture.store).await, known("north"));
+    // It joins anew.
+    spend(&fixture.store, "next", "2", "a").await.unwrap();
+    fixture.store.change_nodes(vec![says()]).await.unwrap();
+    assert_eq!(shown(&fixture.store).await, known("west"));
 }

@@ -1,0 +1,10 @@
+//! Attacks on whole installations, with what a thief, a stranger or a node that was taken over has in hand: none may work, and
+//! good nodes beside them do not notice.
+#![cfg(feature = "cloud")]
+
+#[path = "../e2e/site/mod.rs"]
+mod site;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod membership;

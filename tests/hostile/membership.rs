@@ -1,0 +1,176 @@
+//! Who is who, and who may have what: labels that a node gives itself, names that were used, certificates that were revoked.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use crate::support::mosquitto::{self, Mosquitto};
+use std::time::Duration;
+
+use serde_json::Value;
+use site::fleet::{Fleet, in_sync, mosquitto_files, said};
+use site::{Agent, PATIENCE, Site, eventually, secret, steadily};
+
+/// Secrets belong on the nodes of the north.
+const NORTH: &str =
+    "[[placement]]\nnodes = { selector = \"site=north\" }\nobjects = { kinds = [\"secrets\"] }\n";
+
+/// The labels of a Node; null without one.
+async fn labels(fleet: &Fleet, node: &str) -> Value {
+    let node = fleet.cloud.client().get::<Value>(&format!("/api/v1/nodes/{node}")).await.unwrap_or_default();
+    node["metadata"]["labels"].clone()
+}
+
+/// A device that says of itself that it is in the north, joined with a token of these words, once it has reported.
+async fn device(fleet: &Fleet, site: &Site, node: &str, token: &[&str]) -> Agent {
+    let mut agent = fleet.new_device(site, node);
+    agent.settings.set("node.labels", r#"{ site = "north" }"#);
+    agent.write_config();
+    let token = fleet.token(&[&["--node", node], token].concat()).await;
+    let output = fleet.join(&agent, &token, &[]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    agent.run_as_configured().await;
+    eventually("the node has reported", PATIENCE, async || {
+        labels(fleet, node).await["kubernetes.io/os"].is_string().then_some(())
+    })
+    .await;
+    agent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_gives_itself_the_labels_of_others_gets_nothing_of_theirs() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.tables(NORTH);
+    })
+    .await;
+    fleet.cloud.apply([secret(1)]).await;
+    let thief = device(&fleet, &site, "edge-thief", &[]).await;
+    // It is shown, and selects nothing.
+    assert_eq!(labels(&fleet, "edge-thief").await["site"], "north");
+    fleet.cloud.in_sync("edge-thief", 0).await;
+    assert!(thief.get(&secret(1)).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn labels_of_a_token_place_objects_and_neither_node_nor_restarts_change_them() {
+    let site = Site::new();
+    let mut fleet = Fleet::embedded(&site, |settings| {
+        settings.tables(NORTH);
+    })
+    .await;
+    fleet.cloud.apply([secret(1)]).await;
+    // One that was given another site than it claims, and one that was given the right one.
+    let mut thief = device(&fleet, &site, "edge-thief", &["--label", "site=south"]).await;
+    let north = device(&fleet, &site, "edge-north", &["--label", "site=north", "--label", "rack=7"]).await;
+    fleet.cloud.in_sync("edge-north", 1).await;
+    assert!(north.get(&secret(1)).await.is_some());
+    assert_eq!(labels(&fleet, "edge-thief").await["site"], "south");
+    assert_eq!(labels(&fleet, "edge-thief").await["kubernetes.io/hostname"], "edge-thief");
+    thief.crash_as_configured().await;
+    fleet.cloud.crash().await;
+    fleet.cloud.in_sync("edge-thief", 0).await;
+    fleet.cloud.in_sync("edge-north", 1).await;
+    assert_eq!(labels(&fleet, "edge-thief").await["site"], "south");
+    assert!(thief.get(&secret(1)).await.is_none());
+    // An operator changes their mind.
+    let client = fleet.cloud.client();
+    let mut moved: Value = client.get("/api/v1/nodes/edge-thief").await.unwrap();
+    moved["metadata"]["labels"]["site"] = "north".into();
+    client.put::<Value>("/api/v1/nodes/edge-thief", &moved).await.unwrap();
+    fleet.cloud.in_sync("edge-thief", 1).await;
+}
+
+/// A thief with the certificate of a node and the name of another token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_for_any_device_does_not_become_one_that_was_revoked_or_removed() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut gone = fleet.device(&site, "edge-gone").await;
+    gone.run_as_configured().await;
+    fleet.cloud.in_sync("edge-gone", 0).await;
+    for act in ["revoke", "remove"] {
+        let output = fleet.command(&["node", act, "edge-gone"]).await;
+        assert!(output.status.success(), "{}", said(&output));
+        let image = fleet.token(&["--uses", "500"]).await;
+        let output = fleet.join(&fleet.new_device(&Site::new(), "edge-gone"), &image, &[]).await;
+        assert!(
+            !output.status.success() && said(&output).contains("node forget edge-gone"),
+            "{}",
+            said(&output)
+        );
+    }
+    gone.process.kill();
+    let output = fleet.command(&["node", "forget", "edge-gone"]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&fleet.command(&["node", "forget", "edge-gone"]).await).contains("has never said Hello"));
+    assert_eq!(fleet.cloud.state("edge-gone").await, "");
+    let other = Site::new();
+    let image = fleet.token(&["--uses", "500"]).await;
+    let mut fresh = fleet.new_device(&other, "edge-gone");
+    let output = fleet.join(&fresh, &image, &[]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    fresh.run_as_configured().await;
+    fleet.cloud.in_sync("edge-gone", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_joins() {
+    let site = Site::new();
+    let broker = mosquitto::free_address();
+    let fleet = Fleet::behind(&site, broker, |_| {}).await;
+    mosquitto_files(&fleet, &site.path("mosquitto"), broker).await;
+    let mut running = Mosquitto::start_from(broker, &site.path("mosquitto/mosquitto.conf"));
+    let mut stolen = fleet.device(&site, "edge-1").await;
+    stolen.run_as_configured().await;
+    in_sync(&stolen).await;
+    let output = fleet.command(&["node", "revoke", "edge-1"]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    let elsewhere = Site::new();
+    let mut fresh = fleet.device(&elsewhere, "edge-1").await;
+    // The broker has the old list: it lets the thief in, who says Hello and waits for Secrets.
+    fleet.cloud.apply([secret(1)]).await;
+    let unheard = async || fleet.cloud.bad_frames().await["revoked"].as_u64().unwrap_or_default();
+    let before = unheard().await;
+    stolen.crash_as_configured().await;
+    eventually("the thief says Hello and is not heard", PATIENCE, async || {
+        (unheard().await > before).then_some(())
+    })
+    .await;
+    assert!(stolen.get(&secret(1)).await.is_none());
+    // With the new list the broker refuses the thief, and the operator says so.
+    let renewed = site.path("renewed");
+    mosquitto_files(&fleet, &renewed, broker).await;
+    std::fs::copy(renewed.join("revoked.crl"), site.path("mosquitto/revoked.crl")).unwrap();
+    running.restart();
+    let output = fleet.command(&["node", "admit", "edge-1", "--broker-updated"]).await;
+    assert!(said(&output).contains("1 revoked certificates"), "{}", said(&output));
+    fresh.run_as_configured().await;
+    in_sync(&fresh).await;
+    assert!(fresh.get(&secret(1)).await.is_some() && stolen.get(&secret(1)).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_node_is_out_although_the_list_for_brokers_cannot_be_written() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut stolen = fleet.device(&site, "edge-1").await;
+    stolen.run_as_configured().await;
+    in_sync(&stolen).await;
+    // Nothing can be put in the place of a directory.
+    let list = site.path("pki/revoked.crl");
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    let output = fleet.command(&["node", "revoke", "edge-1"]).await;
+    assert!(!output.status.success() && said(&output).contains("brokers"), "{}", said(&output));
+    eventually("its connection is cut", PATIENCE, async || {
+        (!stolen.is_connected().await && fleet.cloud.state("edge-1").await == "offline").then_some(())
+    })
+    .await;
+    fleet.cloud.apply([secret(1)]).await;
+    steadily("it stays out", Duration::from_millis(500), async || {
+        stolen.get(&secret(1)).await.is_none() && fleet.cloud.state("edge-1").await == "offline"
+    })
+    .await;
+    // The list is written as soon as that is possible, without anybody asking.
+    std::fs::remove_dir(&list).unwrap();
+    eventually("brokers can learn of it", PATIENCE, async || std::fs::read(&list).ok()).await;
+}
