@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::object::{ObjectKey, ResourceVersion, kinds};
+use edgesync::object::{Budget, ObjectKey, ResourceVersion, kinds};
 use edgesync::sync::change::{Put, Uid};
 use edgesync::sync::digest::{Epoch, Tally};
 use edgesync::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
@@ -163,7 +163,7 @@ async fn session(
             }
         };
         if let Some(payload) = message {
-            let frame = Received::decode(&payload, 1 << 20, 1 << 23)?;
+            let frame = Received::decode(&payload, &mut Budget::of(1 << 20), 1 << 23)?;
             machine.received(origin.elapsed(), frame, random());
         }
     }

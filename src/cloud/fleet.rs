@@ -23,13 +23,14 @@ use tokio::time::Instant;
 use crate::broker::{Channel, Downlink, FleetEvent};
 use crate::config::cloud::Config;
 use crate::link::presence::{CloudPresence, Presence};
+use crate::object::Budget;
 use crate::placement::Placement;
 use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record};
-use crate::sync::frame::{FrameError, Up, other_protocol};
+use crate::sync::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use crate::sync::timing::{Now, earlier};
 
 use super::admin::AdminRequest;
@@ -53,8 +54,6 @@ const INBOX: usize = 4096;
 const BURST: usize = 64;
 /// Machines that get their turn before the loop looks for events again, at most.
 const TURNS: usize = 256;
-/// The longest id of a session that is remembered, in letters.
-const MAX_SESSION: usize = 256;
 /// Nodes that are known by name; more are refused.
 const MAX_NODES: usize = 100_000;
 
@@ -474,7 +473,8 @@ impl<S: Source> Fleet<S> {
             *self.bad_frames.entry("revoked").or_default() += 1;
             return;
         }
-        let frame = match Up::decode(payload, self.max_frame) {
+        let mut budget = Budget::of(self.max_frame);
+        let frame = match Up::decode(payload, &mut budget) {
             Ok(Up::Hello(hello)) if hello.node != name => {
                 *self.bad_frames.entry("node").or_default() += 1;
                 let claimed = hello.node.chars().take(64).collect::<String>();
@@ -487,7 +487,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
         }
-        self.work.frame(payload.len());
+        self.work.frame(budget.spent());
         self.meet(name);
         let now = self.now();
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
@@ -495,7 +495,7 @@ impl<S: Source> Fleet<S> {
         match &frame {
             Up::Hello(hello) => {
                 node.agent = Some(hello.agent.chars().take(64).collect());
-                node.session = Some(hello.session.chars().take(MAX_SESSION).collect());
+                node.session = Some(hello.session.clone());
                 node.machine.set_registered(registered);
             }
             Up::Report(_) => node.last_report = Some(Timestamp::now()),
@@ -514,7 +514,7 @@ impl<S: Source> Fleet<S> {
             tracing::warn!(node = name, bytes, %error, "a frame that cannot be read");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {
-            let session = session.chars().take(MAX_SESSION).collect();
+            let session = session.chars().take(MAX_WORD).collect();
             self.request_hello(name, other_protocol(session, found));
         }
     }

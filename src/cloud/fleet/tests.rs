@@ -92,7 +92,7 @@ impl Device {
     }
 
     fn hears(&mut self, payload: &[u8]) {
-        let frame = Received::decode(payload, 1 << 20, 1 << 23).unwrap();
+        let frame = Received::decode(payload, &mut Budget::of(1 << 20), 1 << 23).unwrap();
         self.machine.received(self.origin.elapsed(), frame, random());
     }
 
