@@ -132,6 +132,7 @@ fn cloud_config(config: &Config) -> CloudConfig {
         answer_timeout: config.sync.resend_min * 2,
         mass_delete_share: config.sync.mass_delete_share,
         mass_delete_min: config.sync.mass_delete_min as u64,
+        max_unknown: config.sync.max_unknown,
     }
 }
 
@@ -473,6 +474,11 @@ impl<S: Source> Fleet<S> {
             *self.bad_frames.entry("revoked").or_default() += 1;
             return;
         }
+        let now = self.now();
+        if self.nodes.get(name).is_some_and(|node| node.refused_until > now) {
+            *self.bad_frames.entry("quota").or_default() += 1;
+            return;
+        }
         let mut budget = Budget::of(self.max_frame);
         let frame = match Up::decode(payload, &mut budget) {
             Ok(Up::Hello(hello)) if hello.node != name => {
@@ -489,7 +495,6 @@ impl<S: Source> Fleet<S> {
         }
         self.work.frame(budget.spent());
         self.meet(name);
-        let now = self.now();
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         match &frame {

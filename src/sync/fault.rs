@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     ConfirmUnstored,
     /// The cloud holds no removals back.
     NoGuard,
+    /// The cloud records whatever a node invents.
+    NoQuota,
     /// The cloud sends nothing again.
     NeverAgain,
     /// The cloud takes the late answer to a load of an earlier session for that of now.
