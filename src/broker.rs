@@ -10,8 +10,8 @@
 //! # Limits
 //! One task per connection, with a read buffer up to the packet limit and a queue bounded in messages and
 //! bytes. A client that does not read, does not acknowledge or does not speak is disconnected; none delays
-//! another. When the receiver of [`FleetEvent`] is slow, connections with something to say are no longer
-//! read, and what was not handed over is not acknowledged.
+//! another. When the receiver of [`FleetEvents`] is slow, or a client has said more than its share, connections with
+//! something to say are no longer read, and what was not handed over is not acknowledged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,12 +23,16 @@ mod counters;
 mod downlink;
 mod handshake;
 mod hub;
+mod inflow;
 mod registry;
 mod wire;
 
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
 pub use downlink::{Downlink, External, external};
+pub use inflow::FleetEvents;
+#[cfg(test)]
+pub(crate) use inflow::{TestEvents, test_events};
 
 use crate::link::Cause;
 use crate::link::topic::Topics;

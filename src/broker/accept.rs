@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
 use super::hub::Hub;
+use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use crate::link::queue::{Limits, Refused};
@@ -58,10 +59,7 @@ impl Broker {
     ///
     /// # Errors
     /// The address cannot be bound, or it is not loopback and there is no TLS.
-    pub async fn bind(
-        address: SocketAddr,
-        options: BrokerOptions,
-    ) -> Result<(Self, mpsc::Receiver<FleetEvent>), BindError> {
+    pub async fn bind(address: SocketAddr, options: BrokerOptions) -> Result<(Self, FleetEvents), BindError> {
         let options = options.in_range();
         if options.tls.is_none() && !is_loopback(&address) {
             return Err(BindError::NotLoopback { address });
@@ -69,7 +67,7 @@ impl Broker {
         let failed = |source| BindError::System { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let (events, receiver) = mpsc::channel(options.events);
+        let (inflow, receiver) = inflow(options.events, options.max_packet as usize);
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
@@ -77,11 +75,11 @@ impl Broker {
             counters: BrokerCounters::default(),
             places: Arc::new(Semaphore::new(options.max_connections)),
             closing: watch::channel(false).0,
-            events,
+            inflow,
             options,
         });
         // The channel is new and has room for at least one event.
-        let _ = hub.events.try_send(FleetEvent::Open { max_packet: hub.options.max_packet });
+        let _ = hub.inflow.try_tell(FleetEvent::Open { max_packet: hub.options.max_packet });
         tokio::spawn(accept(Arc::clone(&hub), listener));
         Ok((Self { hub, address: local }, receiver))
     }
@@ -183,7 +181,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
                 }
             },
             () = hub.closed() => break,
-            () = hub.events.closed() => break,
+            () = hub.inflow.closed() => break,
         }
     }
     hub.closing.send_replace(true);

@@ -236,7 +236,7 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
         connection: seat.connection,
         max_packet: admitted.max_packet,
     };
-    if hub.events.send(connected).await.is_err() {
+    if !hub.inflow.tell(connected).await {
         hub.registry.leave(&seat);
         return;
     }
@@ -274,11 +274,11 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
             let _ = hub.registry.retain_presence(&seat.node, &will.payload);
         }
         let payload = will.payload.to_vec();
-        let _ = hub.events.send(FleetEvent::Message { node: node.clone(), channel, payload }).await;
+        let _ = hub.inflow.tell(FleetEvent::Message { node: node.clone(), channel, payload }).await;
     }
     let event = FleetEvent::NodeDisconnected { node, connection: seat.connection, why: ended.why.clone() };
     // Without a receiver the endpoint is shutting down.
-    let _ = hub.events.send(event).await;
+    let _ = hub.inflow.tell(event).await;
     hub.registry.leave(seat);
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 
+use super::BrokerOptions;
 use super::counters::BrokerCounters;
+use super::inflow::Inflow;
 use super::registry::{Moved, Registry};
-use super::{BrokerOptions, FleetEvent};
 
 /// See the module.
 pub(super) struct Hub {
@@ -14,7 +15,7 @@ pub(super) struct Hub {
     pub(super) registry: Registry,
     pub(super) moved: Moved,
     pub(super) counters: BrokerCounters,
-    pub(super) events: mpsc::Sender<FleetEvent>,
+    pub(super) inflow: Inflow,
     /// One permit per connection.
     pub(super) places: Arc<Semaphore>,
     pub(super) closing: watch::Sender<bool>,

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::broker::{Channel, Downlink, FleetEvent};
+use crate::broker::{Channel, Downlink, FleetEvent, FleetEvents};
 use crate::config::cloud::Config;
 use crate::link::presence::{CloudPresence, Presence};
 use crate::object::Budget;
@@ -94,6 +94,8 @@ pub(super) struct Fleet<S: Source> {
     moved: VecDeque<String>,
     /// Bytes of frames that were written so far.
     written: u64,
+    /// Bytes of frames, decoded, that were read of the event of now.
+    decoded: usize,
     config: Arc<CloudConfig>,
     managed_fields: bool,
     compress_above: usize,
@@ -171,6 +173,7 @@ impl<S: Source> Fleet<S> {
             touched: VecDeque::new(),
             moved: VecDeque::new(),
             written: 0,
+            decoded: 0,
             config: Arc::new(cloud_config(config)),
             managed_fields: !config.sync.strip_managed_fields,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
@@ -242,7 +245,7 @@ impl<S: Source> Fleet<S> {
         &mut self,
         service: &mut Service<Config>,
         signals: &mut Signals,
-        mut events: mpsc::Receiver<FleetEvent>,
+        mut events: FleetEvents,
         mut admin: mpsc::Receiver<AdminRequest>,
     ) {
         let watchdog = Watchdog::start();
@@ -282,8 +285,13 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Takes an event, and those that came with it.
-    fn hear(&mut self, event: FleetEvent, events: &mut mpsc::Receiver<FleetEvent>) {
-        self.burst(event, |_| events.try_recv().ok(), Self::event);
+    fn hear(&mut self, event: FleetEvent, events: &mut FleetEvents) {
+        let next = |fleet: &mut Self| {
+            events.came_to(std::mem::take(&mut fleet.decoded));
+            events.try_recv()
+        };
+        self.burst(event, next, Self::event);
+        events.came_to(std::mem::take(&mut self.decoded));
     }
 
     /// Takes an answer, and those that came with it.
@@ -469,6 +477,7 @@ impl<S: Source> Fleet<S> {
     }
 
     fn frame(&mut self, name: &str, payload: &[u8]) {
+        self.decoded = payload.len();
         // An external broker may not know the newest revocation list, and cuts nobody who is connected.
         if self.pairing.is_revoked(name) {
             *self.bad_frames.entry("revoked").or_default() += 1;
@@ -480,7 +489,9 @@ impl<S: Source> Fleet<S> {
             return;
         }
         let mut budget = Budget::of(self.max_frame);
-        let frame = match Up::decode(payload, &mut budget) {
+        let frame = Up::decode(payload, &mut budget);
+        self.decoded = budget.spent().max(payload.len());
+        let frame = match frame {
             Ok(Up::Hello(hello)) if hello.node != name => {
                 *self.bad_frames.entry("node").or_default() += 1;
                 let claimed = hello.node.chars().take(64).collect::<String>();
@@ -493,7 +504,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
         }
-        self.work.frame(budget.spent());
+        self.work.frame(self.decoded);
         self.meet(name);
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };

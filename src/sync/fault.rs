@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     NoGuard,
     /// The cloud records whatever a node invents.
     NoQuota,
+    /// The endpoint takes as much of one node as there is room for.
+    NoShares,
     /// The cloud sends nothing again.
     NeverAgain,
     /// The cloud takes the late answer to a load of an earlier session for that of now.
