@@ -50,6 +50,7 @@ mod snapshots;
 mod stall;
 mod storage;
 mod table;
+mod visitor;
 mod watch;
 mod write;
 

@@ -12,10 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::Hub;
+use super::hub::{Hub, Quiet};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
+use crate::gate::{self, Gate, GateLimits};
 use crate::link::queue::{Limits, Refused};
 use crate::link::{Backlog, PublishError, add, packet_size};
 
@@ -73,7 +74,9 @@ impl Broker {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
             moved: Moved::default(),
             counters: BrokerCounters::default(),
+            gate: Gate::new(GateLimits { places: options.max_strangers, for_one: options.max_strangers / 4 }),
             places: Arc::new(Semaphore::new(options.max_connections)),
+            quiet: Quiet::default(),
             closing: watch::channel(false).0,
             inflow,
             options,
@@ -174,7 +177,13 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => admit(&hub, stream, peer),
+                Ok((stream, peer)) => {
+                    tokio::select! {
+                        () = admit(&hub, stream, peer) => {}
+                        () = hub.closed() => break,
+                        () = hub.inflow.closed() => break,
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
@@ -190,16 +199,20 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     }
 }
 
-fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
+/// Lets a connection stand in the door, where it has to say which node it is. Waits while nobody there can be asked to go.
+async fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
     add(&hub.counters.accepted, 1);
-    let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
+    let guest = match hub.places.available_permits() {
+        0 => None,
+        _ => hub.gate.enter(gate::Origin::of(peer.ip())).await,
+    };
+    let Some(guest) = guest else {
         add(&hub.counters.over_limit, 1);
-        tracing::warn!(%peer, limit = hub.options.max_connections, "too many connections: closed");
+        if let Some(left_out) = hub.quiet.full.line() {
+            tracing::warn!(%peer, left_out, limit = hub.options.max_connections, "too many connections: closed");
+        }
         return;
     };
     let hub = Arc::clone(hub);
-    tokio::spawn(async move {
-        client::serve(&hub, stream, peer).await;
-        drop(place);
-    });
+    tokio::spawn(async move { client::serve(&hub, stream, peer, guest).await });
 }

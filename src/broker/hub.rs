@@ -8,6 +8,7 @@ use super::BrokerOptions;
 use super::counters::BrokerCounters;
 use super::inflow::Inflow;
 use super::registry::{Moved, Registry};
+use crate::gate::{Gate, Seldom};
 
 /// See the module.
 pub(super) struct Hub {
@@ -16,9 +17,22 @@ pub(super) struct Hub {
     pub(super) moved: Moved,
     pub(super) counters: BrokerCounters,
     pub(super) inflow: Inflow,
-    /// One permit per connection.
+    /// Who connects, until it is known which node it is.
+    pub(super) gate: Arc<Gate>,
+    /// One permit per node.
     pub(super) places: Arc<Semaphore>,
+    pub(super) quiet: Quiet,
     pub(super) closing: watch::Sender<bool>,
+}
+
+/// Lines of the log that anybody can cause.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    pub(super) full: Seldom,
+    pub(super) refused: Seldom,
+    pub(super) impostor: Seldom,
+    pub(super) topic: Seldom,
+    pub(super) presence: Seldom,
 }
 
 impl Hub {

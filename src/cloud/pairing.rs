@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 
+use crate::gate::Seldom;
 use crate::object::status::{Result, Status};
 use crate::store::cloud::CloudStore;
 use crate::store::cloud::pairing::TokenRecord;
@@ -83,6 +84,8 @@ struct Shared {
     state: Mutex<State>,
     /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
     publishing: tokio::sync::Mutex<u64>,
+    /// Refusals of the join service in the log.
+    refusals: Seldom,
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
@@ -157,6 +160,7 @@ impl Pairing {
             prefix,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
+            refusals: Seldom::new(),
             endpoint,
             api,
             joining,

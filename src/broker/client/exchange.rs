@@ -326,7 +326,10 @@ impl<'a> Exchange<'a> {
         let node = &self.seat.node;
         let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
             add(&self.hub.counters.unauthorized, 1);
-            tracing::warn!(%node, topic = %topic.chars().take(64).collect::<String>(), "not its own topic");
+            if let Some(left_out) = self.hub.quiet.topic.line() {
+                let topic: String = topic.chars().take(64).collect();
+                tracing::warn!(%node, ?topic, left_out, "not its own topic");
+            }
             return self.acknowledge(id, PubAckReason::NotAuthorized);
         };
         let channel = match target {
@@ -336,7 +339,9 @@ impl<'a> Exchange<'a> {
         if publish.retain && channel == Channel::Presence {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
-                tracing::warn!(%node, ?kept, "its presence is not retained");
+                if let Some(left_out) = self.hub.quiet.presence.line() {
+                    tracing::warn!(%node, ?kept, left_out, "its presence is not retained");
+                }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);
             }
         }
