@@ -33,7 +33,7 @@ const RENEWING: Duration = Duration::from_secs(40);
 
 /// What one simulated node holds: it outlives its connection.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     /// What all nodes hold, unless it is in `rows`.
     shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
     rows: HashMap<Uid, (ResourceVersion, ObjectKey)>,
@@ -42,6 +42,17 @@ struct Memory {
     totals: Totals,
     confirmed: u64,
     incarnation: Option<String>,
+}
+
+impl Memory {
+    /// Of a node with this file that is to hold so many objects beside what it shares.
+    pub(crate) fn new(
+        shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
+        totals: Totals,
+        wanted: u64,
+    ) -> Self {
+        Self { shared, totals, wanted, ..Self::default() }
+    }
 }
 
 impl Rows for Memory {
@@ -90,7 +101,7 @@ async fn until(origin: Instant, deadline: Option<Duration>) {
 }
 
 /// One connection of a node: until it is told to go.
-async fn session(
+pub(crate) async fn session(
     node: &str,
     endpoint: &Endpoint,
     memory: &mut Memory,
@@ -352,7 +363,7 @@ async fn change_one(site: &FleetSite, mut object: serde_json::Value) -> anyhow::
     }
 }
 
-fn object_path(object: &serde_json::Value) -> String {
+pub(crate) fn object_path(object: &serde_json::Value) -> String {
     format!(
         "{}/{}",
         crate::processes::collection(object),
