@@ -271,7 +271,12 @@ impl<K: Storage, E: Extension> Server<K, E> {
         }
     }
 
-    async fn respond(&self, request: HttpRequest<Incoming>, peer: &Peer, visitor: &Visitor) -> Response<Kept> {
+    async fn respond(
+        &self,
+        request: HttpRequest<Incoming>,
+        peer: &Peer,
+        visitor: &Visitor,
+    ) -> Response<Kept> {
         visitor.asks();
         let (started, mut stay) = (Instant::now(), None);
         let (method, uri) = (request.method().clone(), request.uri().clone());
