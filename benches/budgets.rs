@@ -11,6 +11,8 @@ mod big_cloud;
 mod document;
 #[path = "budgets/fleet.rs"]
 mod fleet;
+#[path = "budgets/hostile.rs"]
+mod hostile;
 #[path = "budgets/idle.rs"]
 mod idle;
 #[path = "budgets/ingest.rs"]
@@ -61,6 +63,7 @@ const SECTIONS: &[Section] = &[
     ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),
     ("fleet-tls", "10,000 nodes that hold the same, over TLS", fleet::shared_objects_over_tls),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
+    ("hostile", "One hostile node beside 200 good ones", hostile::figures),
     ("api", "The API of the cloud side", api::figures),
     ("big-cloud", "A cloud with 1,000,000 objects", big_cloud::figures),
     ("leases", "Leases in the store of the cloud side", leases::figures),

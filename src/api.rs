@@ -56,6 +56,7 @@ mod steps;
 mod storage;
 mod table;
 mod trail;
+mod visitor;
 mod watch;
 mod weight;
 mod write;

@@ -10,8 +10,8 @@
 //! # Limits
 //! One task per connection, with a read buffer up to the packet limit and a queue bounded in messages and
 //! bytes. A client that does not read, does not acknowledge or does not speak is disconnected; none delays
-//! another. When the receiver of [`FleetEvent`] is slow, connections with something to say are no longer
-//! read, and what was not handed over is not acknowledged.
+//! another. When the receiver of [`FleetEvents`] is slow, or a client has said more than its share, connections with
+//! something to say are no longer read, and what was not handed over is not acknowledged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,12 +23,16 @@ mod counters;
 mod downlink;
 mod handshake;
 mod hub;
+mod inflow;
 mod registry;
 mod wire;
 
 pub use accept::{BindError, Broker};
 pub use counters::{BrokerCounters, BrokerTraffic};
 pub use downlink::{Downlink, External, external};
+pub use inflow::FleetEvents;
+#[cfg(test)]
+pub(crate) use inflow::{TestEvents, test_events};
 
 use crate::link::Cause;
 use crate::link::topic::Topics;
@@ -41,8 +45,10 @@ pub struct BrokerOptions {
     /// TLS with client certificates; none for plain TCP, on loopback only. With it the certificate's node is the node,
     /// whatever the client says, and a user name or client id that names another one is refused.
     pub tls: Option<crate::tls::Server>,
-    /// Connections at a time, those that have not yet said who they are included.
+    /// Nodes that are connected at a time.
     pub max_connections: usize,
+    /// Connections at a time that have not said which node they are; one address has a quarter of them.
+    pub max_strangers: usize,
     /// The largest packet in either direction, in bytes, 1,024 or more; a client may ask for less.
     pub max_packet: u32,
     /// Messages that wait for one node.
@@ -73,6 +79,7 @@ impl Default for BrokerOptions {
             topics: Topics::default(),
             tls: None,
             max_connections: 20_000,
+            max_strangers: 1024,
             max_packet: 1 << 20,
             queue: 256,
             queue_bytes: 4 << 20,
@@ -91,6 +98,7 @@ impl BrokerOptions {
     fn in_range(mut self) -> Self {
         self.max_packet = self.max_packet.clamp(1024, 268_435_455);
         self.max_connections = self.max_connections.clamp(1, 1 << 20);
+        self.max_strangers = self.max_strangers.max(1);
         self.queue = self.queue.max(1);
         self.inflight = self.inflight.max(1);
         self.slowest = self.slowest.max(1);

@@ -17,7 +17,7 @@
 //! 4  process                           — the skeleton of a service: systemd, log, memory, connections
 //! 3  broker  config                    — the MQTT endpoint of the cloud side; TOML and environment
 //! 2  store  link  api                  — SQLite; MQTT and WebSocket clients; Kubernetes-style HTTP
-//! 1  sync  placement  tls              — the protocol; what belongs on which node; certificates
+//! 1  sync  placement  tls  gate        — the protocol; what belongs on which node; certificates; who may stand in a door
 //! 0  object                            — Kubernetes objects
 //! ```
 //!
@@ -67,6 +67,7 @@ pub mod cloud;
 pub mod config;
 #[cfg(feature = "cloud")]
 pub mod demo;
+pub mod gate;
 pub mod join;
 pub mod link;
 pub mod object;

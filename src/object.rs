@@ -1,5 +1,6 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
+mod budget;
 pub mod event;
 mod fields;
 #[cfg(test)]
@@ -19,13 +20,14 @@ pub mod time;
 mod version;
 pub mod yaml;
 
+pub use budget::{Budget, Exceeded};
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
 pub use kinds::pluralize;
 pub use meta::{
     Head, HeadMeta, MAX_DEPTH, member, too_deep, with_field, with_managed_fields, with_resource_version,
     with_status, without_managed_fields,
 };
-pub use objectsync::{ObjectRef, ObjectSync};
+pub use objectsync::{ObjectRef, ObjectSync, check_reference};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
 pub use references::{MAX_REFERENCES, Reference, Target, pod_references};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::object::{ObjectKey, ResourceVersion, kinds};
+use edgesync::object::{Budget, ObjectKey, ResourceVersion, kinds};
 use edgesync::sync::change::{Put, Uid};
 use edgesync::sync::digest::{Epoch, Tally};
 use edgesync::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
@@ -33,7 +33,7 @@ const RENEWING: Duration = Duration::from_secs(40);
 
 /// What one simulated node holds: it outlives its connection.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     /// What all nodes hold, unless it is in `rows`.
     shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
     rows: HashMap<Uid, (ResourceVersion, ObjectKey)>,
@@ -42,6 +42,17 @@ struct Memory {
     totals: Totals,
     confirmed: u64,
     incarnation: Option<String>,
+}
+
+impl Memory {
+    /// Of a node with this file that is to hold so many objects beside what it shares.
+    pub(crate) fn new(
+        shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
+        totals: Totals,
+        wanted: u64,
+    ) -> Self {
+        Self { shared, totals, wanted, ..Self::default() }
+    }
 }
 
 impl Rows for Memory {
@@ -90,7 +101,7 @@ async fn until(origin: Instant, deadline: Option<Duration>) {
 }
 
 /// One connection of a node: until it is told to go.
-async fn session(
+pub(crate) async fn session(
     node: &str,
     endpoint: &Endpoint,
     memory: &mut Memory,
@@ -163,7 +174,7 @@ async fn session(
             }
         };
         if let Some(payload) = message {
-            let frame = Received::decode(&payload, 1 << 20, 1 << 23)?;
+            let frame = Received::decode(&payload, &mut Budget::of(1 << 20), 1 << 23)?;
             machine.received(origin.elapsed(), frame, random());
         }
     }
@@ -352,7 +363,7 @@ async fn change_one(site: &FleetSite, mut object: serde_json::Value) -> anyhow::
     }
 }
 
-fn object_path(object: &serde_json::Value) -> String {
+pub(crate) fn object_path(object: &serde_json::Value) -> String {
     format!(
         "{}/{}",
         crate::processes::collection(object),

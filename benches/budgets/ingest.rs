@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgesync::object::{Resource, Scope, pluralize};
+use edgesync::object::{Budget, Resource, Scope, pluralize};
 use edgesync::store::edge::{EdgeOptions, EdgeStore};
 use edgesync::sync::frame::{Down, ObjectsText, Received};
 use edgesync::sync::message::{Body, Outgoing};
@@ -86,7 +86,7 @@ fn ours(store: &EdgeStore, frames: &[Vec<u8>], ahead: usize) -> anyhow::Result<D
     runtime.block_on(async {
         let mut waiting = std::collections::VecDeque::new();
         for frame in frames {
-            let Received::Objects(objects) = Received::decode(frame, LIMIT, LIMIT)? else {
+            let Received::Objects(objects) = Received::decode(frame, &mut Budget::of(LIMIT), LIMIT)? else {
                 anyhow::bail!("not objects")
             };
             let store = store.clone();

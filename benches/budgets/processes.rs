@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use edgesync::api::{Address, Client};
+use edgesync::object::Budget;
 use edgesync::store::edge::{EdgeOptions, EdgeStore};
 use edgesync::sync::frame::Received;
 use serde_json::Value;
@@ -662,7 +663,8 @@ fn fill(path: &Path, objects: usize) -> anyhow::Result<()> {
     runtime.block_on(async {
         let store = EdgeStore::open(path, EdgeOptions::default())?;
         for frame in crate::ingest::frames_of(objects, 256) {
-            let Received::Objects(objects) = Received::decode(&frame?, 1 << 20, 1 << 20)? else {
+            let Received::Objects(objects) = Received::decode(&frame?, &mut Budget::of(1 << 20), 1 << 20)?
+            else {
                 bail!("not objects")
             };
             store.apply(objects.changes).await?;

@@ -14,8 +14,12 @@ pub struct Limits {
     pub values_bytes: usize,
     /// The longest head of a request, in bytes; at least 8 KiB.
     pub head_bytes: usize,
-    /// Connections at one time; others wait to be accepted.
+    /// Connections of each listener at one time, watches apart. When more come, those go that wait for nothing.
     pub connections: usize,
+    /// Watches of each listener at one time. One address, or one user at a Unix socket, has half of these and of those.
+    pub watches: usize,
+    /// How long a client may take until its first request begins, the handshake of TLS left out.
+    pub first_timeout: Duration,
     /// How long a client may take for the head of a request, and stay idle between two.
     pub head_timeout: Duration,
     /// How long a client may take for the body of a request, waiting for memory included.
@@ -38,6 +42,8 @@ impl Limits {
             values_bytes: 256 << 20,
             head_bytes: 16 << 10,
             connections: 4096,
+            watches: 4096,
+            first_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
@@ -56,6 +62,7 @@ impl Limits {
             values_bytes: 4 << 20,
             head_bytes: 8 << 10,
             connections: 64,
+            watches: 64,
             // Fewer than the store opens, so that lists that nobody goes on with keep no others out.
             snapshots: 6,
             ..Self::cloud()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
+use crate::gate::Origin;
 #[cfg(feature = "cloud")]
 use crate::tls;
 
@@ -98,7 +99,20 @@ pub(super) enum Accepted {
     /// Before its handshake.
     #[cfg(feature = "cloud")]
     Tls(TcpStream, SocketAddr, tls::Server),
-    Unix(UnixStream),
+    /// With the user at the other end, if the system tells.
+    Unix(UnixStream, Option<u32>),
+}
+
+impl Accepted {
+    /// Who comes.
+    pub(super) fn origin(&self) -> Origin {
+        match self {
+            Self::Tcp(_, from) => Origin::of(from.ip()),
+            #[cfg(feature = "cloud")]
+            Self::Tls(_, from, _) => Origin::of(from.ip()),
+            Self::Unix(_, uid) => Origin::User(*uid),
+        }
+    }
 }
 
 impl Listener {
@@ -182,7 +196,11 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tls(stream, from, tls.clone()))
             }
-            Inner::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Inner::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                Ok(Accepted::Unix(stream, uid))
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::accept::choose;
@@ -27,12 +27,14 @@ use super::limits::Limits;
 use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
 use super::metrics::ApiMetrics;
-use super::request::{Refusal, Request};
+use super::request::{Refusal, Request, Verb};
 use super::response::compress;
 use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
 use super::storage::Storage;
+use super::visitor::{Kept, Stay, Visitor};
+use crate::gate::{Gate, GateLimits, Seldom};
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Status};
 
@@ -55,7 +57,6 @@ pub struct Server<K: Storage, E = ()> {
     api: Api<K, E>,
     access: Access,
     limits: Limits,
-    connections: Arc<Semaphore>,
     rooms: Rooms,
 }
 
@@ -74,7 +75,6 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 stopping: watch::channel(false).0,
             },
             access,
-            connections: Arc::new(Semaphore::new(limits.connections.max(1))),
             rooms: Rooms::new(&limits),
             limits,
         })
@@ -84,6 +84,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
     /// timeout.
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
+        let (gate, watches) = (gate(self.limits.connections), gate(self.limits.watches));
+        let full = Seldom::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -97,22 +99,30 @@ impl<K: Storage, E: Extension> Server<K, E> {
                     continue;
                 }
             };
-            // Beyond the limit a connection waits here, and those after it in the system's queue.
-            let permit = tokio::select! {
+            let origin = accepted.origin();
+            // While all are busy a connection waits here, and those after it in the system's queue.
+            let guest = tokio::select! {
                 () = &mut shutdown => break,
-                permit = Arc::clone(&self.connections).acquire_owned() => permit.ok(),
+                guest = gate.enter(origin) => guest,
             };
+            let Some(guest) = guest else {
+                if let Some(left_out) = full.line() {
+                    tracing::warn!(?origin, left_out, "too many connections of one client to the API");
+                }
+                continue;
+            };
+            let visitor = Visitor::new(guest, Arc::clone(&watches));
             match accepted {
                 Accepted::Tcp(stream, from) => {
-                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp(from), stopped.clone(), permit));
+                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp(from), stopped.clone(), visitor));
                 }
                 #[cfg(feature = "cloud")]
                 Accepted::Tls(stream, from, tls) => {
-                    tasks.spawn(Arc::clone(self).attend_tls(stream, from, tls, stopped.clone(), permit));
+                    tasks.spawn(Arc::clone(self).attend_tls(stream, from, tls, stopped.clone(), visitor));
                 }
-                Accepted::Unix(stream) => {
-                    let peer = Peer::Unix { uid: stream.peer_cred().ok().map(|peer| peer.uid()) };
-                    tasks.spawn(Arc::clone(self).attend(stream, peer, stopped.clone(), permit));
+                Accepted::Unix(stream, uid) => {
+                    let peer = Peer::Unix { uid };
+                    tasks.spawn(Arc::clone(self).attend(stream, peer, stopped.clone(), visitor));
                 }
             }
         }
@@ -136,17 +146,18 @@ impl<K: Storage, E: Extension> Server<K, E> {
         from: std::net::SocketAddr,
         tls: crate::tls::Server,
         mut stopped: watch::Receiver<()>,
-        permit: Option<OwnedSemaphorePermit>,
+        visitor: Visitor,
     ) {
         let secured = tokio::select! {
             secured = super::secure::accept(stream, from, &tls) => secured,
+            () = visitor.must_go(Duration::MAX) => return,
             // The other end is dropped when the shutdown begins.
             _ = stopped.changed() => return,
         };
         let Some(secured) = secured else { return };
         let access = self.access.clone();
         let refused = access.until_refused(&secured.peer);
-        let served = self.attend(secured.stream, secured.peer.clone(), stopped, permit);
+        let served = self.attend(secured.stream, secured.peer.clone(), stopped, visitor);
         let ended = tokio::time::sleep(secured.lasts);
         let why = tokio::select! {
             () = served => return,
@@ -162,16 +173,16 @@ impl<K: Storage, E: Extension> Server<K, E> {
         stream: I,
         peer: Peer,
         mut stopped: watch::Receiver<()>,
-        permit: Option<OwnedSemaphorePermit>,
+        visitor: Visitor,
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let _permit = permit;
-        let server = Arc::clone(&self);
+        let (server, visitor) = (Arc::clone(&self), Arc::new(visitor));
+        let asking = Arc::clone(&visitor);
         let service = service_fn(move |request| {
-            let server = Arc::clone(&server);
+            let (server, visitor) = (Arc::clone(&server), Arc::clone(&asking));
             let peer = peer.clone();
-            async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
+            async move { Ok::<_, Infallible>(server.respond(request, &peer, &visitor).await) }
         });
         let io = TokioIo::new(NoStall::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
@@ -183,6 +194,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = visitor.must_go(self.limits.first_timeout) => return,
             // The other end is dropped when the shutdown begins.
             _ = stopped.changed() => {
                 connection.as_mut().graceful_shutdown();
@@ -194,20 +206,27 @@ impl<K: Storage, E: Extension> Server<K, E> {
         }
     }
 
-    async fn respond(&self, request: HttpRequest<Incoming>, peer: &Peer) -> Response<ResponseBody> {
-        let started = Instant::now();
+    async fn respond(
+        &self,
+        request: HttpRequest<Incoming>,
+        peer: &Peer,
+        visitor: &Visitor,
+    ) -> Response<Kept> {
+        visitor.asks();
+        let (started, mut stay) = (Instant::now(), None);
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
         let label = Label::of(&parsed, &*self.api.storage);
         let gzip = takes_gzip(request.headers());
-        let response = self.answer(request, parsed, peer).await;
+        let response = self.answer(request, parsed, peer, (visitor, &mut stay)).await;
         let elapsed = started.elapsed();
         let status = response.status().as_u16();
         let bytes = response.body().size_hint().lower();
         self.api.metrics.record_request(label.verb, label.resource.as_deref(), status, elapsed, bytes);
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path = uri.path(), status, elapsed_us, "API request");
-        if gzip { compress::compressed(response) } else { response }
+        let response = if gzip { compress::compressed(response) } else { response };
+        response.map(|body| Kept { body, stay })
     }
 
     async fn answer(
@@ -215,6 +234,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         request: HttpRequest<Incoming>,
         parsed: Result<Request, Refusal>,
         peer: &Peer,
+        (visitor, stay): (&Visitor, &mut Option<Stay>),
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
         let stray = match peer {
@@ -231,9 +251,13 @@ impl<K: Storage, E: Extension> Server<K, E> {
         }
         let authorization = header(&head.headers, &AUTHORIZATION);
         let open = matches!(parsed, Ok(Request::Health(_) | Request::Version));
+        let mut is_known = true;
         let caller = match self.access.authenticate(authorization, peer) {
             Ok(caller) => caller,
-            Err(_) if open => Caller { name: "anybody".into(), role: Role::View },
+            Err(_) if open => {
+                is_known = false;
+                Caller { name: "anybody".into(), role: Role::View }
+            }
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),
         };
@@ -241,6 +265,13 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Ok(request) => request,
             Err(refusal) => return response::status(&refusal.status, refusal.allow, Format::Json),
         };
+        let is_watch = matches!(&request, Request::Objects(request) if request.verb == Verb::Watch);
+        if is_known {
+            match visitor.stay(is_watch) {
+                Ok(stays) => *stay = Some(stays),
+                Err(status) => return response::status(&status, "", Format::Json),
+            }
+        }
         let accept = header(&head.headers, &ACCEPT);
         let info = Head {
             accept,
@@ -280,6 +311,11 @@ impl Label {
             Ok(_) => Self { verb: "get", resource: None },
         }
     }
+}
+
+/// A gate of a listener: half of its places for one client.
+fn gate(places: usize) -> Arc<Gate> {
+    Gate::new(GateLimits { places, for_one: places / 2 })
 }
 
 /// The next connection.

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::Hub;
+use super::hub::{Hub, Quiet};
+use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
+use crate::gate::{self, Gate, GateLimits};
 use crate::link::queue::{Limits, Refused};
 use crate::link::{Backlog, PublishError, add, packet_size};
 
@@ -58,10 +60,7 @@ impl Broker {
     ///
     /// # Errors
     /// The address cannot be bound, or it is not loopback and there is no TLS.
-    pub async fn bind(
-        address: SocketAddr,
-        options: BrokerOptions,
-    ) -> Result<(Self, mpsc::Receiver<FleetEvent>), BindError> {
+    pub async fn bind(address: SocketAddr, options: BrokerOptions) -> Result<(Self, FleetEvents), BindError> {
         let options = options.in_range();
         if options.tls.is_none() && !is_loopback(&address) {
             return Err(BindError::NotLoopback { address });
@@ -69,19 +68,21 @@ impl Broker {
         let failed = |source| BindError::System { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let (events, receiver) = mpsc::channel(options.events);
+        let (inflow, receiver) = inflow(options.events, options.max_packet as usize);
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
             moved: Moved::default(),
             counters: BrokerCounters::default(),
+            gate: Gate::new(GateLimits { places: options.max_strangers, for_one: options.max_strangers / 4 }),
             places: Arc::new(Semaphore::new(options.max_connections)),
+            quiet: Quiet::default(),
             closing: watch::channel(false).0,
-            events,
+            inflow,
             options,
         });
         // The channel is new and has room for at least one event.
-        let _ = hub.events.try_send(FleetEvent::Open { max_packet: hub.options.max_packet });
+        let _ = hub.inflow.try_tell(FleetEvent::Open { max_packet: hub.options.max_packet });
         tokio::spawn(accept(Arc::clone(&hub), listener));
         Ok((Self { hub, address: local }, receiver))
     }
@@ -176,14 +177,20 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => admit(&hub, stream, peer),
+                Ok((stream, peer)) => {
+                    tokio::select! {
+                        () = admit(&hub, stream, peer) => {}
+                        () = hub.closed() => break,
+                        () = hub.inflow.closed() => break,
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
             () = hub.closed() => break,
-            () = hub.events.closed() => break,
+            () = hub.inflow.closed() => break,
         }
     }
     hub.closing.send_replace(true);
@@ -192,16 +199,20 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     }
 }
 
-fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
+/// Lets a connection stand in the door, where it has to say which node it is. Waits while nobody there can be asked to go.
+async fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
     add(&hub.counters.accepted, 1);
-    let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
+    let guest = match hub.places.available_permits() {
+        0 => None,
+        _ => hub.gate.enter(gate::Origin::of(peer.ip())).await,
+    };
+    let Some(guest) = guest else {
         add(&hub.counters.over_limit, 1);
-        tracing::warn!(%peer, limit = hub.options.max_connections, "too many connections: closed");
+        if let Some(left_out) = hub.quiet.full.line() {
+            tracing::warn!(%peer, left_out, limit = hub.options.max_connections, "too many connections: closed");
+        }
         return;
     };
     let hub = Arc::clone(hub);
-    tokio::spawn(async move {
-        client::serve(&hub, stream, peer).await;
-        drop(place);
-    });
+    tokio::spawn(async move { client::serve(&hub, stream, peer, guest).await });
 }

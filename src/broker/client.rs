@@ -21,6 +21,7 @@ use super::hub::Hub;
 use super::registry::{Eviction, Seat};
 use super::wire::{self as connection, Bearer, Wire};
 use super::{Channel, Departure, FleetEvent};
+use crate::gate;
 use crate::link::add;
 use crate::link::wire::{self, FrameBuffer, WireError};
 use exchange::Exchange;
@@ -89,7 +90,7 @@ struct Guest {
 }
 
 /// Serves one TCP connection.
-pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, place: gate::Guest) {
     // Frames are written whole; waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
     // What the system takes has to be what the network takes: else it looks as if a slow client took nothing.
@@ -100,19 +101,34 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
         // Boxed, so that the task does not keep the room for it while the client is connected.
         welcomed = timeout(limit, Box::pin(welcome(hub, stream, peer))) => welcomed,
         () = hub.closed() => return,
+        () = place.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
     };
+    drop(place);
     match welcomed {
-        Ok(Ok(Some(guest))) => attend(hub, guest, peer).await,
+        Ok(Ok(Some(guest))) => seat(hub, guest, peer).await,
         Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without a word"),
-        Ok(Err(problem)) => {
-            add(&hub.counters.refused, 1);
-            tracing::info!(%peer, problem, "connection refused");
-        }
-        Err(_) => {
-            add(&hub.counters.refused, 1);
-            tracing::info!(%peer, after = ?limit, "no connect packet: closed");
-        }
+        Ok(Err(problem)) => refused(hub, peer, &problem),
+        Err(_) => refused(hub, peer, &format!("no connect packet within {limit:?}")),
     }
+}
+
+fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
+    add(&hub.counters.refused, 1);
+    if let Some(left_out) = hub.quiet.refused.line() {
+        tracing::info!(%peer, problem, left_out, "connection refused");
+    }
+}
+
+/// Gives a node that is known a place of its own, which strangers cannot take.
+async fn seat(hub: &Arc<Hub>, mut guest: Guest, peer: SocketAddr) {
+    let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
+        add(&hub.counters.over_limit, 1);
+        refused(hub, peer, "there are too many nodes");
+        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "there are too many nodes: come again");
+        return answer(&mut guest.stream, &refusal.connack()).await;
+    };
+    attend(hub, guest, peer).await;
+    drop(place);
 }
 
 /// Takes a connection up to its CONNECT. None if its peer goes without a word, as those do who see whether the port
@@ -170,7 +186,9 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         Err(refusal) => {
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
-                tracing::warn!(%peer, reason = refusal.reason, "somebody claims to be another node");
+                if let Some(left_out) = hub.quiet.impostor.line() {
+                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "somebody claims to be another node");
+                }
             }
             answer(stream, &refusal.connack()).await;
             Err(refusal.reason)
@@ -236,7 +254,7 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
         connection: seat.connection,
         max_packet: admitted.max_packet,
     };
-    if hub.events.send(connected).await.is_err() {
+    if !hub.inflow.tell(connected).await {
         hub.registry.leave(&seat);
         return;
     }
@@ -274,11 +292,11 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
             let _ = hub.registry.retain_presence(&seat.node, &will.payload);
         }
         let payload = will.payload.to_vec();
-        let _ = hub.events.send(FleetEvent::Message { node: node.clone(), channel, payload }).await;
+        let _ = hub.inflow.tell(FleetEvent::Message { node: node.clone(), channel, payload }).await;
     }
     let event = FleetEvent::NodeDisconnected { node, connection: seat.connection, why: ended.why.clone() };
     // Without a receiver the endpoint is shutting down.
-    let _ = hub.events.send(event).await;
+    let _ = hub.inflow.tell(event).await;
     hub.registry.leave(seat);
 }
 

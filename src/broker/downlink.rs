@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::inflow::{FleetEvents, Inflow, inflow};
 use super::{Broker, Channel, FleetEvent};
 use crate::link::topic::{Topic, Topics};
 use crate::link::{Backlog, Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError};
@@ -161,15 +162,15 @@ impl External {
 ///
 /// `options.introduce` makes the will; the greeting is what [`Downlink::set_cloud`] last said.
 #[must_use]
-pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, mpsc::Receiver<FleetEvent>) {
+pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, FleetEvents) {
     let cloud = Arc::new(Mutex::new(Vec::new()));
     options.subscriptions = vec![topics.every_up(), topics.every_presence()];
     options.own_topic = Some(topics.cloud());
     options.introduce = greeting(options.introduce, topics.cloud(), Arc::clone(&cloud));
-    let capacity = options.events.max(1);
+    let (capacity, longest) = (options.events.max(1), options.max_packet as usize);
     let (link, heard) = Link::spawn(options);
-    let (events, receiver) = mpsc::channel(capacity);
-    tokio::spawn(translate(topics.clone(), heard, events));
+    let (inflow, receiver) = inflow(capacity, longest);
+    tokio::spawn(translate(topics.clone(), heard, inflow));
     let external = External { link, topics: topics.clone(), cloud, order: Arc::default() };
     (Downlink::External(external), receiver)
 }
@@ -200,11 +201,11 @@ fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> 
 }
 
 /// Turns what the link hears into what the fleet understands, until one of them ends.
-async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, events: mpsc::Sender<FleetEvent>) {
+async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, inflow: Inflow) {
     loop {
         let event = tokio::select! {
             event = heard.recv() => event,
-            () = events.closed() => return,
+            () = inflow.closed() => return,
         };
         let Some(event) = event else { return };
         let event = match event {
@@ -226,7 +227,8 @@ async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, events:
                 FleetEvent::Message { node, channel, payload }
             }
         };
-        if events.send(event).await.is_err() {
+        // One connection carries all nodes: it cannot wait for one of them. To keep them apart is up to the broker.
+        if !inflow.tell(event).await {
             return;
         }
     }

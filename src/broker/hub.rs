@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 
+use super::BrokerOptions;
 use super::counters::BrokerCounters;
+use super::inflow::Inflow;
 use super::registry::{Moved, Registry};
-use super::{BrokerOptions, FleetEvent};
+use crate::gate::{Gate, Seldom};
 
 /// See the module.
 pub(super) struct Hub {
@@ -14,10 +16,23 @@ pub(super) struct Hub {
     pub(super) registry: Registry,
     pub(super) moved: Moved,
     pub(super) counters: BrokerCounters,
-    pub(super) events: mpsc::Sender<FleetEvent>,
-    /// One permit per connection.
+    pub(super) inflow: Inflow,
+    /// Who connects, until it is known which node it is.
+    pub(super) gate: Arc<Gate>,
+    /// One permit per node.
     pub(super) places: Arc<Semaphore>,
+    pub(super) quiet: Quiet,
     pub(super) closing: watch::Sender<bool>,
+}
+
+/// Lines of the log that anybody can cause.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    pub(super) full: Seldom,
+    pub(super) refused: Seldom,
+    pub(super) impostor: Seldom,
+    pub(super) topic: Seldom,
+    pub(super) presence: Seldom,
 }
 
 impl Hub {

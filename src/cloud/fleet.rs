@@ -20,16 +20,17 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::broker::{Channel, Downlink, FleetEvent};
+use crate::broker::{Channel, Downlink, FleetEvent, FleetEvents};
 use crate::config::cloud::Config;
 use crate::link::presence::{CloudPresence, Presence};
+use crate::object::Budget;
 use crate::placement::Placement;
 use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record};
-use crate::sync::frame::{FrameError, Up, other_protocol};
+use crate::sync::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use crate::sync::timing::{Now, earlier};
 
 use super::admin::AdminRequest;
@@ -53,8 +54,6 @@ const INBOX: usize = 4096;
 const BURST: usize = 64;
 /// Machines that get their turn before the loop looks for events again, at most.
 const TURNS: usize = 256;
-/// The longest id of a session that is remembered, in letters.
-const MAX_SESSION: usize = 256;
 /// Nodes that are known by name; more are refused.
 const MAX_NODES: usize = 100_000;
 
@@ -98,6 +97,8 @@ pub(super) struct Fleet<S: Source> {
     moved: VecDeque<String>,
     /// Bytes of frames that were written so far.
     written: u64,
+    /// Bytes of frames, decoded, that were read of the event of now.
+    decoded: usize,
     config: Arc<CloudConfig>,
     managed_fields: bool,
     compress_above: usize,
@@ -136,6 +137,7 @@ fn cloud_config(config: &Config) -> CloudConfig {
         answer_timeout: config.sync.resend_min * 2,
         mass_delete_share: config.sync.mass_delete_share,
         mass_delete_min: config.sync.mass_delete_min as u64,
+        max_unknown: config.sync.max_unknown,
     }
 }
 
@@ -175,6 +177,7 @@ impl<S: Source> Fleet<S> {
             touched: VecDeque::new(),
             moved: VecDeque::new(),
             written: 0,
+            decoded: 0,
             config: Arc::new(cloud_config(config)),
             managed_fields: !config.sync.strip_managed_fields,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
@@ -258,7 +261,7 @@ impl<S: Source> Fleet<S> {
         &mut self,
         service: &mut Service<Config>,
         signals: &mut Signals,
-        mut events: mpsc::Receiver<FleetEvent>,
+        mut events: FleetEvents,
         mut admin: mpsc::Receiver<AdminRequest>,
     ) {
         let watchdog = Watchdog::start();
@@ -299,8 +302,13 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Takes an event, and those that came with it.
-    fn hear(&mut self, event: FleetEvent, events: &mut mpsc::Receiver<FleetEvent>) {
-        self.burst(event, |_| events.try_recv().ok(), Self::event);
+    fn hear(&mut self, event: FleetEvent, events: &mut FleetEvents) {
+        let next = |fleet: &mut Self| {
+            events.came_to(std::mem::take(&mut fleet.decoded));
+            events.try_recv()
+        };
+        self.burst(event, next, Self::event);
+        events.came_to(std::mem::take(&mut self.decoded));
     }
 
     /// Takes an answer, and those that came with it.
@@ -507,10 +515,19 @@ impl<S: Source> Fleet<S> {
     }
 
     fn frame(&mut self, name: &str, payload: &[u8]) {
+        self.decoded = payload.len();
         if self.is_shut_out(name) {
             return;
         }
-        let frame = match Up::decode(payload, self.max_frame) {
+        let now = self.now();
+        if self.nodes.get(name).is_some_and(|node| node.refused_until > now) {
+            *self.bad_frames.entry("quota").or_default() += 1;
+            return;
+        }
+        let mut budget = Budget::of(self.max_frame);
+        let frame = Up::decode(payload, &mut budget);
+        self.decoded = budget.spent().max(payload.len());
+        let frame = match frame {
             Ok(Up::Hello(hello)) if hello.node != name => {
                 *self.bad_frames.entry("node").or_default() += 1;
                 let claimed = hello.node.chars().take(64).collect::<String>();
@@ -523,15 +540,14 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
         }
-        self.work.frame(payload.len());
+        self.work.frame(self.decoded);
         self.meet(name);
-        let now = self.now();
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         match &frame {
             Up::Hello(hello) => {
                 node.agent = Some(hello.agent.chars().take(64).collect());
-                node.session = Some(hello.session.chars().take(MAX_SESSION).collect());
+                node.session = Some(hello.session.clone());
                 node.machine.set_registered(registered);
             }
             Up::Report(_) => node.last_report = Some(Timestamp::now()),
@@ -550,7 +566,7 @@ impl<S: Source> Fleet<S> {
             tracing::warn!(node = name, bytes, %error, "a frame that cannot be read");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {
-            let session = session.chars().take(MAX_SESSION).collect();
+            let session = session.chars().take(MAX_WORD).collect();
             self.request_hello(name, other_protocol(session, found));
         }
     }

@@ -155,6 +155,7 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
         rejected,
         repairs,
         foreign_session,
+        over_quota,
         leases,
         uploads,
         upload_items,
@@ -169,6 +170,7 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     sum.rejected += rejected;
     sum.repairs += repairs;
     sum.foreign_session += foreign_session;
+    sum.over_quota += over_quota;
     sum.leases += leases;
     sum.uploads += uploads;
     sum.upload_items += upload_items;
@@ -249,6 +251,8 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
             "Inventories asked for because records and node differed.";
         Counter edgesync_cloud_foreign_session_frames_total = counters.foreign_session,
             "Frames left aside because they were of another session.";
+        Counter edgesync_cloud_quota_refusals_total = counters.over_quota,
+            "Sessions that ended because the node named more objects than it can have been given.";
         Counter edgesync_cloud_bad_frames_total[cause] =
             numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
             "Frames that could not be read, by cause.";

@@ -39,6 +39,8 @@ pub(super) struct Node {
     pub(super) lagging: Option<Now>,
     /// The session of its last Hello.
     pub(super) session: Option<String>,
+    /// Until then nothing of it is heard: it has exceeded its quota.
+    pub(super) refused_until: Now,
     /// Reads and writes of the store about it that are under way.
     pub(super) busy: u32,
 }
@@ -60,6 +62,7 @@ impl Node {
             last_report: None,
             deadline: None,
             session: None,
+            refused_until: Now::ZERO,
             busy: 0,
         }
     }
@@ -136,6 +139,7 @@ impl Node {
                 "objectsRejected": counters.rejected,
                 "inventories": counters.repairs,
                 "foreignSession": counters.foreign_session,
+                "overQuota": counters.over_quota,
             },
         })
     }

@@ -26,6 +26,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
+use crate::gate::Seldom;
 use crate::object::status::{Result, Status};
 use crate::store::cloud::pairing::TokenRecord;
 use crate::store::cloud::{CloudError, CloudStore};
@@ -89,6 +90,8 @@ struct Shared {
     state: Mutex<State>,
     /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
     publishing: tokio::sync::Mutex<u64>,
+    /// Refusals of the join service in the log.
+    refusals: Seldom,
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
@@ -175,6 +178,7 @@ impl Pairing {
             external,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
+            refusals: Seldom::new(),
             endpoint,
             api,
             joining,

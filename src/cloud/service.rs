@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
-use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvent, external};
+use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvents, external};
 use crate::config::cloud::{BrokerMode, Config};
 use crate::config::{BrokerUrl, JoinUrl, host_name};
 use crate::link::presence::CloudPresence;
@@ -225,7 +225,7 @@ async fn open_downlink(
     config: &Config,
     topics: &Topics,
     pairing: &Pairing,
-) -> anyhow::Result<(Downlink, mpsc::Receiver<FleetEvent>)> {
+) -> anyhow::Result<(Downlink, FleetEvents)> {
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {

@@ -10,7 +10,7 @@ use crate::api::check_event;
 use crate::object::objectsync::is_placeable;
 use crate::object::schema::{self, Schema};
 use crate::object::status::Cause;
-use crate::object::{MAX_DEPTH, Object, ObjectRef, Resource, kinds, too_deep};
+use crate::object::{Budget, Object, ObjectRef, Resource, kinds};
 use crate::placement::Placed;
 use crate::sync::change::Uid;
 use crate::sync::node::NodeReport;
@@ -85,9 +85,8 @@ fn effect(
     places: &HashMap<Uid, Place>,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
-    if too_deep(content) {
-        return Err(invalid(format!("it must not nest deeper than {MAX_DEPTH} levels")));
-    }
+    let depth = Budget::of(content.len()).check_depth(content);
+    depth.map_err(|exceeded| invalid(format!("it {exceeded}")))?;
     match serde_json::from_str(content) {
         Ok(Content::Node(report)) => node_report(report.get()),
         Ok(Content::Status(status)) => object_status(&status, places, schema),

@@ -140,6 +140,8 @@ section! {
     mass_delete_share: f64 = 0.1, live units::share(mass_delete_share);
     /// Number of deletions that never need a confirmation.
     mass_delete_min: usize = 10, live units::count(mass_delete_min, 0..=1_000_000);
+    /// Largest number of objects of a node that nobody has given to it.
+    max_unknown: usize = 20_000, live units::count(max_unknown, 0..=10_000_000);
 }
 
 section! {

@@ -46,13 +46,18 @@ pub const MAX_DEPTH: usize = 100;
 /// Whether JSON text nests deeper than [`MAX_DEPTH`]. The text is taken to be well-formed.
 #[must_use]
 pub fn too_deep(json: &str) -> bool {
+    nests_deeper(json, MAX_DEPTH)
+}
+
+/// Whether JSON text, taken to be well-formed, nests deeper than so many levels.
+pub(super) fn nests_deeper(json: &str, levels: usize) -> bool {
     let mut depth = 0usize;
     let mut bytes = json.bytes();
     while let Some(byte) = bytes.next() {
         match byte {
             b'{' | b'[' => {
                 depth += 1;
-                if depth > MAX_DEPTH {
+                if depth > levels {
                     return true;
                 }
             }

@@ -106,6 +106,17 @@ pub fn check_uid(value: &str) -> Result<(), Problem> {
     Err(format!("must be 1 to {MAX_UID} letters, digits, '-' or '_'; {} is not", quoted(value)))
 }
 
+/// Checks a resource version, of which only the length is known.
+///
+/// # Errors
+/// Says what the value must be.
+pub fn check_version(value: &str) -> Result<(), Problem> {
+    if (1..=MAX_UID).contains(&value.len()) {
+        return Ok(());
+    }
+    Err(format!("must have 1 to {MAX_UID} bytes, has {}", value.len()))
+}
+
 fn is_qualified_part(text: &str) -> bool {
     let bytes = text.as_bytes();
     let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use super::name::{MAX_SUBDOMAIN, Problem, check_subdomain, check_uid};
+use super::name::{self, MAX_SUBDOMAIN, Problem, check_subdomain, check_uid};
 use super::resource::{ObjectKey, Resource, split_api_version};
 
 /// The API group of both kinds.
@@ -124,7 +124,33 @@ fn empty() -> Arc<str> {
     "".into()
 }
 
+/// Checks everything that a path or a query is built from.
+///
+/// # Errors
+/// Says which field must be what.
+pub fn check_reference(api_version: &str, kind: &str, namespace: &str, name: &str) -> Result<(), Problem> {
+    let (group, version) = split_api_version(api_version);
+    name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
+    if !group.is_empty() {
+        name::check_subdomain(group).map_err(|problem| format!("`apiVersion` {problem}"))?;
+    }
+    name::check_label(&kind.to_ascii_lowercase()).map_err(|problem| format!("`kind` {problem}"))?;
+    name::check_object_name(group, name).map_err(|problem| format!("`metadata.name` {problem}"))?;
+    if !namespace.is_empty() {
+        name::check_label(namespace).map_err(|problem| format!("`metadata.namespace` {problem}"))?;
+    }
+    Ok(())
+}
+
 impl ObjectRef {
+    /// Checks everything that a path or a query is built from.
+    ///
+    /// # Errors
+    /// Says which field must be what.
+    pub fn check(&self) -> Result<(), Problem> {
+        check_reference(&self.api_version, &self.kind, &self.namespace, &self.name)
+    }
+
     /// The identity by name, which leaves the API version out.
     #[must_use]
     pub fn key(&self) -> ObjectKey {

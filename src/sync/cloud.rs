@@ -14,6 +14,7 @@ mod desired;
 mod ledger;
 mod pace;
 mod queue;
+mod quota;
 mod record;
 mod send;
 #[cfg(test)]

@@ -32,6 +32,10 @@ pub(crate) enum Fault {
     ConfirmUnstored,
     /// The cloud holds no removals back.
     NoGuard,
+    /// The cloud records whatever a node invents.
+    NoQuota,
+    /// The endpoint takes as much of one node as there is room for.
+    NoShares,
     /// The cloud sends nothing again.
     NeverAgain,
     /// The cloud takes the late answer to a load of an earlier session for that of now.

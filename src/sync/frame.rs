@@ -1,8 +1,10 @@
 //! The frames of the protocol and their encoding: JSON with `type` and `protocol`, compressed with
 //! zstd where that pays. `docs/protocol.md` shows each with an example.
 //!
-//! Decoders take bytes from the network: they bound what they build (a compressed frame may not grow
-//! beyond the frame limit), and every failure is a [`FrameError`].
+//! Decoders take bytes from the network and a [`Budget`], which bounds what they build, decompressed. Every word of a
+//! node's frame is checked. Every failure is a [`FrameError`].
+
+mod words;
 
 use std::borrow::Cow;
 
@@ -10,13 +12,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::object::ResourceVersion;
+use crate::object::{Budget, Exceeded, ResourceVersion};
 
 use super::change::{Change, ObjectRef, Rejected, Uid};
 use super::compression;
 use super::digest::{BucketSet, Buckets, Digest, Epoch};
 use super::message::{Interner, Message, MessageText};
 pub use super::upload::{Lease, Upload, UploadConfirm};
+pub use words::MAX_WORD;
 
 /// The version of the protocol that this module speaks.
 pub const PROTOCOL: u32 = 1;
@@ -307,11 +310,11 @@ macro_rules! frames {
                 compress(json, compress_above)
             }
 
-            fn read(bytes: &[u8], limit: usize, max_object: usize) -> Result<Self, FrameError>
+            fn read(bytes: &[u8], budget: &mut Budget, max_object: usize) -> Result<Self, FrameError>
             where
                 $($objects: Read)?
             {
-                let text = decompress(bytes, limit)?;
+                let text = decompress(bytes, budget)?;
                 let json = std::str::from_utf8(&text)?;
                 match &*probe(json)?.r#type {
                     $(stringify!($type) => Ok(Self::$type(Read::read(json, max_object)?)),)*
@@ -357,12 +360,9 @@ pub type Received = ToNode<Objects>;
 /// Bytes that are not a frame. Nothing of them was used.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Larger than the receiver accepts, before or after decompression.
-    #[error("frame must be at most {limit} bytes")]
-    TooLarge {
-        /// The limit in bytes.
-        limit: usize,
-    },
+    /// More than the receiver accepts, before or after decompression.
+    #[error("frame {0}")]
+    TooLarge(#[from] Exceeded),
     /// The compressed data is damaged.
     #[error("frame must be valid zstd: {0}")]
     Compression(std::io::Error),
@@ -372,6 +372,9 @@ pub enum FrameError {
     /// Not JSON, or not of the form that its type has.
     #[error("frame must be the JSON of its type: {0}")]
     Json(#[from] serde_json::Error),
+    /// A name, UID, version or id that nothing can have.
+    #[error("frame has a word that cannot be: {0}")]
+    Invalid(String),
     /// A newer or foreign protocol.
     #[error("protocol must be {PROTOCOL}, is {found}")]
     Protocol {
@@ -401,10 +404,11 @@ impl FrameError {
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
-            Self::TooLarge { .. } => "too_large",
+            Self::TooLarge(_) => "too_large",
             Self::Compression(_) => "compression",
             Self::Encoding(_) => "encoding",
             Self::Json(_) => "json",
+            Self::Invalid(_) => "invalid",
             Self::Protocol { .. } => "protocol",
             Self::Type { .. } => "type",
         }
@@ -505,22 +509,28 @@ impl Read for Objects {
 }
 
 impl Up {
-    /// Reads a frame of at most `limit` bytes, decoded.
+    /// Reads a frame, and checks every word of it. What it takes, decompressed, goes off the budget.
     ///
     /// # Errors
     /// See [`FrameError`].
-    pub fn decode(bytes: &[u8], limit: usize) -> Result<Self, FrameError> {
-        Self::read(bytes, limit, 0)
+    pub fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Self, FrameError> {
+        let frame = Self::read(bytes, budget, 0)?;
+        frame.check_words(budget)?;
+        Ok(frame)
     }
 }
 
 impl Received {
-    /// Reads a frame of at most `limit` bytes, decoded; objects above `max_object` bytes are rejected singly.
+    /// Reads a frame, which takes from the budget; objects above `max_object` bytes are rejected singly.
     ///
     /// # Errors
     /// See [`FrameError`].
-    pub fn decode(bytes: &[u8], limit: usize, max_object: usize) -> Result<Self, FrameError> {
-        Self::read(bytes, limit, max_object)
+    pub fn decode(bytes: &[u8], budget: &mut Budget, max_object: usize) -> Result<Self, FrameError> {
+        let frame = Self::read(bytes, budget, max_object)?;
+        if let Self::Objects(objects) = &frame {
+            budget.take_items(objects.changes.len() + objects.rejected.len())?;
+        }
+        Ok(frame)
     }
 }
 
@@ -542,20 +552,21 @@ fn compress(json: String, above: usize) -> Result<Vec<u8>, FrameError> {
     Ok(if compressed.len() < json.len() { compressed } else { json.into_bytes() })
 }
 
-fn decompress(bytes: &[u8], limit: usize) -> Result<Cow<'_, [u8]>, FrameError> {
-    if bytes.len() > limit {
-        return Err(FrameError::TooLarge { limit });
-    }
-    if !bytes.starts_with(&ZSTD_MAGIC) {
+fn decompress<'a>(bytes: &'a [u8], budget: &mut Budget) -> Result<Cow<'a, [u8]>, FrameError> {
+    let limit = budget.bytes();
+    if bytes.len() > limit || !bytes.starts_with(&ZSTD_MAGIC) {
+        budget.take_bytes(bytes.len())?;
         return Ok(Cow::Borrowed(bytes));
     }
     // The size in the header is the sender's word: it may lower what is allocated, never raise it.
     let size = compression::decompressed_size(bytes)
         .map_or(limit, |size| usize::try_from(size).unwrap_or(usize::MAX));
     if size > limit {
-        return Err(FrameError::TooLarge { limit });
+        return Err(Exceeded::Bytes { limit }.into());
     }
-    compression::decompress(bytes, size).map(Cow::Owned).map_err(FrameError::Compression)
+    let text = compression::decompress(bytes, size).map_err(FrameError::Compression)?;
+    budget.take_bytes(text.len())?;
+    Ok(Cow::Owned(text))
 }
 
 #[cfg(test)]

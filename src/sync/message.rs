@@ -12,7 +12,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use crate::object::{Head, ObjectRef, Resource, ResourceVersion, Scope, name, split_api_version, too_deep};
+use crate::object::{
+    Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, name, split_api_version,
+};
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected};
 
@@ -359,31 +361,17 @@ pub(super) fn read_head(content: &str) -> Result<Head<'_>, String> {
 
 /// Checks how long and how deep an object is.
 pub(super) fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
-    if content.len() > max_object {
-        let message = format!("must be at most {max_object} bytes, has {}", content.len());
-        return Err((RejectReason::TooLarge, message));
-    }
-    if too_deep(content) {
-        return Err(invalid(format!("must nest at most {} levels deep", crate::object::MAX_DEPTH)));
-    }
-    Ok(())
+    let mut budget = Budget::of(max_object);
+    budget
+        .take_bytes(content.len())
+        .map_err(|exceeded| (RejectReason::TooLarge, format!("{exceeded}, has {}", content.len())))?;
+    budget.check_depth(content).map_err(|exceeded| invalid(exceeded.to_string()))
 }
 
 /// Checks everything that a path or a query is built from.
 pub(super) fn check_names(head: &Head<'_>) -> Result<(), String> {
     let meta = &head.metadata;
-    let (group, version) = split_api_version(&head.api_version);
-    name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
-    if !group.is_empty() {
-        name::check_subdomain(group).map_err(|problem| format!("`apiVersion` {problem}"))?;
-    }
-    let kind = head.kind.to_ascii_lowercase();
-    name::check_label(&kind).map_err(|problem| format!("`kind` {problem}"))?;
-    name::check_object_name(group, &meta.name).map_err(|problem| format!("`metadata.name` {problem}"))?;
-    if !meta.namespace.is_empty() {
-        name::check_label(&meta.namespace).map_err(|problem| format!("`metadata.namespace` {problem}"))?;
-    }
-    Ok(())
+    check_reference(&head.api_version, &head.kind, &meta.namespace, &meta.name)
 }
 
 /// Checks that an object has a UID that can be stored.
@@ -394,10 +382,7 @@ pub(super) fn check_uid(head: &Head<'_>) -> Result<(), String> {
 /// Checks that an object has a version, and that the header says no other one.
 pub(super) fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), String> {
     let version = &*head.metadata.resource_version;
-    if version.is_empty() || version.len() > name::MAX_UID {
-        let limit = name::MAX_UID;
-        return Err(format!("`metadata.resourceVersion` must have 1 to {limit} bytes"));
-    }
+    name::check_version(version).map_err(|problem| format!("`metadata.resourceVersion` {problem}"))?;
     if claimed.is_some_and(|claimed| claimed != version) {
         return Err("`header.resourceversion` must be the version of `content`".into());
     }

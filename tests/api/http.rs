@@ -433,3 +433,35 @@ async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
     assert_eq!(parse(&answer).code, 200);
     soon("the server", ended).await.unwrap();
 }
+
+/// A user of the device does nothing on 64 connections, or holds 64 watches.
+#[tokio::test]
+async fn idle_connections_and_watches_of_a_user_keep_nobody_out() {
+    let running = Running::cloud(Limits::edge()).await;
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(connect(&running.unix).await);
+        held.push(connect(&running.tcp).await);
+    }
+    assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
+    assert_eq!(send(&running.tcp, "GET", "/healthz", "", "").await.code, 200);
+    let mut refused = 0;
+    for _ in 0..40 {
+        let mut watch = connect(&running.unix).await;
+        let head = format!("GET {MAPS}?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        watch.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        soon("the head of a watch", watch.read_exact(&mut answer)).await.unwrap();
+        refused += usize::from(answer.ends_with(b"429"));
+        held.push(watch);
+    }
+    assert_eq!(refused, 8, "a user has half of the watches");
+    assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
+}
+
+#[tokio::test]
+async fn who_connects_and_asks_nothing_is_cut() {
+    let limits = Limits { first_timeout: Duration::from_millis(50), ..Limits::edge() };
+    let running = Running::cloud(limits).await;
+    assert!(raw(&running.unix, "").await.is_empty());
+}

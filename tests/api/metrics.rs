@@ -225,6 +225,7 @@ fn cloud_numbers() -> CloudNumbers {
         rejected: 807,
         repairs: 808,
         foreign_session: 809,
+        over_quota: 814,
         leases: 810,
         uploads: 811,
         upload_items: 812,

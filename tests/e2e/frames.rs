@@ -6,6 +6,7 @@ use crate::site;
 use crate::support;
 use std::collections::BTreeMap;
 
+use edgesync::object::Budget;
 use edgesync::sync::frame::{Hello, Report, Up};
 use serde_json::{Value, json};
 use site::{
@@ -387,7 +388,7 @@ async fn an_agent_says_why_a_cloud_of_another_protocol_does_not_take_it() {
 }
 
 async fn reported(cloud: &mut Forger) -> Up {
-    Up::decode(&cloud.hears().await, MAX_FRAME).unwrap()
+    Up::decode(&cloud.hears().await, &mut Budget::of(MAX_FRAME)).unwrap()
 }
 
 /// The next report that brings something: unconfirmed ones are repeated.

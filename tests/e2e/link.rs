@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use edgesync::link::Topics;
+use edgesync::object::Budget;
 use edgesync::sync::frame::{Down, Hello, Up, Welcome};
 use rumqttc::v5::mqttbytes::v5::{Packet, PingResp, PubAckReason};
 use serde_json::{Value, json};
@@ -298,7 +299,7 @@ fn welcomes_and_falls_silent() -> (ScriptedBroker, mpsc::Receiver<&'static str>)
             if publish.topic != topics.up(NODE) {
                 continue;
             }
-            let frame = Up::decode(&publish.payload, 1 << 20).unwrap();
+            let frame = Up::decode(&publish.payload, &mut Budget::of(1 << 20)).unwrap();
             // The test may have seen enough.
             let _ = sender.send(frame.name());
             if let Up::Hello(Hello { session, .. }) = frame {

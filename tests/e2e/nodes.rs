@@ -5,6 +5,7 @@
 use crate::site;
 use std::time::Duration;
 
+use edgesync::object::Budget;
 use edgesync::object::status::Reason;
 use edgesync::sync::digest::{Digest, Epoch};
 use edgesync::sync::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
@@ -72,7 +73,7 @@ impl Scripted {
     }
 
     async fn hears(&mut self) -> Received {
-        Received::decode(&self.forger.hears().await, MAX_FRAME, MAX_FRAME).unwrap()
+        Received::decode(&self.forger.hears().await, &mut Budget::of(MAX_FRAME), MAX_FRAME).unwrap()
     }
 
     async fn requested(&mut self) -> HelloRequest {

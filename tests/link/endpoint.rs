@@ -8,7 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{Broker, BrokerOptions, Channel, Departure, Downlink, External, FleetEvent, external};
+use edgesync::broker::{
+    Broker, BrokerOptions, Channel, Departure, Downlink, External, FleetEvent, FleetEvents, external,
+};
 use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, Topics};
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
@@ -16,13 +18,12 @@ use support::fleet::{
 };
 use support::mosquitto::{self, Mosquitto};
 use support::proxy::{Mode, Proxy};
-use tokio::sync::mpsc::Receiver;
 use tokio::task::spawn_blocking;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
 
 /// Both ways of reaching nodes, and where the nodes connect to.
-async fn both_ways() -> Vec<(Downlink, Receiver<FleetEvent>, SocketAddr, Option<Mosquitto>)> {
+async fn both_ways() -> Vec<(Downlink, FleetEvents, SocketAddr, Option<Mosquitto>)> {
     let (broker, events) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     let embedded = (Downlink::Embedded(broker), events, address, None);

@@ -6,7 +6,7 @@ use crate::support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent};
+use edgesync::broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
 use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions};
 use edgesync::tls::{Client, Clock, Server, Subject};
 use support::authority::{Authority, HOUR};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
 
-async fn endpoint(tls: Server) -> (Broker, Receiver<FleetEvent>) {
+async fn endpoint(tls: Server) -> (Broker, FleetEvents) {
     bind(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await
 }
 

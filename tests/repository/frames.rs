@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use edgesync::object::{ObjectRef, Resource, ResourceVersion, Scope};
+use edgesync::object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
 use edgesync::sync::change::{Change, RejectReason, Rejected};
 use edgesync::sync::digest::{BucketSet, Buckets, Digest, Epoch};
 use edgesync::sync::frame::{
@@ -229,10 +229,11 @@ fn read(name: &str, frame: &Value) -> Result<Value, String> {
     let text = frame.to_string();
     let parse = |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(|error| error.to_string());
     if name.starts_with("up/") {
-        let frame = Up::decode(text.as_bytes(), LIMIT).map_err(|error| error.to_string())?;
+        let frame = Up::decode(text.as_bytes(), &mut Budget::of(LIMIT)).map_err(|error| error.to_string())?;
         return parse(frame.encode(usize::MAX).unwrap());
     }
-    let frame = Received::decode(text.as_bytes(), LIMIT, MAX_OBJECT).map_err(|error| error.to_string())?;
+    let frame = Received::decode(text.as_bytes(), &mut Budget::of(LIMIT), MAX_OBJECT)
+        .map_err(|error| error.to_string())?;
     if let Received::Objects(objects) = &frame {
         assert!(objects.rejected.is_empty(), "{:?}", objects.rejected);
         let change = |change: &Change| match change {
@@ -339,7 +340,7 @@ proptest! {
             let again = read(&name, &altered);
             prop_assert!(again.is_ok(), "{:?}: {}", again, altered);
             if name == "up/Upload" {
-                let Ok(Up::Upload(upload)) = Up::decode(altered.to_string().as_bytes(), LIMIT) else { panic!("{altered}") };
+                let Ok(Up::Upload(upload)) = Up::decode(altered.to_string().as_bytes(), &mut Budget::of(LIMIT)) else { panic!("{altered}") };
                 for item in &upload.items {
                     match serde_json::from_str(item.content.get()) {
                         Ok(Content::Node(report)) => {

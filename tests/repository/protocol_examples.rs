@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use edgesync::object::Budget;
 use edgesync::sync::digest::Digest;
 use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
 use edgesync::sync::upload::{Content, RefusedReason, Taken};
@@ -74,11 +75,12 @@ fn frames() -> impl Iterator<Item = Example> {
 }
 
 fn decode_up(example: &Example) -> Up {
-    Up::decode(example.json.as_bytes(), LIMIT).unwrap_or_else(|error| panic!("{error}: {}", example.json))
+    Up::decode(example.json.as_bytes(), &mut Budget::of(LIMIT))
+        .unwrap_or_else(|error| panic!("{error}: {}", example.json))
 }
 
 fn decode_down(example: &Example) -> Received {
-    Received::decode(example.json.as_bytes(), LIMIT, MAX_OBJECT)
+    Received::decode(example.json.as_bytes(), &mut Budget::of(LIMIT), MAX_OBJECT)
         .unwrap_or_else(|error| panic!("{error}: {}", example.json))
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::broker::{Broker, BrokerOptions, Channel, Departure, FleetEvent};
+use edgesync::broker::{Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
 use edgesync::link::{Introduction, LinkEvent, LinkOptions, Publish, RetryOptions, Topics};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
@@ -14,18 +14,18 @@ use tokio::time::timeout;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const ANY: &str = "127.0.0.1:0";
 
-pub(crate) async fn bind(options: BrokerOptions) -> (Broker, Receiver<FleetEvent>) {
+pub(crate) async fn bind(options: BrokerOptions) -> (Broker, FleetEvents) {
     let (broker, mut events) = Broker::bind(ANY.parse().unwrap(), options).await.unwrap();
     assert!(matches!(next(&mut events).await, FleetEvent::Open { .. }));
     (broker, events)
 }
 
-pub(crate) async fn next(events: &mut Receiver<FleetEvent>) -> FleetEvent {
+pub(crate) async fn next(events: &mut FleetEvents) -> FleetEvent {
     timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the endpoint has ended")
 }
 
 /// The next message from a node, whatever else happens.
-pub(crate) async fn message(events: &mut Receiver<FleetEvent>) -> (String, Channel, Vec<u8>) {
+pub(crate) async fn message(events: &mut FleetEvents) -> (String, Channel, Vec<u8>) {
     loop {
         if let FleetEvent::Message { node, channel, payload } = next(events).await {
             return (node, channel, payload);
@@ -33,14 +33,14 @@ pub(crate) async fn message(events: &mut Receiver<FleetEvent>) -> (String, Chann
     }
 }
 
-pub(crate) async fn node_connected(events: &mut Receiver<FleetEvent>) -> (String, u64) {
+pub(crate) async fn node_connected(events: &mut FleetEvents) -> (String, u64) {
     match next(events).await {
         FleetEvent::NodeConnected { node, connection, .. } => (node, connection),
         other => panic!("{other:?} instead of NodeConnected"),
     }
 }
 
-pub(crate) async fn departure(events: &mut Receiver<FleetEvent>) -> Departure {
+pub(crate) async fn departure(events: &mut FleetEvents) -> Departure {
     loop {
         if let FleetEvent::NodeDisconnected { why, .. } = next(events).await {
             return why;

@@ -11,7 +11,6 @@ use rumqttc::v5::mqttbytes::v5::{
     Disconnect, DisconnectReasonCode, Packet, PingResp, PubAck, PubAckReason, Publish,
 };
 use tokio::io::{ReadHalf, WriteHalf};
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,6 +24,7 @@ use super::subscriptions::Subscriptions;
 use crate::broker::access::{self, Target};
 use crate::broker::handshake::Admitted;
 use crate::broker::hub::Hub;
+use crate::broker::inflow::Share;
 use crate::broker::registry::{Eviction, Origin, Outbound, Retained, Seat};
 use crate::broker::wire::Wire;
 use crate::broker::{Channel, Departure, FleetEvent};
@@ -43,6 +43,8 @@ const STEP: usize = 128 * 1024;
 struct Handover {
     /// Gone once it is handed over.
     event: Option<FleetEvent>,
+    /// Of its payload.
+    bytes: usize,
     /// The packet to acknowledge then.
     id: Option<u16>,
     /// What the client gets back, because it subscribed to its own topic.
@@ -71,6 +73,8 @@ pub(super) struct Exchange<'a> {
     /// Whether the cloud's message is owed, and as what.
     cloud_due: Option<Origin>,
     handover: Option<Handover>,
+    /// What it may have on the way to the cloud.
+    share: Arc<Share>,
     keepalive: Duration,
     /// The end of the client's certificate.
     until: Option<Timestamp>,
@@ -119,6 +123,7 @@ impl<'a> Exchange<'a> {
             cloud_topic: hub.options.topics.cloud().into(),
             cloud_due: None,
             handover: None,
+            share: hub.inflow.share(),
             keepalive: admitted.keepalive,
             until,
             heard: now,
@@ -170,7 +175,7 @@ impl<'a> Exchange<'a> {
             seen = self.evictions.wait_for(Option::is_some) => Wake::Evicted(seen.ok().and_then(|seen| *seen)),
             // Before the traffic, which may never pause.
             () = sleep_until(until) => Wake::Time,
-            taken = hand_over(self.hub, handover), if owes => Wake::Taken(taken),
+            taken = hand_over(self.hub, &self.share, handover), if owes => Wake::Taken(taken),
             wrote = out.write_to(&mut self.writer), if unsent => Wake::Wrote(wrote),
             read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
             _ = self.cloud.changed(), if self.cloud_due.is_none() => Wake::Cloud,
@@ -321,7 +326,10 @@ impl<'a> Exchange<'a> {
         let node = &self.seat.node;
         let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
             add(&self.hub.counters.unauthorized, 1);
-            tracing::warn!(%node, topic = %topic.chars().take(64).collect::<String>(), "not its own topic");
+            if let Some(left_out) = self.hub.quiet.topic.line() {
+                let topic: String = topic.chars().take(64).collect();
+                tracing::warn!(%node, ?topic, left_out, "not its own topic");
+            }
             return self.acknowledge(id, PubAckReason::NotAuthorized);
         };
         let channel = match target {
@@ -331,7 +339,9 @@ impl<'a> Exchange<'a> {
         if publish.retain && channel == Channel::Presence {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
-                tracing::warn!(%node, ?kept, "its presence is not retained");
+                if let Some(left_out) = self.hub.quiet.presence.line() {
+                    tracing::warn!(%node, ?kept, left_out, "its presence is not retained");
+                }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);
             }
         }
@@ -343,13 +353,13 @@ impl<'a> Exchange<'a> {
             payload: Bytes::copy_from_slice(&publish.payload),
             origin: Origin::Own { retain: publish.retain },
         });
-        match self.hub.events.try_send(event) {
-            Ok(()) => self.taken(id, echo),
-            Err(TrySendError::Full(event) | TrySendError::Closed(event)) => {
-                self.handover = Some(Handover { event: Some(event), id, echo });
-                Ok(())
-            }
+        let bytes = publish.payload.len();
+        if let Some(place) = self.hub.inflow.try_reserve(bytes, &self.share) {
+            place.send(event);
+            return self.taken(id, echo);
         }
+        self.handover = Some(Handover { event: Some(event), bytes, id, echo });
+        Ok(())
     }
 
     fn handed_over(&mut self) -> Result<(), Ended> {
@@ -389,10 +399,11 @@ fn left(until: Timestamp) -> Duration {
 }
 
 /// Hands a message over to the cloud; `false` when it is no longer there. Safe to cancel.
-async fn hand_over(hub: &Hub, handover: &mut Option<Handover>) -> bool {
-    let Ok(permit) = hub.events.reserve().await else { return false };
+async fn hand_over(hub: &Hub, share: &Arc<Share>, handover: &mut Option<Handover>) -> bool {
+    let bytes = handover.as_ref().map_or(0, |handover| handover.bytes);
+    let Some(place) = hub.inflow.reserve(bytes, share).await else { return false };
     if let Some(event) = handover.as_mut().and_then(|handover| handover.event.take()) {
-        permit.send(event);
+        place.send(event);
     }
     true
 }

@@ -1,5 +1,7 @@
 //! What the machines want, carried out: frames, loads, records.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::bodies::{Answer, Sort, Wanted};
@@ -22,6 +24,8 @@ enum Sending {
     Full,
 }
 
+/// So long nothing is heard of a node that has exceeded its quota: as long as it was told to wait.
+const REFUSED: Duration = Duration::from_secs(60);
 /// Bytes of frames that are written in one turn of the loop, about: a few milliseconds.
 const TURN: u64 = 1 << 20;
 
@@ -245,12 +249,22 @@ impl<S: Source> Fleet<S> {
             }
             CloudEffect::Take { token, upload } => self.take(name, token, upload),
             CloudEffect::Notice(notice) => {
-                if let CloudNotice::Welcomed { .. } = notice {
-                    let now = self.now();
-                    self.lifecycle.welcomed(now, name);
+                let now = self.now();
+                match &notice {
+                    CloudNotice::Welcomed { .. } => self.lifecycle.welcomed(now, name),
+                    CloudNotice::OverQuota { .. } => self.refuse(name),
+                    _ => {}
                 }
                 show(name, &notice);
             }
+        }
+    }
+
+    /// Hears nothing of a node for a while.
+    fn refuse(&mut self, name: &str) {
+        let until = self.now() + REFUSED;
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.refused_until = until;
         }
     }
 
@@ -337,6 +351,14 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::Repairing => {
             tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
+        }
+        CloudNotice::OverQuota { limit } => {
+            tracing::error!(
+                node,
+                limit,
+                "the node names more objects than it can have been given: nothing of it is heard for a minute; if this \
+                 store was replaced by an older copy, raise sync.max_unknown"
+            );
         }
         CloudNotice::DeletionsHeld { count } => {
             tracing::error!(

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::asked::after;
-use super::{Fleet, Inbox, MAX_SESSION};
+use super::{Fleet, Inbox};
 use crate::cloud::admin::{Answer, unknown};
 use crate::cloud::metrics::add_counters;
 use crate::cloud::source::{self, Source, SourceError};
@@ -288,7 +288,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn frame_of_removed(&mut self, name: &str, frame: &Up) {
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         if let Up::Hello(hello) = frame {
-            removed.session = Some(hello.session.chars().take(MAX_SESSION).collect());
+            removed.session = Some(hello.session.clone());
             self.tell_removed(name);
         } else {
             self.removals.dropped += 1;

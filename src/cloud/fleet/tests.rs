@@ -92,7 +92,7 @@ impl Device {
     }
 
     fn hears(&mut self, payload: &[u8]) {
-        let frame = Received::decode(payload, 1 << 20, 1 << 23).unwrap();
+        let frame = Received::decode(payload, &mut Budget::of(1 << 20), 1 << 23).unwrap();
         self.machine.received(self.origin.elapsed(), frame, random());
     }
 
@@ -147,7 +147,7 @@ async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
 }
 
 /// One turn of the loop.
-async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut mpsc::Receiver<FleetEvent>) {
+async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     let wake = fleet.begin_turn();
     tokio::select! {
         event = events.recv() => fleet.hear(event.unwrap(), events),
@@ -161,7 +161,7 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut mpsc::Receiver<Fleet
 /// A cloud side: a store in a directory, an endpoint, and the fleet, which the test drives.
 struct Site {
     fleet: Fleet<Embedded>,
-    events: mpsc::Receiver<FleetEvent>,
+    events: FleetEvents,
     broker: Broker,
     store: CloudStore,
     _directory: TempDir,

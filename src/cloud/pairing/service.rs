@@ -8,19 +8,24 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Pairing, now};
 use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
+use crate::gate::{Gate, GateLimits, Guest, Origin, Seldom};
 use crate::join::Membership;
 use crate::join::calls::MEMBERSHIP;
 use crate::object::status::{Reason, Result, Status};
 use crate::tls::Certificate;
 
-/// The most connections at a time; more wait.
+/// The most connections at a time. When more come, those go that have said nothing for longest.
 const MAX_CONNECTIONS: usize = 256;
+/// The most of one address.
+const MAX_OF_ONE: usize = 64;
+/// How long the handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may last: the handshake, and the requests with their answers.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest request for a certificate. One with an RSA key of 8192 bits has 2.3 KB.
@@ -53,24 +58,33 @@ impl JoinService {
     }
 
     /// Serves until `stopped` changes or its sender is gone. At most so many connections at a time as a small machine
-    /// can take (256); more wait. Slow ones are cut after 30 s.
+    /// can take (256, and 64 of one address): then those go that have said nothing for longest. Slow ones are cut after
+    /// 30 s.
     pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
+        let full = Seldom::new();
         // Dropped at the end, and with it the connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 _ = stopped.changed() => return,
                 Some(_) = connections.join_next() => {}
-                taken = self.take(&places) => match taken {
-                    Ok((stream, peer, place)) => {
+                taken = self.take(&gate) => match taken {
+                    Ok((stream, peer, Some(guest))) => {
                         let pairing = self.pairing.clone();
                         connections.spawn(async move {
-                            if timeout(PATIENCE, connection(pairing, stream, peer)).await.is_err() {
-                                tracing::debug!(%peer, "a connection to the join service was too slow");
+                            tokio::select! {
+                                _ = timeout(PATIENCE, connection(pairing, stream, peer, guest.clone())) => {}
+                                () = guest.must_go() => {
+                                    tracing::debug!(%peer, "a connection to the join service was too slow");
+                                }
                             }
-                            drop(place);
                         });
+                    }
+                    Ok((_, peer, None)) => {
+                        if let Some(left_out) = full.line() {
+                            tracing::warn!(%peer, left_out, "too many connections of one address to the join service");
+                        }
                     }
                     Err(error) => {
                         tracing::warn!("the join service cannot take a connection: {error}");
@@ -81,32 +95,36 @@ impl JoinService {
         }
     }
 
-    /// The next connection, when there is a place for one.
-    async fn take(
-        &self,
-        places: &Arc<Semaphore>,
-    ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    /// The next connection, when there is a place for one; none if its address has too many.
+    async fn take(&self, gate: &Arc<Gate>) -> io::Result<(TcpStream, SocketAddr, Option<Arc<Guest>>)> {
         let (stream, peer) = self.listener.accept().await?;
-        Ok((stream, peer, place))
+        let guest = gate.enter(Origin::of(peer.ip())).await;
+        Ok((stream, peer, guest.map(Arc::new)))
     }
 }
 
-async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr) {
-    let (stream, shown) = match pairing.joining_tls().accept(stream).await {
-        Ok(accepted) => accepted,
-        Err(error) => {
-            tracing::debug!(%peer, "no TLS with the join service: {error}");
-            return;
-        }
+async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr, guest: Arc<Guest>) {
+    let (stream, shown) = match timeout(HANDSHAKE, pairing.joining_tls().accept(stream)).await {
+        Ok(Ok(accepted)) => accepted,
+        Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
+        Err(_) => return tracing::debug!(%peer, "no TLS with the join service in time"),
     };
+    // Who shows a certificate is known, and renews it.
+    let _busy = shown.as_ref().map(|_| guest.busy());
     let shown = shown.map(Arc::new);
     let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: PATIENCE };
     let answer = move |question: Question| {
         let (pairing, shown) = (pairing.clone(), shown.clone());
         // Before it joins, a device finds out in this way whether this is a CloudCore, which does not know the call.
         let is_question = shown.is_none() && question.path == MEMBERSHIP;
-        async move { reply(answer(&pairing, shown.as_deref(), &question).await, peer, is_question) }
+        async move {
+            reply(
+                answer(&pairing, shown.as_deref(), &question).await,
+                peer,
+                is_question,
+                &pairing.shared.refusals,
+            )
+        }
     };
     serve_connection(stream, limits, Arc::new(answer)).await;
 }
@@ -189,19 +207,20 @@ fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> 
 }
 
 /// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
-fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool) -> Reply {
+fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool, refusals: &Seldom) -> Reply {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
-            tracing::error!(%peer, "a request to the join service has failed: {}", status.message);
+            tracing::error!(%peer, "a request to the join service has failed: {}", status.message.escape_debug());
             let message = "the cloud side has failed: try again; its log says why\n";
             (status.code, "text/plain; charset=utf-8", message.into())
         }
         Err(status) => {
             if is_question {
                 tracing::debug!(%peer, "asked whether this is a CloudCore");
-            } else {
-                tracing::info!(%peer, code = status.code, "refused to join or renew: {}", status.message);
+            } else if let Some(left_out) = refusals.line() {
+                let code = status.code;
+                tracing::info!(%peer, code, left_out, "refused to join or renew: {}", status.message.escape_debug());
             }
             (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::broker::{Broker, BrokerOptions, FleetEvent};
+use crate::broker::{Broker, BrokerOptions, FleetEvent, FleetEvents};
 use crate::join::tests::authority::{Authority, time};
 use crate::join::tests::service::{Asked, Service, cloud, cloud_now, reply, server_identity, token};
 use crate::link::Topics;
@@ -66,7 +66,7 @@ impl Device {
 struct Cloud {
     authority: Arc<Authority>,
     service: Service,
-    events: tokio::sync::mpsc::Receiver<FleetEvent>,
+    events: FleetEvents,
     _broker: Broker,
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use crate::object::Budget;
 use crate::sync::change::Uid;
 use crate::sync::digest::{BucketSet, Tally};
 use crate::sync::frame::{
@@ -12,26 +13,27 @@ use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
 use super::pace::LATE;
+use super::quota::Room;
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
 /// After so many inventories without equality the node is asked to begin anew.
 const MAX_REPAIRS: u32 = 5;
-/// The most objects that a node's inventory may list, whatever count it claims: a bound on memory.
-const MAX_INVENTORY: u64 = 1_000_000;
 /// Seconds after which it is to do so.
 const RETRY_AFTER: u64 = 5;
 
-/// The most reports that are kept while the records are being read. What they said is asked for if more come.
+/// The most reports, and objects in them, that are kept while the records are being read. What they said is asked for if
+/// more come.
 const MAX_BACKLOG: usize = 64;
+const BACKLOG_ITEMS: usize = 10_000;
 
 #[derive(Debug)]
 enum Stage {
-    /// The records are awaited; reports that came meanwhile.
-    Opening(Vec<Report>),
+    /// The records are awaited; reports that came meanwhile, and what further ones may have.
+    Opening(Vec<Report>, Budget),
     /// Reports up to the Hello's revision are awaited.
     Replaying,
     /// Pages of an inventory are awaited.
-    Inventory { buckets: Option<BucketSet>, items: Vec<Item>, next_page: u32 },
+    Inventory { buckets: Option<BucketSet>, items: Vec<Item>, next_page: u32, budget: Budget },
     /// All pages are there, their records are being stored.
     Rewriting,
 }
@@ -50,7 +52,7 @@ pub(super) struct Connecting {
 impl Connecting {
     pub(super) fn phase(&self) -> CloudPhase {
         match self.stage {
-            Stage::Opening(_) | Stage::Replaying => CloudPhase::Replaying,
+            Stage::Opening(..) | Stage::Replaying => CloudPhase::Replaying,
             Stage::Inventory { .. } | Stage::Rewriting => CloudPhase::Repairing,
         }
     }
@@ -110,7 +112,7 @@ impl CloudMachine {
             let held = Tally { count: hello.count, digest: hello.digest };
             self.ledger.open_if_equal(hello.epoch, held, desired);
         }
-        let opening = Stage::Opening(Vec::new());
+        let opening = Stage::Opening(Vec::new(), Budget::of_items(BACKLOG_ITEMS));
         let until = now + self.config.answer_timeout / 3;
         self.phase = Phase::Connecting(Box::new(Connecting {
             hello,
@@ -129,7 +131,7 @@ impl CloudMachine {
     /// Whether the records are to be read before anything else is done.
     pub(super) fn is_opening(&self) -> bool {
         match &self.phase {
-            Phase::Connecting(connecting) => matches!(connecting.stage, Stage::Opening(_)),
+            Phase::Connecting(connecting) => matches!(connecting.stage, Stage::Opening(..)),
             Phase::Offline | Phase::Live { .. } => false,
         }
     }
@@ -168,7 +170,7 @@ impl CloudMachine {
             self.ledger.rekey(epoch, desired);
         }
         self.flush_records(desired);
-        if let Stage::Opening(backlog) = opening {
+        if let Stage::Opening(backlog, _) = opening {
             for report in backlog {
                 self.report(now, report, desired);
             }
@@ -182,12 +184,17 @@ impl CloudMachine {
             }
             Phase::Connecting(connecting) if connecting.hello.session == report.session => {
                 match &mut connecting.stage {
-                    Stage::Opening(backlog) if backlog.len() < MAX_BACKLOG => backlog.push(report),
+                    Stage::Opening(backlog, budget) => {
+                        let items = report.objects.len() + report.removed.len() + report.rejected.len();
+                        if backlog.len() < MAX_BACKLOG && budget.take_items(items).is_ok() {
+                            backlog.push(report);
+                        }
+                    }
                     Stage::Replaying => {
                         connecting.until = now + self.config.answer_timeout;
                         self.take_report(now, report, desired);
                     }
-                    Stage::Opening(_) | Stage::Inventory { .. } | Stage::Rewriting => {}
+                    Stage::Inventory { .. } | Stage::Rewriting => {}
                 }
             }
             _ => self.refuse_unknown(report.session),
@@ -201,6 +208,10 @@ impl CloudMachine {
     /// Asks the node to say Hello (again).
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
+        self.request_hello(session, reason, retry_after_seconds);
+    }
+
+    pub(super) fn request_hello(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
         let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
         self.frames.push_back(Down::HelloRequest(request));
@@ -212,7 +223,7 @@ impl CloudMachine {
         let hello = &connecting.hello;
         let complete = match connecting.stage {
             Stage::Replaying => self.recorder.reached() >= hello.revision,
-            Stage::Opening(_) | Stage::Inventory { .. } => false,
+            Stage::Opening(..) | Stage::Inventory { .. } => false,
             Stage::Rewriting => true,
         };
         if !complete {
@@ -233,6 +244,7 @@ impl CloudMachine {
     }
 
     fn request_inventory(&mut self, now: Now, desired: &impl DesiredState) {
+        let budget = self.inventory_budget(desired);
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         if connecting.repairs == MAX_REPAIRS {
             let session = connecting.hello.session.clone();
@@ -241,7 +253,7 @@ impl CloudMachine {
         }
         connecting.repairs += 1;
         connecting.until = now + self.config.answer_timeout;
-        connecting.stage = Stage::Inventory { buckets: None, items: Vec::new(), next_page: 0 };
+        connecting.stage = Stage::Inventory { buckets: None, items: Vec::new(), next_page: 0, budget };
         let session = connecting.hello.session.clone();
         self.counters.repairs += 1;
         self.notice(CloudNotice::Repairing);
@@ -255,16 +267,18 @@ impl CloudMachine {
         let Phase::Connecting(connecting) = &mut self.phase else {
             return self.refuse_session(inventory.session, "no inventory was asked for".into(), 0);
         };
-        let Stage::Inventory { buckets, items, next_page } = &mut connecting.stage else { return };
+        let Stage::Inventory { buckets, items, next_page, budget } = &mut connecting.stage else { return };
         let fits = connecting.hello.session == inventory.session
             && inventory.page == *next_page
             && buckets.is_none_or(|buckets| buckets == inventory.buckets);
-        // More than the node said it holds is nonsense, and must not fill the memory.
-        let sane =
-            items.len() as u64 + inventory.objects.len() as u64 <= connecting.hello.count.min(MAX_INVENTORY);
+        // More than the node said it holds is nonsense.
+        let sane = items.len() as u64 + inventory.objects.len() as u64 <= connecting.hello.count;
         if !fits || !sane {
             self.counters.foreign_session += 1;
             return;
+        }
+        if budget.take_items(inventory.objects.len()).is_err() {
+            return self.refuse_excess();
         }
         *buckets = Some(inventory.buckets);
         *next_page += 1;
@@ -287,7 +301,11 @@ impl CloudMachine {
                 self.recorder.remove(uid);
             }
         }
+        let mut room = Room::default();
         for item in items {
+            if !self.admits(&item.uid, &mut room, desired) {
+                return self.refuse_excess();
+            }
             self.take_item(item, desired);
         }
         self.recorder.set_reached(revision);
@@ -305,7 +323,7 @@ impl CloudMachine {
                 connecting.until = now + self.config.resend_min;
             }
             // It is the node that waits: it is told that its Hello is heard, before it says the next one.
-            Stage::Opening(_) => {
+            Stage::Opening(..) => {
                 connecting.until = now + timeout / 3;
                 let session = connecting.hello.session.clone();
                 let confirm = Confirm { session, revision: 0, pending: 1, held: self.held_count };

@@ -38,6 +38,11 @@ pub trait DesiredState {
     /// UID and version of each object once, in no particular order.
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)>;
 
+    /// How many objects that are.
+    fn count(&self) -> usize {
+        self.iter().count()
+    }
+
     /// Count and digest of a node that holds exactly this.
     fn tally(&self, epoch: Epoch) -> Tally {
         let mut tally = Tally::default();

@@ -15,11 +15,15 @@ use crate::sync::timing::{Now, backoff};
 use super::desired::DesiredState;
 use super::ledger::LedgerFacts;
 use super::queue::Action;
+use super::quota::{Room, Unknown};
 use super::{CloudEffect, CloudMachine, CloudNotice, Phase, Record, RecordBatch, Refusal};
 
 /// The delay after a batch that could not be stored; doubles up to a minute.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 const STORE_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The most changes of records in one transaction: all nodes wait for it.
+const MAX_BATCH: usize = 1024;
 
 /// The longest reason for a rejection that is kept, in bytes: it is kept for each object.
 const MAX_REASON: usize = 256;
@@ -39,6 +43,10 @@ pub(super) struct Recorder {
     pending: Pending,
     /// The newest change of the node that is covered once everything gathered is stored.
     reached: u64,
+    /// The same once what is being stored is.
+    covered: u64,
+    /// What was gathered, or is being stored, of objects that nobody knows of.
+    pub(super) unknown: Unknown,
     accepted: Option<Arc<str>>,
     storing: Option<RecordBatch>,
     next_token: u64,
@@ -51,14 +59,42 @@ pub(super) struct Recorder {
 impl Recorder {
     /// Starts from what a Hello says: the node's own word is the base that reports build on.
     pub(super) fn rebase(&mut self, reached: u64, accepted: Option<Arc<str>>) {
-        self.reached = reached;
+        (self.reached, self.covered) = (reached, reached);
         self.accepted = accepted;
-        self.pending = Pending { dirty: true, ..Pending::default() };
+        self.gather_anew(Pending { dirty: true, ..Pending::default() });
         self.confirm_owed = false;
     }
 
     pub(super) fn reset(&mut self) {
-        self.pending = Pending { reset: true, dirty: true, ..Pending::default() };
+        self.gather_anew(Pending { reset: true, dirty: true, ..Pending::default() });
+    }
+
+    /// Forgets what was gathered and is not being stored: the node will say it again.
+    pub(super) fn give_up(&mut self) {
+        self.gather_anew(Pending::default());
+        self.confirm_owed = false;
+    }
+
+    fn gather_anew(&mut self, pending: Pending) {
+        self.pending = pending;
+        self.unknown.keep(self.storing.iter().flat_map(|batch| batch.put.iter().map(|(uid, _)| uid)));
+    }
+
+    /// Takes as much of what was gathered as goes into one transaction; the rest stays.
+    fn next_part(&mut self) -> Pending {
+        let Pending { put, remove, reset, .. } = &mut self.pending;
+        if put.len() + remove.len() <= MAX_BATCH {
+            self.covered = self.reached;
+            return std::mem::take(&mut self.pending);
+        }
+        let removals: Vec<Uid> = remove.iter().take(MAX_BATCH).cloned().collect();
+        let puts: Vec<Uid> = put.keys().take(MAX_BATCH - removals.len()).cloned().collect();
+        Pending {
+            put: puts.iter().filter_map(|uid| put.remove_entry(uid)).collect(),
+            remove: removals.iter().filter_map(|uid| remove.take(uid)).collect(),
+            reset: std::mem::take(reset),
+            dirty: true,
+        }
     }
 
     pub(super) fn accept(&mut self, incarnation: &Arc<str>) {
@@ -133,12 +169,21 @@ impl CloudMachine {
         for uid in &report.removed {
             newest = newest.max(self.sender.answered(uid, None));
         }
-        let mut named = true;
+        let (mut named, mut room) = (true, Room::default());
         for item in report.objects {
             self.counters.reported += 1;
+            if !self.admits(&item.uid, &mut room, desired) {
+                return self.refuse_excess();
+            }
             named &= self.take_item(item, desired);
         }
         for uid in report.removed {
+            if !self.may_be_recorded(&uid, desired) {
+                continue;
+            }
+            if !self.admits(&uid, &mut room, desired) {
+                return self.refuse_excess();
+            }
             self.recorder.remove(uid);
         }
         if named {
@@ -264,7 +309,7 @@ impl CloudMachine {
             return;
         }
         if !self.recorder.pending.dirty || self.is_superfluous(desired) {
-            self.recorder.pending = Pending::default();
+            self.recorder.gather_anew(Pending::default());
             let uids: Vec<Uid> = self.sender.settled(&self.ledger, desired);
             self.release(self.last_heard, &uids, desired);
             if std::mem::take(&mut self.recorder.confirm_owed) {
@@ -273,13 +318,13 @@ impl CloudMachine {
             self.advance_connecting(desired);
             return;
         }
-        let Pending { put, remove, reset, .. } = std::mem::take(&mut self.recorder.pending);
+        let Pending { put, remove, reset, .. } = self.recorder.next_part();
         let token = self.recorder.next_token;
         self.recorder.next_token += 1;
         // What an operator says about a node that is not connected changes nothing of its records.
         let (confirmed, tally) = match self.ledger.is_open() {
-            true if self.behind => (self.recorder.reached, None),
-            true => (self.recorder.reached, Some(self.ledger.tally_after(reset, &put, &remove, desired))),
+            true if self.behind => (self.recorder.covered, None),
+            true => (self.recorder.covered, Some(self.ledger.tally_after(reset, &put, &remove, desired))),
             false => (self.ledger.facts().confirmed, self.ledger.facts().tally),
         };
         let batch = RecordBatch {
@@ -332,6 +377,7 @@ impl CloudMachine {
         }
         self.recorder.retry = None;
         let RecordBatch { epoch, confirmed, accepted, tally, epochs, reset, put, remove, .. } = batch;
+        self.recorder.unknown.settle(put.iter().map(|(uid, _)| uid).chain(&remove));
         let mut uids = Vec::with_capacity(put.len() + remove.len());
         for uid in &remove {
             if let Some(record) = self.ledger.get(uid, desired) {

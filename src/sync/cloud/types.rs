@@ -35,6 +35,8 @@ pub struct CloudConfig {
     pub mass_delete_share: f64,
     /// Removals up to this number are never held back.
     pub mass_delete_min: u64,
+    /// The most objects of a node that are recorded although it is not to hold them and nobody has given them to it.
+    pub max_unknown: usize,
 }
 
 #[cfg(test)]
@@ -53,6 +55,7 @@ impl CloudConfig {
             answer_timeout: Duration::from_secs(10),
             mass_delete_share: 0.1,
             mass_delete_min: 10,
+            max_unknown: 20_000,
         }
     }
 }
@@ -159,6 +162,11 @@ pub enum CloudNotice {
     },
     /// The records differ from what the node holds: they are being rewritten.
     Repairing,
+    /// The node names more objects than it can have been given: its session has ended.
+    OverQuota {
+        /// How many it may name beyond those that are known.
+        limit: usize,
+    },
     /// Removals are held back until they are confirmed.
     DeletionsHeld {
         /// How many.
@@ -222,6 +230,8 @@ pub struct CloudCounters {
     pub repairs: u64,
     /// Frames ignored because they were of another session.
     pub foreign_session: u64,
+    /// Sessions that ended because the node named more objects than it can have been given.
+    pub over_quota: u64,
     /// Leases renewed.
     pub leases: u64,
     /// Frames of the node's outbox that were handed to the store; those that only ask are among them.

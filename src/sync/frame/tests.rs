@@ -61,7 +61,9 @@ fn frames_survive_encoding_compressed_or_not() {
     for above in [0, usize::MAX] {
         let bytes = Up::Report(report.clone()).encode(above).unwrap();
         sizes.push(bytes.len());
-        let Ok(Up::Report(back)) = Up::decode(&bytes, LIMIT) else { panic!("must be a report") };
+        let Ok(Up::Report(back)) = Up::decode(&bytes, &mut Budget::of(LIMIT)) else {
+            panic!("must be a report")
+        };
         assert_eq!(back, report);
     }
     assert!(sizes[0] * 3 < sizes[1], "compression must pay: {sizes:?}");
@@ -70,7 +72,8 @@ fn frames_survive_encoding_compressed_or_not() {
 #[test]
 fn fields_of_a_later_minor_version_are_ignored() {
     let json = r#"{"type":"Confirm","protocol":1,"session":"s","revision":4,"later":{"a":1}}"#;
-    let Ok(Received::Confirm(confirm)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+    let Ok(Received::Confirm(confirm)) = Received::decode(json.as_bytes(), &mut Budget::of(LIMIT), LIMIT)
+    else {
         panic!("must be a confirm");
     };
     assert_eq!((confirm.revision, confirm.pending), (4, 0));
@@ -80,15 +83,15 @@ fn fields_of_a_later_minor_version_are_ignored() {
 fn a_zip_bomb_is_refused_before_it_grows() {
     let bomb = zstd::bulk::compress(&vec![b' '; 50_000_000], 3).unwrap();
     assert!(bomb.len() < LIMIT);
-    assert!(matches!(Up::decode(&bomb, LIMIT), Err(FrameError::TooLarge { .. })));
+    assert!(matches!(Up::decode(&bomb, &mut Budget::of(LIMIT)), Err(FrameError::TooLarge { .. })));
     // The same without a size in the header, as a streaming encoder writes it.
     let streamed = zstd::stream::encode_all(&vec![b' '; 50_000_000][..], 3).unwrap();
-    assert!(Up::decode(&streamed, LIMIT).is_err());
+    assert!(Up::decode(&streamed, &mut Budget::of(LIMIT)).is_err());
 }
 
 #[test]
 fn each_kind_of_nonsense_has_its_own_error() {
-    let label = |bytes: &[u8]| Up::decode(bytes, LIMIT).unwrap_err().label();
+    let label = |bytes: &[u8]| Up::decode(bytes, &mut Budget::of(LIMIT)).unwrap_err().label();
     assert_eq!(label(b"{"), "json");
     assert_eq!(label(b""), "json");
     assert_eq!(label(b"[1,2]"), "json");
@@ -110,10 +113,83 @@ fn a_bad_object_does_not_spoil_its_frame() {
         {"header":{},"route":{"operation":"update","resource":"a/b/c"},"content":{}},
         {"header":{},"route":{"operation":"delete","resource":"n/configmap/c"},
          "content":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"uid":"u","name":"c","namespace":"n"}}}]}"#;
-    let Ok(Received::Objects(objects)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+    let Ok(Received::Objects(objects)) = Received::decode(json.as_bytes(), &mut Budget::of(LIMIT), LIMIT)
+    else {
         panic!("must be objects");
     };
     assert_eq!((objects.changes.len(), objects.rejected.len()), (1, 1));
+}
+
+#[test]
+fn words_that_no_object_can_have_are_refused() {
+    let long = "a".repeat(100_000);
+    let item = |uid: &str, version: &str, name: &str, namespace: &str, kind: &str| {
+        format!(
+            r#"{{"uid":"{uid}","resourceVersion":"{version}","object":{{"apiVersion":"v1","kind":"{kind}",
+            "namespace":"{namespace}","name":"{name}"}}}}"#
+        )
+    };
+    let report = |fields: String| {
+        format!(r#"{{"type":"Report","protocol":1,"session":"s","from":0,"to":1,{fields}}}"#)
+    };
+    let objects = |item: String| report(format!(r#""objects":[{item}]"#));
+    let buckets = serde_json::to_string(&BucketSet::default()).unwrap();
+    let inventory = |item: String| {
+        format!(
+            r#"{{"type":"Inventory","protocol":1,"session":"s","page":0,"buckets":{buckets},"more":true,
+            "objects":[{item}]}}"#
+        )
+    };
+    let label = |json: &str| {
+        Up::decode(json.as_bytes(), &mut Budget::of(1 << 20)).map(|frame| frame.name()).map_err(|e| e.label())
+    };
+    assert_eq!(label(&objects(item("u", "1", "n", "ns", "ConfigMap"))), Ok("Report"));
+    assert_eq!(label(&inventory(item("u", "1", "n", "ns", "ConfigMap"))), Ok("Inventory"));
+    for bad in [
+        item(&long, "1", "n", "ns", "Pod"),
+        item("", "1", "n", "ns", "Pod"),
+        item("a.b", "1", "n", "ns", "Pod"),
+        item("u", &long, "n", "ns", "Pod"),
+        item("u", "", "n", "ns", "Pod"),
+        item("u", "1", &"n".repeat(254), "ns", "Pod"),
+        item("u", "1", "n", &"n".repeat(64), "Pod"),
+        item("u", "1", "n", "ns", &long),
+        item("u", "1", "n\\n", "ns", "Pod"),
+    ] {
+        let what: String = bad.chars().take(80).collect();
+        assert_eq!(label(&objects(bad.clone())), Err("invalid"), "{what}");
+        assert_eq!(label(&inventory(bad)), Err("invalid"), "{what}");
+    }
+    assert_eq!(label(&report(format!(r#""removed":["{long}"]"#))), Err("invalid"));
+    assert_eq!(label(&report(format!(r#""receiving":"{long}""#))), Err("invalid"));
+    let rejected =
+        format!(r#""rejected":[{{"uid":"u","resourceVersion":"{long}","reason":"Invalid","message":""}}]"#);
+    assert_eq!(label(&report(rejected)), Err("invalid"));
+    let Up::Hello(hello) = Up::Hello(hello()) else { unreachable!() };
+    for hello in [
+        Hello { session: long.clone(), ..hello.clone() },
+        Hello { agent: long.clone(), ..hello.clone() },
+        Hello { incarnation: Some(long.clone()), ..hello.clone() },
+    ] {
+        let bytes = Up::Hello(hello).encode(usize::MAX).unwrap();
+        assert_eq!(Up::decode(&bytes, &mut Budget::of(1 << 20)).unwrap_err().label(), "invalid");
+    }
+    let lease = Lease { session: long, ..lease() };
+    assert_eq!(
+        Up::decode(&Up::Lease(lease).encode(usize::MAX).unwrap(), &mut Budget::of(1 << 20))
+            .unwrap_err()
+            .label(),
+        "invalid"
+    );
+}
+
+#[test]
+fn a_frame_has_no_more_items_than_its_bytes_can_name() {
+    let removed = vec![r#""a""#; 15_000].join(",");
+    let json =
+        format!(r#"{{"type":"Report","protocol":1,"session":"s","from":0,"to":1,"removed":[{removed}]}}"#);
+    assert!(json.len() < LIMIT);
+    assert_eq!(Up::decode(json.as_bytes(), &mut Budget::of(LIMIT)).unwrap_err().label(), "too_large");
 }
 
 fn lease() -> Lease {
@@ -129,7 +205,7 @@ fn lease() -> Lease {
 fn a_lease_of_the_year_2100_is_at_most_150_bytes() {
     let bytes = Up::Lease(lease()).encode(1024).unwrap();
     assert!(bytes.len() <= 150, "{}", bytes.len());
-    let Ok(Up::Lease(back)) = Up::decode(&bytes, LIMIT) else { panic!("must be a lease") };
+    let Ok(Up::Lease(back)) = Up::decode(&bytes, &mut Budget::of(LIMIT)) else { panic!("must be a lease") };
     assert_eq!(back, lease());
 }
 
@@ -148,7 +224,8 @@ fn upload() -> Up {
 #[test]
 fn items_of_an_upload_arrive_as_they_were_written() {
     for above in [0, usize::MAX] {
-        let Ok(Up::Upload(back)) = Up::decode(&upload().encode(above).unwrap(), LIMIT) else {
+        let Ok(Up::Upload(back)) = Up::decode(&upload().encode(above).unwrap(), &mut Budget::of(LIMIT))
+        else {
             panic!("must be an upload")
         };
         let Up::Upload(sent) = upload() else { unreachable!() };
@@ -164,7 +241,9 @@ fn items_of_an_upload_arrive_as_they_were_written() {
 fn a_reason_of_a_later_version_is_read_as_another_one() {
     let json = r#"{"type":"UploadConfirm","protocol":1,"session":"s","outbox":"o","last":{"status":3},
         "refused":[{"seq":3,"reason":"TooBoring","message":"later"},{"seq":2,"reason":"Gone","message":""}]}"#;
-    let Ok(Received::UploadConfirm(confirm)) = Received::decode(json.as_bytes(), LIMIT, LIMIT) else {
+    let Ok(Received::UploadConfirm(confirm)) =
+        Received::decode(json.as_bytes(), &mut Budget::of(LIMIT), LIMIT)
+    else {
         panic!("must be a confirm");
     };
     let reasons: Vec<_> = confirm.refused.iter().map(|refused| refused.reason).collect();
@@ -180,7 +259,11 @@ fn an_upload_with_a_bad_number_is_refused() {
         json["type"] = "Upload".into();
         json["protocol"] = 1.into();
         json[field] = serde_json::from_str(value).unwrap();
-        assert_eq!(Up::decode(json.to_string().as_bytes(), LIMIT).unwrap_err().label(), "json", "{field}");
+        assert_eq!(
+            Up::decode(json.to_string().as_bytes(), &mut Budget::of(LIMIT)).unwrap_err().label(),
+            "json",
+            "{field}"
+        );
     }
 }
 
@@ -188,8 +271,8 @@ proptest! {
     #[test]
     fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), zip: bool) {
         let bytes = if zip { zstd::bulk::compress(&bytes, 1).unwrap() } else { bytes };
-        let _ = Up::decode(&bytes, LIMIT);
-        let _ = Received::decode(&bytes, LIMIT, LIMIT);
+        let _ = Up::decode(&bytes, &mut Budget::of(LIMIT));
+        let _ = Received::decode(&bytes, &mut Budget::of(LIMIT), LIMIT);
     }
 
     #[test]
@@ -204,11 +287,11 @@ proptest! {
             let len = bytes.len();
             bytes[at % len] = byte;
             bytes.truncate(len - cut % len);
-            let _ = (Up::decode(&bytes, LIMIT), Received::decode(&bytes, LIMIT, LIMIT));
+            let _ = (Up::decode(&bytes, &mut Budget::of(LIMIT)), Received::decode(&bytes, &mut Budget::of(LIMIT), LIMIT));
             let mut zipped = zstd::bulk::compress(&bytes, 1).unwrap();
             let len = zipped.len();
             zipped[at % len] = byte;
-            let _ = (Up::decode(&zipped, LIMIT), Received::decode(&zipped, LIMIT, LIMIT));
+            let _ = (Up::decode(&zipped, &mut Budget::of(LIMIT)), Received::decode(&zipped, &mut Budget::of(LIMIT), LIMIT));
         }
     }
 }

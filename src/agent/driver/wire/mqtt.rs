@@ -5,6 +5,7 @@ use crate::agent::driver::Driver;
 use crate::agent::traffic::Direction;
 use crate::link::presence::CloudPresence;
 use crate::link::{Backlog, Topic};
+use crate::object::Budget;
 use crate::process::random;
 use crate::sync::frame::{FrameError, PROTOCOL, Received};
 
@@ -46,7 +47,7 @@ impl Driver {
     }
 
     fn frame(&mut self, payload: &[u8]) {
-        match Received::decode(payload, self.max_frame, self.max_object) {
+        match Received::decode(payload, &mut Budget::of(self.max_frame), self.max_object) {
             Ok(frame) => {
                 self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {

@@ -3,10 +3,9 @@
 use rumqttc::v5::mqttbytes::v5::{Connect, Filter, PingReq, Subscribe};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::Receiver;
 
 use super::*;
-use crate::broker::{Broker, BrokerOptions};
+use crate::broker::{Broker, BrokerOptions, FleetEvents};
 use crate::link::Backlog;
 
 /// As `link.max_frame`.
@@ -23,12 +22,12 @@ struct Reader {
     acknowledges: bool,
 }
 
-async fn endpoint() -> (Broker, Receiver<FleetEvent>) {
+async fn endpoint() -> (Broker, FleetEvents) {
     Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap()
 }
 
 /// Why the client was cut.
-async fn departure(mut events: Receiver<FleetEvent>) -> Departure {
+async fn departure(mut events: FleetEvents) -> Departure {
     loop {
         if let FleetEvent::NodeDisconnected { why, .. } = events.recv().await.unwrap() {
             return why;

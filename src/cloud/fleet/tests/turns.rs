@@ -137,7 +137,7 @@ struct World {
     broker: Arc<Shared>,
     /// What the broker has for the cloud.
     up: VecDeque<FleetEvent>,
-    events: (mpsc::Sender<FleetEvent>, mpsc::Receiver<FleetEvent>),
+    events: (crate::broker::TestEvents, FleetEvents),
     /// The longest turn of now, in units.
     longest: u64,
     /// The same in time, to be looked at: nothing depends on it.
@@ -169,7 +169,7 @@ impl World {
             devices,
             broker,
             up: VecDeque::new(),
-            events: mpsc::channel(EVENTS),
+            events: crate::broker::test_events(EVENTS),
             longest: 0,
             slowest: Duration::ZERO,
             _directory: directory,
@@ -220,10 +220,11 @@ impl World {
     }
 
     async fn turn(&mut self) {
-        while let Ok(permit) = self.events.0.try_reserve()
-            && let Some(event) = self.up.pop_front()
-        {
-            permit.send(event);
+        while let Some(event) = self.up.pop_front() {
+            if let Err(event) = self.events.0.send(event) {
+                self.up.push_front(event);
+                break;
+            }
         }
         let (before, begun) = (self.fleet.work.done(), std::time::Instant::now());
         turn(&mut self.fleet, &mut self.events.1).await;

@@ -174,3 +174,19 @@ async fn who_says_nothing_does_not_keep_it_from_stopping() {
     let read = tokio::io::AsyncReadExt::read(&mut silent, &mut byte).await;
     assert!(matches!(read, Ok(0) | Err(_)));
 }
+
+/// Nine idle connections a second were enough to keep all devices out.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_keep_nobody_from_joining() {
+    let served = served().await;
+    let mut idle = Vec::new();
+    for _ in 0..400 {
+        idle.push(tokio::net::TcpStream::connect(served.address).await.unwrap());
+    }
+    let begun = std::time::Instant::now();
+    let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    drop(idle);
+    served.stop().await;
+}

@@ -1,6 +1,6 @@
 //! What is going to happen, and what happens then.
 
-use crate::object::ResourceVersion;
+use crate::object::{Budget, ResourceVersion};
 use crate::sync::change::{Change, RejectReason, Uid};
 use crate::sync::cloud::{CloudMachine, RecordBatch};
 use crate::sync::edge::{Commit, EdgeEffect};
@@ -157,14 +157,15 @@ impl Simulated for World {
             Event::ToCloud { bytes } => {
                 // A broker hands old messages on even if their connection is gone.
                 if let Some(cloud) = &mut self.cloud {
-                    let frame = Up::decode(&bytes, max_frame).map_err(|e| e.to_string())?;
+                    let frame = Up::decode(&bytes, &mut Budget::of(max_frame)).map_err(|e| e.to_string())?;
                     cloud.received(now, frame, &self.wishes);
                 }
             }
             Event::ToEdge { bytes } => {
                 let Some(agent) = self.link else { return Ok(()) };
                 if let Some(machine) = &mut self.agents[agent].machine {
-                    let frame = Received::decode(&bytes, max_frame, max_object).map_err(|e| e.to_string())?;
+                    let frame = Received::decode(&bytes, &mut Budget::of(max_frame), max_object)
+                        .map_err(|e| e.to_string())?;
                     machine.received(now, frame, random);
                 }
             }

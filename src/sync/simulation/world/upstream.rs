@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use crate::object::Budget;
 use crate::sync::cloud::CloudEffect;
 use crate::sync::edge::{EdgeEffect, EdgeMachine};
 use crate::sync::frame::Up;
@@ -159,7 +160,7 @@ impl World {
     /// that a lost life put on its way arrives in the session of a later one.
     pub(super) fn forget_uploads(&mut self) {
         let limit = self.sizes.max_frame();
-        let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, limit), Ok(Up::Upload(_)));
+        let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, &mut Budget::of(limit)), Ok(Up::Upload(_)));
         self.time.retain(|next| !matches!(next, Event::ToCloud { bytes } if is_upload(bytes)));
     }
 

@@ -1,0 +1,240 @@
+//! One node that was taken over, and strangers that connect and say nothing, beside 200 good nodes: what these notice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use edgesync::api::Client;
+use edgesync::object::{ObjectRef, ResourceVersion};
+use edgesync::sync::digest::{Digest, Epoch};
+use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Item, Report, Up};
+use edgesync::sync::replica::Totals;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::fleet::{Memory, object_path, session};
+use crate::line::{Endpoint, Line};
+use crate::objects::object;
+use crate::processes::FleetSite;
+use crate::table::Table;
+
+const NODES: usize = 200;
+/// Changes of an object that all good nodes hold.
+const CHANGES: usize = 40;
+/// Objects that the hostile node invents in each frame.
+const INVENTED: u64 = 2000;
+/// Connections that stay idle, opened in each tenth of a second.
+const IDLE: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the good nodes see.
+struct Seen {
+    /// From a change to its record of all nodes, of all changes in their order.
+    changes: Vec<Duration>,
+    /// From TCP to the end of the handshake of MQTT.
+    connects: Vec<Duration>,
+}
+
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let site = FleetSite::new()?;
+    let shared = object(0, 0);
+    site.create(&shared)?;
+    let shared = site.list("configmaps")?.pop().context("the object is there")?;
+    let endpoint = site.endpoint()?;
+    let attacks = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let sent = Arc::new(AtomicU64::new(0));
+    let (go, gone) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(good_nodes(&endpoint, &gone))?;
+    runtime.spawn(floods(endpoint.clone(), Arc::clone(&attacks), Arc::clone(&sent)));
+    runtime.spawn(idles(endpoint.clone(), Arc::clone(&attacks)));
+    let quiet = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
+    let before = site.cloud_rss_peak();
+    show(table, "200 good nodes, nobody else", &quiet);
+    table.figure("  cloud memory, peak", megabytes(before));
+    attacks[0].store(true, Ordering::Relaxed);
+    let flooded = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
+    attacks[0].store(false, Ordering::Relaxed);
+    let after = site.cloud_rss_peak();
+    let what = format!(
+        "the same beside one that sends {:.0} MB of invented objects",
+        sent.load(Ordering::Relaxed) as f64 / 1e6
+    );
+    show(table, &what, &flooded);
+    let grown = after.saturating_sub(before);
+    table.budget("  cloud memory, peak, more than without", megabytes(grown), "≤ 64 MB", grown <= 64_000_000);
+    let (usual, worst) = (middle(&quiet.changes), middle(&flooded.changes));
+    let met = worst <= usual * 2 + Duration::from_millis(20);
+    table.budget("  a change to all, p50", milliseconds(worst), "≤ 2 × without + 20 ms", met);
+    attacks[1].store(true, Ordering::Relaxed);
+    let idle = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
+    show(table, "the same beside 200 idle connections a second", &idle);
+    let worst = idle.connects.iter().max().copied().unwrap_or_default();
+    let met = worst <= Duration::from_secs(3);
+    table.budget("  a node connects, slowest", milliseconds(worst), "≤ 3 s", met);
+    go.send_replace(true);
+    runtime.shutdown_background();
+    Ok(())
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.0} MB", bytes as f64 / 1e6)
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn middle(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn show(table: &mut Table, what: &str, seen: &Seen) {
+    let slowest = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
+    table.figure(
+        &format!("{what}: a change to all of them, p50, slowest"),
+        format!("{}, {}", milliseconds(middle(&seen.changes)), milliseconds(slowest(&seen.changes))),
+    );
+    table.figure(
+        "  a node connects, p50, slowest",
+        format!("{}, {}", milliseconds(middle(&seen.connects)), milliseconds(slowest(&seen.connects))),
+    );
+}
+
+/// Connects the good nodes, and waits until they are in sync.
+async fn good_nodes(endpoint: &Endpoint, gone: &watch::Receiver<bool>) -> anyhow::Result<()> {
+    let in_sync = Arc::new(AtomicUsize::new(0));
+    for n in 0..NODES {
+        let (endpoint, in_sync, gone) = (endpoint.clone(), Arc::clone(&in_sync), gone.clone());
+        tokio::spawn(async move {
+            let totals = Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
+            let mut memory = Memory::new(Arc::new(HashMap::new()), totals, 1);
+            session(&format!("node-{n:03}"), &endpoint, &mut memory, &in_sync, gone).await
+        });
+    }
+    let start = Instant::now();
+    while in_sync.load(Ordering::Relaxed) < NODES {
+        anyhow::ensure!(start.elapsed() < PATIENCE, "the good nodes are not in sync");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Changes the object that all hold, again and again.
+async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) -> anyhow::Result<Seen> {
+    let client = site.client();
+    let mut seen = Seen { changes: Vec::new(), connects: Vec::new() };
+    for number in 0..CHANGES {
+        let mut object: Value = client.get(&object_path(shared)).await?;
+        object["data"] = json!({ "changed": format!("{number} {}", uuid::Uuid::new_v4()) });
+        let start = Instant::now();
+        let changed: Value = client.put(&object_path(shared), &object).await?;
+        let version = changed["metadata"]["resourceVersion"].as_str().context("it has a version")?.to_owned();
+        until_recorded(&client, shared, &version, start).await?;
+        seen.changes.push(start.elapsed());
+        let start = Instant::now();
+        Line::open(endpoint, &format!("visitor-{number}")).await?;
+        seen.connects.push(start.elapsed());
+    }
+    Ok(seen)
+}
+
+/// Waits until all good nodes are recorded to hold a version.
+async fn until_recorded(
+    client: &Client,
+    shared: &Value,
+    version: &str,
+    start: Instant,
+) -> anyhow::Result<()> {
+    // Those of the hostile node are in another namespace.
+    let namespace = shared["metadata"]["namespace"].as_str().unwrap_or_default();
+    let syncs = format!("/apis/reliablesyncs.kubeedge.io/v1alpha1/namespaces/{namespace}/objectsyncs");
+    loop {
+        let list: Value = client.get(&syncs).await?;
+        let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let holds = |item: &&Value| item["status"]["objectResourceVersion"] == version;
+        if items.iter().filter(holds).count() >= NODES {
+            return Ok(());
+        }
+        anyhow::ensure!(start.elapsed() < PATIENCE, "a change did not reach all nodes");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The hostile node: says Hello, and invents objects as fast as it is read; comes back when it is cut.
+async fn floods(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>, sent: Arc<AtomicU64>) {
+    for life in 0_u64.. {
+        while !attacks[0].load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let _ = flood(&endpoint, life, &attacks[0], &sent).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn flood(endpoint: &Endpoint, life: u64, goes_on: &AtomicBool, sent: &AtomicU64) -> anyhow::Result<()> {
+    const UP: &str = "edgesync/v1/nodes/hostile/up";
+    let mut line = Line::open(endpoint, "hostile").await?;
+    let session = format!("life-{life}");
+    let hello = Hello {
+        node: "hostile".into(),
+        agent: "bench".into(),
+        session: session.clone(),
+        epoch: Epoch(1 << 64 | u128::from(life)),
+        revision: 1 << 40,
+        confirmed: Some(0),
+        count: 1_000_000,
+        digest: Digest(7),
+        incarnation: None,
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+    };
+    line.publish(UP, &Up::Hello(hello).encode(1024)?).await?;
+    for page in 0_u64.. {
+        if !goes_on.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let objects = (0..INVENTED).map(|n| invented(life << 32 | (page * INVENTED + n))).collect();
+        let report =
+            Report { session: session.clone(), from: page, to: page + 1, objects, ..Report::default() };
+        let bytes = Up::Report(report).encode(usize::MAX)?;
+        line.publish(UP, &bytes).await?;
+        sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        // What the endpoint says must be read, or it reads nothing more.
+        while let Ok(said) = tokio::time::timeout(Duration::from_millis(1), line.message()).await {
+            said?;
+        }
+    }
+    Ok(())
+}
+
+fn invented(number: u64) -> Item {
+    let name = format!("invented-{number:x}");
+    let object = ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "nobody".into(),
+        name: name.as_str().into(),
+    };
+    Item { uid: name.into(), resource_version: ResourceVersion::from(1), object: Some(object) }
+}
+
+/// Strangers: they connect, say nothing, and stay.
+async fn idles(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>) {
+    let mut open = std::collections::VecDeque::new();
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if attacks[1].load(Ordering::Relaxed) {
+            for _ in 0..IDLE {
+                open.extend(TcpStream::connect(("127.0.0.1", endpoint.port)).await);
+            }
+            let most = 4000_usize;
+            open.drain(..open.len().saturating_sub(most));
+        }
+    }
+}
