@@ -1,4 +1,5 @@
 use super::*;
+use crate::object::fuzz::{files, fuzz};
 use crate::sync::change::RejectReason;
 use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
@@ -265,6 +266,18 @@ fn an_upload_with_a_bad_number_is_refused() {
             "{field}"
         );
     }
+}
+
+#[test]
+fn fuzz_frames() {
+    let mut samples = files("frames/0.1.0/up", ".json");
+    samples.extend(files("frames/0.1.0/down", ".json"));
+    let packed = samples.iter().map(|sample| zstd::bulk::compress(sample, 1).unwrap()).collect::<Vec<_>>();
+    samples.extend(packed);
+    fuzz("frame", &samples, |bytes| {
+        let _ = Up::decode(bytes, &mut Budget::of(LIMIT));
+        let _ = Received::decode(bytes, &mut Budget::of(LIMIT), LIMIT);
+    });
 }
 
 proptest! {
