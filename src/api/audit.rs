@@ -1,5 +1,5 @@
 //! The audit log: who has administered what, and who has written Secrets. It is part of the program's log, under a target
-//! of its own that no log level silences, so that the journal keeps, bounds and seals it with everything else.
+//! of its own that no log level silences, so that the journal keeps and bounds it with everything else.
 //!
 //! An entry is written when the answer is known, whatever it is, and before it is sent. Text of clients is quoted; bodies
 //! of objects are never shown.

@@ -135,16 +135,18 @@ fn the_readme_can_be_read_to_its_end() {
 }
 
 #[test]
-fn every_test_that_the_guarantees_name_exists() {
-    let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
-    // Names of tests are the only words with so many underscores.
-    let named: Vec<&str> =
-        guarantees.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() >= 4).collect();
-    assert!(named.len() >= 10, "the tests were not found: {named:?}");
+fn every_test_that_the_guarantees_and_the_security_model_name_exists() {
     let sources: Vec<String> =
         files(&["src", "tests"], "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    for name in named {
-        let definition = format!("fn {name}(");
-        assert!(sources.iter().any(|source| source.contains(&definition)), "there is no test {name}");
+    for document in ["docs/guarantees.md", "docs/security.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        // Names of tests are the only words with so many underscores.
+        let named: Vec<&str> =
+            text.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() >= 4).collect();
+        assert!(named.len() >= 10, "{document}: the tests were not found: {named:?}");
+        for name in named {
+            let definition = format!("fn {name}(");
+            assert!(sources.iter().any(|source| source.contains(&definition)), "{document}: there is no test {name}");
+        }
     }
 }
