@@ -484,7 +484,9 @@ impl<S: Source> Fleet<S> {
             return;
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
-            tracing::warn!(node = name, "a presence that cannot be read");
+            if self.may_log(name) {
+                tracing::warn!(node = name, "a presence that cannot be read");
+            }
             return;
         };
         if presence.online {
@@ -530,8 +532,10 @@ impl<S: Source> Fleet<S> {
         let frame = match frame {
             Ok(Up::Hello(hello)) if hello.node != name => {
                 *self.bad_frames.entry("node").or_default() += 1;
-                let claimed = hello.node.chars().take(64).collect::<String>();
-                tracing::warn!(node = name, claimed, "a Hello in another node's name");
+                if self.may_log(name) {
+                    let claimed = hello.node.chars().take(64).collect::<String>();
+                    tracing::warn!(node = name, claimed, "a Hello in another node's name");
+                }
                 return;
             }
             Ok(frame) => frame,
@@ -556,13 +560,18 @@ impl<S: Source> Fleet<S> {
         self.with_machine(name, |machine, desired| machine.received(now, frame, desired));
     }
 
+    /// Whether what a node has said may cause another line in the log.
+    pub(super) fn may_log(&self, name: &str) -> bool {
+        self.nodes.get(name).is_none_or(|node| node.quiet.line().is_some())
+    }
+
     /// A frame that is no frame, or one of another version.
     fn unreadable(&mut self, name: &str, bytes: usize, error: FrameError) {
         let count = self.bad_frames.entry(error.label()).or_default();
         *count += 1;
         if error.is_of_another_version() && *count > 1 {
             tracing::debug!(node = name, bytes, %error, "a frame of another version");
-        } else {
+        } else if self.may_log(name) {
             tracing::warn!(node = name, bytes, %error, "a frame that cannot be read");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::metrics::NodeNumbers;
+use crate::gate::Seldom;
 use crate::object::ResourceVersion;
 use crate::placement::{OnNode, Placed};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
@@ -13,6 +14,9 @@ use crate::sync::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
 use super::work::Work;
+
+/// Lines in the log that what a node says may cause in ten seconds.
+const LINES: u32 = 20;
 
 /// A node.
 pub(super) struct Node {
@@ -41,6 +45,8 @@ pub(super) struct Node {
     pub(super) session: Option<String>,
     /// Until then nothing of it is heard: it has exceeded its quota.
     pub(super) refused_until: Now,
+    /// Lines of the log that it causes.
+    pub(super) quiet: Seldom,
     /// Reads and writes of the store about it that are under way.
     pub(super) busy: u32,
 }
@@ -63,6 +69,7 @@ impl Node {
             deadline: None,
             session: None,
             refused_until: Now::ZERO,
+            quiet: Seldom::of(LINES),
             busy: 0,
         }
     }

@@ -75,9 +75,41 @@ fn output(format: Format) -> Result<Output, LogError> {
         Format::Auto | Format::Text => {
             let colour =
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-            fmt::layer().with_ansi(colour).with_writer(io::stderr).boxed()
+            fmt::layer().with_ansi(colour).with_writer(move || OneLine { out: io::stderr(), colour }).boxed()
         }
     })
+}
+
+/// Keeps a line of the log one line, whatever stands in it: what was said elsewhere must not look like a line of its own.
+struct OneLine<W> {
+    out: W,
+    /// Whether the log itself writes escape sequences; those in its fields it leaves out.
+    colour: bool,
+}
+
+impl<W: io::Write> io::Write for OneLine<W> {
+    /// Takes a line, with the break at its end.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+        let mut shown = String::with_capacity(line.len());
+        for c in text.chars() {
+            match c {
+                '\t' => shown.push(c),
+                '\x1b' if self.colour => shown.push(c),
+                _ if c.is_control() => shown.extend(c.escape_default()),
+                _ => shown.push(c),
+            }
+        }
+        if line.ends_with(b"\n") {
+            shown.push('\n');
+        }
+        self.out.write_all(shown.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// What `auto` means here.
@@ -119,6 +151,22 @@ mod tests {
         let other = tempfile::tempfile().unwrap();
         assert_eq!(identity(&one), identity(&one.try_clone().unwrap()));
         assert_ne!(identity(&one), identity(&other));
+    }
+
+    #[test]
+    fn what_was_said_elsewhere_makes_no_line_of_its_own() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let file = log.reopen().unwrap();
+        let writer = move || OneLine { out: file.try_clone().unwrap(), colour: false };
+        let subscriber = Registry::default().with(fmt::layer().with_ansi(false).with_writer(writer));
+        let said = "gone\n2026-01-01T00:00:00Z ERROR edgesync: the disk is full\r\x1b[2J";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(why = %said, "the node rejected an object");
+            tracing::warn!("in the middle of {said}");
+        });
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) enum Fault {
     /// The cloud records whatever a node invents.
     NoQuota,
     /// The endpoint takes as much of one node as there is room for.
+    #[cfg(feature = "cloud")]
     NoShares,
     /// The cloud sends nothing again.
     NeverAgain,

@@ -10,4 +10,5 @@ mod frames;
 mod imports;
 mod layers;
 mod limits;
+mod log;
 mod protocol_examples;

@@ -75,7 +75,7 @@ impl Driver {
             }
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
-                tracing::warn!(%uid, %resource_version, ?reason, message, "an object was rejected");
+                tracing::warn!(%uid, %resource_version, ?reason, why = message, "an object was rejected");
                 self.rejections.add(reason);
                 match reason {
                     RejectReason::TooLarge => self.limits.object_size += 1,

@@ -378,7 +378,7 @@ impl Driver {
     /// An item of the outbox was refused by the cloud.
     pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
         // What it says is its own affair: it may be long, or nobody else's business.
-        tracing::warn!(?reason, message, "the cloud refused what was sent to it");
+        tracing::warn!(?reason, why = message, "the cloud refused what was sent to it");
         let Ok(Content::Status(status)) = serde_json::from_str::<Content<'_>>(content) else { return };
         let note = format!("the cloud refused the status: {message}");
         let regarding = Regarding::Object(status.object, status.uid);

@@ -26,6 +26,8 @@ enum Sending {
 
 /// So long nothing is heard of a node that has exceeded its quota: as long as it was told to wait.
 const REFUSED: Duration = Duration::from_secs(60);
+/// Lines in the log about the reports of one batch.
+const LINES: usize = 3;
 /// Bytes of frames that are written in one turn of the loop, about: a few milliseconds.
 const TURN: u64 = 1 << 20;
 
@@ -255,7 +257,9 @@ impl<S: Source> Fleet<S> {
                     CloudNotice::OverQuota { .. } => self.refuse(name),
                     _ => {}
                 }
-                show(name, &notice);
+                if self.may_log(name) {
+                    show(name, &notice);
+                }
             }
         }
     }
@@ -305,8 +309,8 @@ impl<S: Source> Fleet<S> {
             Inbox::Recorded(name, token, recorded) => {
                 match &recorded {
                     Ok(refused) => {
-                        for (uid, why) in refused {
-                            tracing::warn!(node = name, %uid, why, "a report that cannot be recorded");
+                        for (uid, why) in refused.iter().take(LINES) {
+                            tracing::warn!(node = name, %uid, why, of = refused.len(), "a report that cannot be recorded");
                         }
                     }
                     Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
@@ -370,7 +374,7 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::Rejected { uid, object, reason, message } => {
             let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node, %uid, object, ?reason, message, "the node rejected an object");
+            tracing::warn!(node, %uid, object, ?reason, why = message, "the node rejected an object");
         }
     }
 }

@@ -23,6 +23,8 @@ const MAX_TAKES: usize = 32;
 const MAX_TAKE_BYTES: usize = 64 << 20;
 /// What an item takes beside its text, about.
 const ITEM_BYTES: usize = 64;
+/// Lines in the log about the items of one frame.
+const LINES: usize = 3;
 /// How often Events are looked through for those whose time is over.
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
 /// The most Events that one transaction deletes.
@@ -187,8 +189,16 @@ async fn store(
     });
     match source.take(batch).await {
         Ok((taken, refused)) => {
-            for Refused { seq, reason, message } in &refused {
-                tracing::warn!(node, seq, ?reason, message, "an item of the node's outbox has no effect");
+            for Refused { seq, reason, message } in refused.iter().take(LINES) {
+                let of = refused.len();
+                tracing::warn!(
+                    node,
+                    seq,
+                    ?reason,
+                    why = message,
+                    of,
+                    "an item of the node's outbox has no effect"
+                );
             }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             Some(Stored { taken, refused, report: report.map(|(_, conditions)| conditions) })

@@ -246,7 +246,7 @@ impl Driver {
                 );
             }
             BridgeNotice::Denied { what, message } => {
-                tracing::warn!(what, message, "the dynamic controller refuses");
+                tracing::warn!(what, why = message, "the dynamic controller refuses");
                 let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
                 if cloud_core.denied.len() < MAX_DENIED || cloud_core.denied.contains_key(&what) {
                     cloud_core.denied.insert(what, message);
