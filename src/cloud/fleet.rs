@@ -29,7 +29,7 @@ use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
-use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record};
+use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record, Witnesses};
 use crate::sync::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use crate::sync::timing::{Now, earlier};
 
@@ -105,6 +105,7 @@ pub(super) struct Fleet<S: Source> {
     max_frame: usize,
     incarnation: Arc<str>,
     renewing: bool,
+    witnesses: Witnesses,
     issued: Arc<Issued>,
     boot: String,
     origin: Instant,
@@ -183,6 +184,7 @@ impl<S: Source> Fleet<S> {
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
             max_frame: config.link.max_frame,
             renewing: false,
+            witnesses: Witnesses::default(),
             boot: format!("{:016x}", random()),
             origin: Instant::now(),
             inbox,

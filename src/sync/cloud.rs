@@ -21,6 +21,7 @@ mod send;
 pub(super) mod testing;
 mod types;
 mod upload;
+mod witness;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use types::{
     CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, Record, RecordBatch,
     Refusal,
 };
+pub use witness::Witnesses;
 
 use connect::Connecting;
 use ledger::Ledger;
@@ -82,6 +84,10 @@ impl Trouble {
     }
 }
 
+/// In the place of the incarnation under which a node's removals were found plausible: none was, since the node has said
+/// that the store went back.
+const DOUBTED: &str = "doubted";
+
 /// The cloud's half of the protocol, for one node.
 #[derive(Debug)]
 pub struct CloudMachine {
@@ -106,7 +112,7 @@ pub struct CloudMachine {
     held_count: u64,
     /// By name, what the node holds and should not: a new object of that name replaces it.
     leftovers: HashMap<ObjectKey, Uid>,
-    /// Set when this node's Hello or reports proved that the store went back.
+    /// Set when this node's Hello or reports said that the store went back.
     suspect: bool,
     /// The numbers of pending and held-back objects that the node was last told.
     told: (u64, u64),
@@ -209,6 +215,17 @@ impl CloudMachine {
 
     fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Live { .. })
+    }
+
+    /// The node says that the store went back. That is its own word, so it concerns its own removals, over a restart of
+    /// the cloud too.
+    fn doubt(&mut self) {
+        self.suspect = true;
+        #[cfg(test)]
+        if fault::planted(fault::Fault::DoubtForgotten) {
+            return;
+        }
+        self.recorder.accept(&DOUBTED.into());
     }
 
     fn release_held(&mut self, uid: &Uid) {

@@ -49,6 +49,10 @@ pub(crate) enum Fault {
     FullUploads,
     /// The cloud takes each claim to a version of a lost life for the first one.
     ClaimsAreNews,
+    /// What one node says of the cloud's store counts for all.
+    OneIsEnough,
+    /// The cloud does not store that a node has said that the store went back.
+    DoubtForgotten,
     /// The cloud keeps what is recorded even if that is what is desired.
     LedgerOfAll,
     /// The cloud looks at each node fifty times a second.

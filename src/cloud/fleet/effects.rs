@@ -234,10 +234,19 @@ impl<S: Source> Fleet<S> {
                 });
             }
             CloudEffect::StoreWentBack => {
-                if !std::mem::replace(&mut self.renewing, true) {
+                let agreed = self.witnesses.hear(name, self.nodes.len());
+                let witnesses = self.witnesses.count();
+                if !agreed {
+                    tracing::warn!(
+                        node = name,
+                        witnesses,
+                        "a node says that it has what this store never gave: its own removals are held back if they are many"
+                    );
+                } else if !std::mem::replace(&mut self.renewing, true) {
                     tracing::error!(
                         node = name,
-                        "a node knows more than this store ever said: it was replaced by an older copy"
+                        witnesses,
+                        "nodes know more than this store ever said: it was replaced by an older copy"
                     );
                     tokio::spawn(async move {
                         let fresh = source.new_incarnation().await;
@@ -281,6 +290,7 @@ impl<S: Source> Fleet<S> {
         tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
         self.incarnation = incarnation;
         self.issued = self.source.issued();
+        self.witnesses.clear();
         self.news.renewed();
     }
 

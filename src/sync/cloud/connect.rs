@@ -108,6 +108,9 @@ impl CloudMachine {
         self.suspect |= self.ledger.facts().highest(hello.epoch).is_some_and(|highest| told > highest);
         let in_step = same_file && (told..=hello.revision).contains(&recorded);
         self.recorder.rebase(if in_step { recorded } else { told }, accepted);
+        if self.suspect {
+            self.doubt();
+        }
         if in_step && hello.revision == recorded {
             let held = Tally { count: hello.count, digest: hello.digest };
             self.ledger.open_if_equal(hello.epoch, held, desired);

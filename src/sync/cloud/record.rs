@@ -239,10 +239,10 @@ impl CloudMachine {
         true
     }
 
-    /// The node has a version that this store gave in a life that is lost. The incarnation of now may be there for
-    /// that already: no copy of a node's database makes another one necessary.
+    /// The node says that it has a version that this store gave in a life that is lost. The incarnation of now may be there
+    /// for that already: no copy of a node's database makes another one necessary.
     fn store_went_back(&mut self, version: &ResourceVersion) {
-        self.suspect = true;
+        self.doubt();
         #[cfg(test)]
         if planted(Fault::ClaimsAreNews) {
             return self.effects.push_back(CloudEffect::StoreWentBack);

@@ -119,8 +119,8 @@ pub enum CloudEffect {
     },
     /// Store these records; answer with [`super::CloudMachine::recorded`].
     Record(RecordBatch),
-    /// A node has a version that the store gave in a life that is lost: it was replaced by an older copy. The fleet is
-    /// to begin a new incarnation.
+    /// The node says that it has a version that the store gave in a life that is lost: that it was replaced by an older copy.
+    /// The fleet is to begin a new incarnation if [`super::Witnesses`] agree.
     StoreWentBack,
     /// The node lives: its Lease is to be renewed. It was sent within the session of now.
     Renew(Lease),

@@ -4,9 +4,11 @@
 mod hostile;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::sync::cloud::Witnesses;
 use crate::sync::fault::Fault;
 use crate::sync::timing::Now;
 use crate::sync::upload::Lane;
@@ -52,11 +54,14 @@ struct Cost {
 
 struct Fleet {
     nodes: Vec<(Kind, World)>,
-    hostile: Hostile,
+    /// What those say that lie, by their place among the nodes.
+    hostile: BTreeMap<usize, Hostile>,
     /// What somebody in the cloud does: the same for each number of nodes.
     script: Random,
     now: Now,
-    renewals: usize,
+    /// Which nodes say that the store went back, and how often each has.
+    witnesses: Witnesses,
+    claims: BTreeMap<usize, usize>,
 }
 
 impl Fleet {
@@ -68,7 +73,7 @@ impl Fleet {
             let is_external = random.percent(50);
             let line =
                 if kind == Kind::Slow { Line::slow(is_external) } else { Line { is_external, ..Line::FAST } };
-            let setting = Setting { line, sizes: Sizes::Default, ..Setting::QUIET };
+            let setting = Setting { line, sizes: Sizes::Default, agrees: false, ..Setting::QUIET };
             let shared = Shared { db: db.clone(), busy: busy.clone() };
             let mut world = World::over(Some(shared), random.next(), setting, trace);
             if kind == Kind::Hostile {
@@ -76,12 +81,14 @@ impl Fleet {
             }
             (kind, world)
         };
+        let hostile = kinds.iter().enumerate().filter(|(_, kind)| **kind == Kind::Hostile);
         Self {
             nodes: (0..).zip(kinds.iter().copied()).map(world).collect(),
-            hostile: Hostile::new(seed),
+            hostile: hostile.map(|(n, _)| (n, Hostile::new(seed ^ n as u64))).collect(),
             script: Random(seed),
             now: Now::ZERO,
-            renewals: 0,
+            witnesses: Witnesses::default(),
+            claims: BTreeMap::new(),
         }
     }
 
@@ -100,22 +107,31 @@ impl Fleet {
             let Some((_, n)) = next.filter(|(at, _)| *at <= end) else { break };
             let (kind, world) = &mut self.nodes[n];
             world.step().map_err(|why| format!("node {n} ({kind:?}): {why}"))?;
-            self.spread_incarnation(n);
+            self.hear_claims(n)?;
         }
         self.now = end;
         self.nodes.iter_mut().for_each(|(_, world)| world.time().now = end);
         Ok(())
     }
 
-    /// The incarnation belongs to the store, so to all nodes.
-    fn spread_incarnation(&mut self, of: usize) {
-        let renewals = self.nodes[of].1.renewals();
-        if renewals > self.renewals && self.nodes[of].0 == Kind::Hostile {
-            self.renewals = renewals;
-            let db = self.nodes[of].1.cloud_db();
-            let others = self.nodes.iter_mut().enumerate().filter(|(n, _)| *n != of);
-            others.for_each(|(_, (_, world))| world.follow_incarnation(&db));
+    /// A node may have said that the store went back. If enough of them agree, all get another incarnation: it belongs to the
+    /// store. What one node says is its own affair.
+    fn hear_claims(&mut self, of: usize) -> Result<(), String> {
+        let (nodes, claims) = (self.nodes.len(), self.nodes[of].1.renewals());
+        if self.claims.insert(of, claims).unwrap_or_default() == claims
+            || !self.witnesses.hear(&of.to_string(), nodes)
+        {
+            return Ok(());
         }
+        if self.witnesses.count() == 1 {
+            return Err(format!("node {of} alone has begun a new incarnation for {nodes}"));
+        }
+        self.witnesses.clear();
+        self.nodes[of].1.begin_incarnation();
+        let db = self.nodes[of].1.cloud_db();
+        let others = self.nodes.iter_mut().enumerate().filter(|(n, _)| *n != of);
+        others.for_each(|(_, (_, world))| world.follow_incarnation(&db));
+        Ok(())
     }
 
     fn connect_all(&mut self) {
@@ -136,6 +152,13 @@ impl Fleet {
         }
     }
 
+    /// Those that lie say some things.
+    fn talk(&mut self) {
+        for (n, hostile) in &mut self.hostile {
+            hostile.talk(&mut self.nodes[*n].1);
+        }
+    }
+
     /// A while in which some objects change, twins change places, and the hostile node says a lot.
     fn work(&mut self, time: Duration) -> Result<(), String> {
         let (end, step) = (self.now + time, Duration::from_millis(100));
@@ -146,9 +169,9 @@ impl Fleet {
             }
             let turn = usize::from(self.now.as_millis() / TWINS.as_millis() % 2 == 1);
             let is_turn = self.now.as_millis().is_multiple_of(TWINS.as_millis());
+            self.talk();
             for (kind, world) in &mut self.nodes {
                 match kind {
-                    Kind::Hostile => self.hostile.talk(world),
                     Kind::Twins if is_turn => world.connect(turn),
                     Kind::Good if is_turn => world.post(0, Lane::Events, self.now.as_secs()),
                     _ => {}
@@ -166,9 +189,7 @@ impl Fleet {
         }
         let end = self.now + most;
         loop {
-            for (_, world) in self.nodes.iter_mut().filter(|(kind, _)| *kind == Kind::Hostile) {
-                self.hostile.talk(world);
-            }
+            self.talk();
             self.pass(Duration::from_millis(100))?;
             let late =
                 |(kind, world): (Kind, &World)| Some(format!("{kind:?}: {}", world.converged().err()?));
@@ -231,11 +252,13 @@ impl Fleet {
     }
 }
 
-/// The nodes of a seed: 20 to 50, of which at least one is slow, one hostile, and one two machines.
+/// The nodes of a seed: 20 to 50, of which one is slow, one two machines, and one hostile; or fewer, of which three are.
 fn kinds(seed: u64) -> Vec<Kind> {
     let mut random = Random(seed ^ 0xf1ee7);
-    let mut kinds = vec![Kind::Good; 17 + random.below(31) as usize];
-    for kind in [Kind::Slow, Kind::Twins, Kind::Hostile] {
+    let (hostile, others) = if seed.is_multiple_of(2) { (1, 31) } else { (3, 10) };
+    let mut kinds = vec![Kind::Good; 17 + random.below(others) as usize];
+    let hostile = std::iter::repeat_n(Kind::Hostile, hostile);
+    for kind in [Kind::Slow, Kind::Twins].into_iter().chain(hostile) {
         kinds.insert(random.below(kinds.len() as u64) as usize, kind);
     }
     kinds
@@ -279,6 +302,11 @@ fn sides_that_do_not_wait_for_the_line_are_found() {
 #[test]
 fn claims_that_begin_one_incarnation_after_the_other_are_found() {
     SEEDS.find(Fault::ClaimsAreNews);
+}
+
+#[test]
+fn a_fleet_that_believes_one_node_is_found() {
+    SEEDS.find(Fault::OneIsEnough);
 }
 
 #[test]

@@ -146,12 +146,20 @@ pub(super) struct Setting {
     pub(super) load_ms: u64,
     /// Whether the node is of a version that does not say which frame it answers.
     pub(super) is_old: bool,
+    /// Whether the other nodes agree when this one says that the cloud's store went back.
+    pub(super) agrees: bool,
 }
 
 impl Setting {
     /// A good link, healthy disks, and small limits.
-    pub(super) const QUIET: Self =
-        Self { chaos: Chaos::NONE, line: Line::FAST, sizes: Sizes::Small, load_ms: 5, is_old: false };
+    pub(super) const QUIET: Self = Self {
+        chaos: Chaos::NONE,
+        line: Line::FAST,
+        sizes: Sizes::Small,
+        load_ms: 5,
+        is_old: false,
+        agrees: true,
+    };
 
     pub(super) fn for_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
@@ -169,7 +177,7 @@ impl Setting {
         let line = Line { rate, latency, socket, is_external: random.percent(50) };
         let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
         let load_ms = if random.percent(70) { 5 } else { 1000 };
-        Self { chaos, line, sizes, load_ms, is_old: random.percent(10) }
+        Self { chaos, line, sizes, load_ms, is_old: random.percent(10), agrees: random.percent(50) }
     }
 }
 
@@ -190,6 +198,7 @@ pub(super) struct World {
     sizes: Sizes,
     load_ms: u64,
     is_old: bool,
+    agrees: bool,
     /// What a node of an older version has told of the object that it receives.
     received: u64,
     /// Bodies asked for.
@@ -215,7 +224,7 @@ pub(super) struct World {
     unstorable: fn(&Change) -> bool,
     /// Frames that were lost.
     lost: usize,
-    /// How often a new incarnation was begun, and how often that may be without a restore: a node lied.
+    /// How often the node has said that the store went back, and how often that may be without a restore: it lied.
     renewals: usize,
     lies: usize,
     /// How long the cloud's machine was away from the life that it goes on with, and how far its clock is behind.
@@ -256,7 +265,7 @@ impl World {
 
     /// A world whose cloud has this database, or one of its own.
     pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
-        let Setting { chaos, line, sizes, load_ms, is_old } = setting;
+        let Setting { chaos, line, sizes, load_ms, is_old, agrees } = setting;
         let mut random = Random(seed);
         let own = CloudDb::new(&mut random);
         let (cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
@@ -278,6 +287,7 @@ impl World {
             sizes,
             load_ms,
             is_old,
+            agrees,
             received: 0,
             loads: 0,
             history: History::default(),
@@ -337,7 +347,7 @@ impl World {
         self.time.say(|| "cloud starts".into());
     }
 
-    fn begin_incarnation(&mut self) {
+    pub(super) fn begin_incarnation(&mut self) {
         let (base, id) = (self.clock(), self.time.random.next());
         self.cloud_db.renew(base, id);
         self.tell_incarnation();
@@ -531,10 +541,15 @@ impl World {
                 Some(CloudEffect::Record(batch)) => self.at_the_store(10, Event::Record { life, batch }),
                 Some(CloudEffect::StoreWentBack) => {
                     self.renewals += 1;
-                    if self.renewals > self.history.restores() + self.lies {
+                    let restores = self.history.restores();
+                    // Where nobody agrees it is said again, after each restart of the cloud.
+                    let most = if self.agrees || restores == 0 { restores + self.lies } else { usize::MAX };
+                    if self.renewals > most {
                         self.time.violation = Some("the store went back, it is said; it did not".into());
                     }
-                    self.begin_incarnation();
+                    if self.agrees {
+                        self.begin_incarnation();
+                    }
                 }
                 Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
                 Some(other) => self.perform_upstream(other),

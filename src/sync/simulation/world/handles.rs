@@ -248,7 +248,7 @@ impl World {
         self.cloud_db.objects.keys().cloned().collect()
     }
 
-    /// So often a new incarnation may begin because of lies.
+    /// So often the node may say that the store went back because it lies.
     pub(in crate::sync::simulation) fn allow_lies(&mut self, times: usize) {
         (self.lies, self.chaos_has_twins) = (times, true);
     }
