@@ -3,6 +3,7 @@
 
 mod delete;
 mod prepare;
+mod propagation;
 
 use std::sync::Arc;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::propagation::Propagation;
 use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
 use crate::api::SYSTEM_NAMESPACES;
 use crate::api::request::{DeleteQuery, dry_run};
@@ -11,17 +12,6 @@ use crate::api::select::Selection;
 use crate::api::storage::{Cursor, PAGE_ROWS, Snapshot, Storage};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
-
-/// What becomes of the objects that an object owns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) enum Propagation {
-    /// They are deleted after it.
-    Background,
-    /// They are deleted before it.
-    Foreground,
-    /// They stay, without their owner.
-    Orphan,
-}
 
 /// How an object is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,17 +24,6 @@ pub(in crate::api) struct DeleteOptions {
     pub(in crate::api) resource_version: Option<String>,
     /// Whether it is only tried.
     pub(in crate::api) dry_run: bool,
-}
-
-impl Propagation {
-    /// The finalizer by which an object waits for it.
-    pub(super) fn finalizer(self) -> Option<&'static str> {
-        match self {
-            Self::Background => None,
-            Self::Foreground => Some("foregroundDeletion"),
-            Self::Orphan => Some("orphan"),
-        }
-    }
 }
 
 impl DeleteOptions {

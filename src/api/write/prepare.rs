@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::delete::Propagation;
+use super::propagation::Propagation;
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
 use crate::api::kind::{Kind, Writable};
