@@ -80,7 +80,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
     // Before anything is served: whoever kills the agent from now on ends a run.
     events.begin_run().await;
-    let kinds = Arc::new(KnownKinds::default());
+    seal::tell(&store, &events).await;
+    let kinds = Arc::new(KnownKinds::sealing(seal::options(&config)));
     kinds.learn_all(store.held_kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());

@@ -11,6 +11,7 @@ use crate::object::kinds::KnownKind;
 use crate::object::schema::{self, Schema};
 use crate::object::{Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
+use crate::store::seal::SealOptions;
 
 /// Where to change what was received from the cloud.
 const SYNCED_HINT: &str =
@@ -40,7 +41,11 @@ type Path = (String, String, String);
 
 /// Kinds by group, version and plural.
 #[derive(Debug, Default)]
-pub(super) struct KnownKinds(RwLock<Known>);
+pub(super) struct KnownKinds {
+    known: RwLock<Known>,
+    /// What is sealed on this node: whoever may not have Secrets may not have that.
+    sealed: Option<SealOptions>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -56,6 +61,11 @@ fn path(resource: &Resource) -> Path {
 }
 
 impl KnownKinds {
+    /// No kinds yet; of those to come some are sealed.
+    pub(super) fn sealing(sealed: SealOptions) -> Self {
+        Self { sealed: Some(sealed), ..Self::default() }
+    }
+
     pub(super) fn learn_all(&self, held: Vec<Arc<Resource>>) {
         for resource in held {
             self.learn(&resource);
@@ -63,11 +73,11 @@ impl KnownKinds {
     }
 
     fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
-        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn write<T>(&self, write: impl FnOnce(&mut Known) -> T) -> T {
-        write(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        write(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes a kind known.
@@ -104,7 +114,10 @@ impl KnownKinds {
         }
         let resource = self.find(group, version, plural)?;
         Some(self.write(|known| {
-            let kind = Arc::new(known.make(&resource));
+            let mut kind = known.make(&resource);
+            let covers = |sealed: &SealOptions| sealed.covers(&resource) || sealed.covers(&kind.stored_as);
+            kind.secret |= self.sealed.as_ref().is_some_and(covers);
+            let kind = Arc::new(kind);
             known.kinds.insert(path, kind.clone());
             kind
         }))
@@ -259,6 +272,7 @@ pub(super) fn read_only_hint(resource: &Resource) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::seal::KeySource;
 
     fn custom(version: &str) -> Arc<Resource> {
         Arc::new(Resource {
@@ -273,6 +287,18 @@ mod tests {
     fn paths(known: &KnownKinds) -> Vec<String> {
         let path = |kind: &Arc<Kind>| format!("{}/{}", kind.resource.api_version(), kind.resource.plural);
         known.served().iter().map(path).collect()
+    }
+
+    #[test]
+    fn what_is_sealed_is_for_those_who_may_have_secrets() {
+        let kinds = ["configmaps", "robots.plant.example", "events.events.k8s.io"].map(str::to_owned).into();
+        let known = KnownKinds::sealing(SealOptions { kinds, keys: KeySource::default() });
+        known.learn(&custom("v1"));
+        let secret = |group: &str, plural: &str| known.kind(group, "v1", plural).unwrap().secret;
+        assert!(secret("", "configmaps") && secret("plant.example", "robots") && secret("", "secrets"));
+        assert!(secret("", "events") && secret("events.k8s.io", "events"), "one under two names");
+        assert!(!secret("", "pods") && !secret("apps", "deployments"));
+        assert!(!KnownKinds::default().kind("", "v1", "configmaps").unwrap().secret);
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::events::{Events, Regarding, Why};
 use crate::api::Role;
 use crate::config::edge::Config;
 use crate::object::Status;
 use crate::object::status::{Reason, Result};
 use crate::store::edge::EdgeStore;
-use crate::store::seal::keyring::KeyFacts;
+use crate::store::seal::keyring::{KeyFacts, Opened};
 use crate::store::seal::{KeySource, SealOptions};
 
 /// The names of the credentials, as a systemd unit names them.
@@ -32,6 +33,7 @@ fn options_with(config: &Config, credentials: Option<&Path>) -> SealOptions {
             file: config.seal.key_file.clone(),
             credential: credential(CREDENTIAL),
             previous_credential: credential(PREVIOUS_CREDENTIAL),
+            require_credential: config.seal.require_credential,
         },
     }
 }
@@ -47,6 +49,32 @@ pub(super) async fn show(store: &EdgeStore) -> Value {
         // That the store cannot be read stands elsewhere in the status.
         Ok(None) | Err(_) => Value::Null,
     }
+}
+
+/// Tells in an Event if the credential was missing: if an earlier start was given up for it, or if keys were lost and new
+/// ones were made.
+pub(super) async fn tell(store: &EdgeStore, events: &Events) {
+    let Ok(Some(facts)) = store.seal_facts().await else { return };
+    for note in notes(&facts.keys) {
+        events.emit(Why::SealCredentialMissing, Regarding::Node, note);
+    }
+}
+
+fn notes(keys: &KeyFacts) -> Vec<String> {
+    let refused = keys.refused.as_ref().map(|since| {
+        format!(
+            "The agent did not start from {since} on: the credential that wraps the keys of sealed objects was missing, \
+             and seal.require_credential demands it. It is there again; nothing was lost."
+        )
+    });
+    let lost = (keys.opened == Opened::Lost).then(|| {
+        let how = if keys.wrapped { "wrapped with the credential of now" } else { "in plain text" };
+        format!(
+            "The keys of sealed objects could not be opened: their credential is missing or another one, or their file is \
+             damaged. New ones were made, {how}; the cloud sends the objects again."
+        )
+    });
+    refused.into_iter().chain(lost).collect()
 }
 
 fn show_keys(keys: &KeyFacts) -> Value {
@@ -101,6 +129,25 @@ mod tests {
         let previous = Path::new("/run/credentials/x/edgesync-seal-previous");
         assert_eq!(options.keys.previous_credential.as_deref(), Some(previous));
         assert_eq!(options.kinds, ["configmaps"]);
+    }
+
+    #[test]
+    fn an_event_tells_that_the_credential_was_missing() {
+        let keys = |opened, refused: Option<&str>, wrapped| {
+            let refused = refused.map(str::to_owned);
+            KeyFacts { keys: 1, wrapped, newest: "2026-01-01T00:00:00Z".into(), opened, refused }
+        };
+        assert!(
+            notes(&keys(Opened::Kept, None, true)).is_empty()
+                && notes(&keys(Opened::Made, None, false)).is_empty()
+        );
+        let refused = notes(&keys(Opened::Kept, Some("2026-01-02T00:00:00Z"), true));
+        assert!(
+            refused.len() == 1 && refused[0].contains("did not start from 2026-01-02T00:00:00Z"),
+            "{refused:?}"
+        );
+        let lost = notes(&keys(Opened::Lost, None, false));
+        assert!(lost.len() == 1 && lost[0].contains("in plain text"), "{lost:?}");
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ pub(super) struct Actor<'a> {
 
 /// Whether a request on objects is written down: it changes what is no namespace's, or a Secret.
 pub(super) fn concerns(verb: Verb, kind: &Kind) -> bool {
-    verb.writes() && (auth::is_secret(kind) || auth::changes_the_cluster(verb, kind))
+    verb.writes() && (kind.secret || auth::changes_the_cluster(verb, kind))
 }
 
 impl Actor<'_> {

@@ -210,21 +210,17 @@ pub(super) fn authorize(role: Role, verb: Verb, kind: &Kind) -> Result<()> {
     let resource = &kind.resource;
     let rights = match role {
         Role::Admin => return Ok(()),
-        Role::Local if !is_secret(kind) => return Ok(()),
+        Role::Local if !kind.secret => return Ok(()),
         Role::Local => {
             "use the file `kubeconfig-secrets`, which lies beside `kubeconfig` and which the administrator can read"
         }
         Role::Edit if !changes_the_cluster(verb, kind) => return Ok(()),
         Role::Edit => "what is in no namespace is changed with the role 'admin'",
-        Role::View if !verb.writes() && !is_secret(kind) => return Ok(()),
+        Role::View if !verb.writes() && !kind.secret => return Ok(()),
         Role::View => "Secrets are read, and objects written, with the role 'edit' or 'admin'",
     };
     let why = format!("cannot {} {} with the role '{role}'; {rights}", verb.as_str(), resource.plural);
     Err(Status::forbidden(resource, "", &why))
-}
-
-pub(super) fn is_secret(kind: &Kind) -> bool {
-    kind.resource.group.is_empty() && kind.resource.kind == "Secret"
 }
 
 /// Whether it is for administrators: kinds, namespaces, nodes.
@@ -380,6 +376,8 @@ mod tests {
         assert!(refused.message.contains("kubeconfig-secrets"), "{refused}");
         let refused = authorize(Role::View, Verb::Delete, &kind("cm")).unwrap_err();
         assert!(refused.message.contains("cannot delete configmaps with the role 'view'"), "{refused}");
+        let sealed = Kind { secret: true, ..kind("cm") };
+        assert_eq!(all.map(|role| authorize(role, Verb::Watch, &sealed).is_ok()), [false, false, true, true]);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Kind {
     pub custom: bool,
     /// Whether this version is the one that clients should prefer in its group.
     pub preferred: bool,
+    /// Whether only those may have its objects who may have Secrets.
+    pub secret: bool,
     /// What can be changed of its objects through this API.
     pub writable: Writable,
     /// Where to change what cannot be changed here: the text of the refusal.
@@ -87,6 +89,7 @@ impl Kind {
             selectable_fields: Vec::new(),
             custom: false,
             preferred: true,
+            secret: resource.group.is_empty() && resource.kind == "Secret",
             writable: Writable::Nothing,
             read_only_hint: None,
             warning: None,

@@ -3,6 +3,7 @@
 
 mod delete;
 mod prepare;
+mod propagation;
 
 use std::sync::Arc;
 
@@ -101,7 +102,7 @@ impl<K: Storage> Write<'_, K> {
             match self.storage.create(&self.kind.stored_as, object.clone()).await {
                 // The namespace is going, or has gone, since it was looked at.
                 Err(status) if is_race(&status) && attempt < ATTEMPTS => {
-                    self.ensure_namespace(&object).await?
+                    self.ensure_namespace(&object).await?;
                 }
                 created => return Ok(Written { code: 201, object: created?, warnings }),
             }

@@ -91,6 +91,8 @@ section! {
     kinds: Vec<String> = vec!["secrets".to_owned()], fixed units::words(kinds, KINDS, check_kind);
     /// The file with the keys; after loading never empty.
     key_file: PathBuf = PathBuf::new(), fixed units::path_or_derived(key_file);
+    /// Whether the agent starts only with the credential that wraps the keys.
+    require_credential: bool = false, fixed units::flag(require_credential);
 }
 
 section! {

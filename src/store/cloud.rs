@@ -21,6 +21,7 @@ mod error;
 mod expiry;
 mod feed;
 mod fleet;
+mod gone;
 mod history;
 mod leases;
 mod namespaces;
@@ -62,12 +63,12 @@ pub use check::CheckReport;
 pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
 pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
-pub use history::{HistoryBound, HistoryLimits, HistoryPage, HistoryQuery};
+pub use history::{HistoryBound, HistoryLimits};
 pub use leases::LeaseRenewal;
 pub use nodes::{NodeFacts, Recorded};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
-pub use read::{Cursor, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
+pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
@@ -200,7 +201,7 @@ impl CloudStore {
         if let Some(oldest) = self.issued().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
         }
-        self.readers.run(move |conn| history::history(conn, &query)).await
+        self.readers.run(move |conn| read::history(conn, &query)).await
     }
 
     /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin anew: it is to be

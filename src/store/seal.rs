@@ -30,6 +30,8 @@ pub struct KeySource {
     pub credential: Option<PathBuf>,
     /// The credential before it was changed: data keys wrapped with it are wrapped anew with the current one.
     pub previous_credential: Option<PathBuf>,
+    /// Whether keys must be wrapped: without a credential they are neither read nor made.
+    pub require_credential: bool,
 }
 
 /// What is sealed.
@@ -95,6 +97,15 @@ pub enum SealError {
     /// The system refuses.
     #[error(transparent)]
     Io(#[from] FileError),
+    /// The credential is not there, and keys must not stand in plain text.
+    #[error(
+        "the credential that wraps the keys of sealed objects is missing, and `seal.require_credential` demands it; '{}' \
+         is left as it is: see that the unit of the service loads edgesync-seal", file.display()
+    )]
+    NoCredential {
+        /// The file with the keys.
+        file: PathBuf,
+    },
     /// The system has no randomness.
     #[error("the system gives no random numbers")]
     NoRandomness,

@@ -69,6 +69,44 @@ async fn namespaces_that_every_cluster_has_stay() {
     }
 }
 
+/// Deletes a ConfigMap as some policy says: the code, and its finalizers as far as they hold it.
+async fn delete_as(running: &Running, name: &str, options: &Value) -> (u16, Value) {
+    let answer = send(&running.unix, "DELETE", &map_path(name), JSON, &options.to_string()).await;
+    (answer.code, answer.json()["metadata"]["finalizers"].clone())
+}
+
+#[tokio::test]
+async fn a_later_delete_changes_what_becomes_of_the_dependents() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let (foreground, orphan) = (json!(["foregroundDeletion"]), json!(["orphan"]));
+    let policy = |policy: &str| json!({"propagationPolicy": policy});
+    for name in ["a", "b", "c"] {
+        assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map(name, "1")).await.code, 201);
+        assert_eq!(delete_as(&running, name, &policy("Foreground")).await, (200, foreground.clone()));
+        let marked = send(&running.unix, "GET", &map_path(name), "", "").await.json();
+        // A delete that says nothing of it leaves it as it is, and the object as it was.
+        assert_eq!(delete_as(&running, name, &json!({})).await, (200, foreground.clone()));
+        assert_eq!(send(&running.unix, "GET", &map_path(name), "", "").await.json(), marked);
+        assert_eq!(delete_as(&running, name, &policy("Orphan")).await, (200, orphan.clone()));
+        assert_eq!(delete_as(&running, name, &policy("Foreground")).await, (200, foreground.clone()));
+        let after = send(&running.unix, "GET", &map_path(name), "", "").await.json();
+        assert_eq!(after["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
+    }
+    // In the background nothing is waited for, so it goes; finalizers of others stay.
+    assert_eq!(delete_as(&running, "a", &policy("Background")).await, (200, Value::Null));
+    assert_eq!(delete_as(&running, "b", &json!({"orphanDependents": false})).await, (200, Value::Null));
+    for name in ["a", "b"] {
+        assert_eq!(send(&running.unix, "GET", &map_path(name), "", "").await.code, 404);
+    }
+    let mut held = serde_json::from_str::<Value>(&config_map("held", "1")).unwrap();
+    held["metadata"]["finalizers"] = json!(["lab.io/hold", "orphan"]);
+    assert_eq!(send(&running.unix, "POST", MAPS, JSON, &held.to_string()).await.code, 201);
+    let dry = json!({"propagationPolicy": "Foreground", "dryRun": ["All"]});
+    assert_eq!(delete_as(&running, "held", &dry).await.1, json!(["lab.io/hold", "foregroundDeletion"]));
+    assert_eq!(delete_as(&running, "held", &json!({})).await.1, json!(["lab.io/hold", "orphan"]));
+    assert_eq!(delete_as(&running, "held", &policy("Background")).await.1, json!(["lab.io/hold"]));
+}
+
 #[tokio::test]
 async fn every_refusal_is_a_status_with_its_code() {
     let running = Running::cloud(Limits::cloud()).await;

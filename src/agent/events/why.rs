@@ -59,6 +59,8 @@ pub(in crate::agent) enum Why {
     CertificateExpiring,
     /// The certificate has expired.
     CertificateExpired,
+    /// The credential that wraps the keys of sealed objects was missing.
+    SealCredentialMissing,
 }
 
 /// The field `type` of an Event.
@@ -82,7 +84,7 @@ impl EventType {
 
 impl Why {
     /// All reasons, each at the place of its number.
-    pub(super) const ALL: [Self; 28] = [
+    pub(super) const ALL: [Self; 29] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
         Self::AgentStopped,
@@ -111,6 +113,7 @@ impl Why {
         Self::CertificateRenewalFailed,
         Self::CertificateExpiring,
         Self::CertificateExpired,
+        Self::SealCredentialMissing,
     ];
 
     /// The field `reason`.
@@ -159,6 +162,7 @@ impl Why {
             Self::CertificateRenewalFailed => ("CertificateRenewalFailed", "Renew", Warning),
             Self::CertificateExpiring => ("CertificateExpiring", "Renew", Warning),
             Self::CertificateExpired => ("CertificateExpired", "Renew", Warning),
+            Self::SealCredentialMissing => ("SealCredentialMissing", "OpenKeys", Warning),
         }
     }
 }

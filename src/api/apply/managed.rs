@@ -332,7 +332,7 @@ mod tests {
         let sent = |length: usize| {
             let entry = |number: usize| {
                 json!({"apiVersion": format!("v{number}"), "fieldsType": "FieldsV1", "manager": format!("m{number}"),
-                    "operation": if number % 2 == 0 { "Apply" } else { "Update" },
+                    "operation": if number.is_multiple_of(2) { "Apply" } else { "Update" },
                     "fieldsV1": {"f:data": {format!("f:{number}"): {}}}})
             };
             Value::Array((0..length).map(entry).collect())

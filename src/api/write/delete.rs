@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::propagation::Propagation;
 use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
 use crate::api::SYSTEM_NAMESPACES;
 use crate::api::request::{DeleteQuery, dry_run};
@@ -12,23 +13,11 @@ use crate::api::storage::{Cursor, PAGE_ROWS, Snapshot, Storage};
 use crate::object::Status;
 use crate::object::status::{Cause, Reason, Result};
 
-/// What becomes of the objects that an object owns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::api) enum Propagation {
-    /// They are deleted after it.
-    #[default]
-    Background,
-    /// They are deleted before it.
-    Foreground,
-    /// They stay, without their owner.
-    Orphan,
-}
-
 /// How an object is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::api) struct DeleteOptions {
-    /// What becomes of its dependents.
-    pub(in crate::api) propagation: Propagation,
+    /// What becomes of its dependents. Where nothing is said, what has been said before holds, and else the background.
+    pub(in crate::api) propagation: Option<Propagation>,
     /// The UID that it must have.
     pub(in crate::api) uid: Option<String>,
     /// The version that it must have.
@@ -106,15 +95,16 @@ impl DeleteOptions {
     }
 }
 
-fn propagation(policy: Option<&str>, orphan: Option<bool>) -> Result<Propagation> {
+fn propagation(policy: Option<&str>, orphan: Option<bool>) -> Result<Option<Propagation>> {
     match (policy.filter(|policy| !policy.is_empty()), orphan) {
         (Some(_), Some(_)) => Err(invalid(Cause::forbidden(
             "propagationPolicy",
             "orphanDependents and deletionPropagation cannot be both set",
         ))),
-        (None, Some(true)) | (Some("Orphan"), None) => Ok(Propagation::Orphan),
-        (None, _) | (Some("Background"), None) => Ok(Propagation::Background),
-        (Some("Foreground"), None) => Ok(Propagation::Foreground),
+        (None, None) => Ok(None),
+        (None, Some(true)) | (Some("Orphan"), None) => Ok(Some(Propagation::Orphan)),
+        (None, Some(false)) | (Some("Background"), None) => Ok(Some(Propagation::Background)),
+        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
         (Some(other), None) => Err(invalid(Cause::invalid(
             "propagationPolicy",
             other,
@@ -173,13 +163,8 @@ async fn delete_as_read<K: Storage>(
         return Err(Status::forbidden(stored_as, old.object.name(), "this namespace may not be deleted"));
     }
     let written = |object| Written { code: 200, object, warnings: Vec::new() };
-    let finalizer = match options.propagation {
-        Propagation::Background => None,
-        Propagation::Foreground => Some("foregroundDeletion"),
-        Propagation::Orphan => Some("orphan"),
-    };
-    let finalizer = finalizer.filter(|_| write.storage.collects());
-    let marked = prepare::mark_deleted(write, &old.object, finalizer);
+    let policy = options.propagation.filter(|_| write.storage.collects());
+    let marked = prepare::mark_deleted(write, &old.object, policy);
     let held = marked.is_held();
     if options.dry_run || write.options.dry_run {
         let shown = written(shown(&marked, old.stored.version));
@@ -244,16 +229,16 @@ mod tests {
             "propagationPolicy": "Foreground", "dryRun": ["All"], "gracePeriodSeconds": 0
         }));
         let expected = DeleteOptions {
-            propagation: Propagation::Foreground,
+            propagation: Some(Propagation::Foreground),
             uid: Some("u".into()),
             resource_version: Some("7".into()),
             dry_run: true,
         };
         assert_eq!(options, Ok(expected));
         let query = DeleteQuery { propagation: Some("Orphan".into()), ..DeleteQuery::default() };
-        assert_eq!(DeleteOptions::read(&Value::Null, &query).unwrap().propagation, Propagation::Orphan);
+        assert_eq!(DeleteOptions::read(&Value::Null, &query).unwrap().propagation, Some(Propagation::Orphan));
         let body = json!({"propagationPolicy": "Background"});
-        assert_eq!(DeleteOptions::read(&body, &query).unwrap().propagation, Propagation::Background);
+        assert_eq!(DeleteOptions::read(&body, &query).unwrap().propagation, Some(Propagation::Background));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::propagation::Propagation;
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
 use crate::api::kind::{Kind, Writable};
@@ -370,11 +371,11 @@ fn desired(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
     object.fields().iter().filter(move |(field, _)| described(field))
 }
 
-/// Marks an object as being deleted: `finalizers` are added to those it has.
+/// Marks an object as being deleted. What is said of its dependents takes the place of what was said before.
 pub(super) fn mark_deleted<K: Storage>(
     write: &Write<'_, K>,
     old: &Object,
-    finalizer: Option<&str>,
+    policy: Option<Propagation>,
 ) -> Object {
     let mut object = old.clone();
     if object.deletion_timestamp().is_none() {
@@ -382,15 +383,17 @@ pub(super) fn mark_deleted<K: Storage>(
         object.set_metadata("deletionGracePeriodSeconds", 0);
         object.set_metadata("generation", old.generation() + 1);
     }
-    if let Some(finalizer) = finalizer {
+    if let Some(policy) = policy {
         let mut list = match object.remove_metadata("finalizers") {
             Some(Value::Array(list)) => list,
             _ => Vec::new(),
         };
-        if !list.iter().any(|held| held == finalizer) {
-            list.push(json!(finalizer));
+        let waits = [Propagation::Foreground, Propagation::Orphan].map(Propagation::finalizer);
+        list.retain(|held| held.as_str().is_none() || !waits.contains(&held.as_str()));
+        list.extend(policy.finalizer().map(Value::from));
+        if !list.is_empty() {
+            object.set_metadata("finalizers", list);
         }
-        object.set_metadata("finalizers", list);
     }
     let resource = &write.home.resource;
     if resource.group.is_empty() && resource.kind == "Namespace" {

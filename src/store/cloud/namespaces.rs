@@ -1,7 +1,6 @@
 //! Namespaces within a transaction: one goes only when nothing is in it, and nothing comes into one that is going or has
 //! gone since somebody looked.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::OptionalExtension;
@@ -10,30 +9,6 @@ use super::objects::{Tx, find, resource_id};
 use super::stored::Stored;
 use super::{CloudError, objects};
 use crate::object::{Object, Resource, Scope};
-
-/// The most namespaces of which it is remembered that they have gone. Who still takes one for there began before.
-const MAX_GONE: usize = 1024;
-
-/// The namespaces that went last. What is undone stays in here: whether there is a namespace is for its row to say.
-#[derive(Debug, Default)]
-pub(super) struct Gone {
-    names: HashSet<Arc<str>>,
-    order: VecDeque<Arc<str>>,
-}
-
-impl Gone {
-    fn add(&mut self, name: &str) {
-        let name: Arc<str> = name.into();
-        if self.names.insert(Arc::clone(&name)) {
-            self.order.push_back(name);
-        }
-        if self.order.len() > MAX_GONE
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.names.remove(&oldest);
-        }
-    }
-}
 
 /// Whether these are Namespaces.
 fn are_namespaces(resource: &Resource) -> bool {
@@ -60,7 +35,7 @@ impl Tx<'_> {
         };
         let left = match home {
             Some(row) => objects::parse(&row.stored)?.deletion_timestamp().is_some(),
-            None => self.state.gone.names.contains(namespace),
+            None => self.state.gone.has(namespace),
         };
         if left { Err(CloudError::NamespaceLeft { namespace: namespace.to_owned() }) } else { Ok(()) }
     }

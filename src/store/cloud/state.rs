@@ -12,8 +12,8 @@ use tokio::sync::broadcast;
 
 use super::CloudError;
 use super::change::{ChangeKind, FeedChange};
+use super::gone::Gone;
 use super::history::{HistoryLimits, Partition};
-use super::namespaces::Gone;
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::{Counters, micros};
@@ -86,7 +86,7 @@ pub(super) enum Before {
 
 impl Before {
     /// What the history keeps: see the migration.
-    pub(super) fn columns(&self) -> (Option<u64>, Option<&str>) {
+    fn columns(&self) -> (Option<u64>, Option<&str>) {
         match self {
             Self::Nothing => (None, None),
             Self::Same { version } => (Some(*version), None),
@@ -178,7 +178,8 @@ impl CloudState {
     /// Enters a change into the history.
     pub(super) fn enter(&mut self, conn: &Connection, event: Event) -> Result<(), CloudError> {
         let (partition, wanted) = self.known(conn, event.resource_id)?;
-        self.now.history.enter(conn, partition, &event)?;
+        let change = (event.kind, event.resource_id, &event.object);
+        self.now.history.enter(conn, partition, change, event.before.columns())?;
         let Some(of) = wanted else { return Ok(()) };
         let Event { kind, object, before, .. } = event;
         self.untold_bytes += object.body.len() + before.len();

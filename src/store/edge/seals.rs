@@ -34,7 +34,7 @@ impl From<SealError> for StoreError {
     fn from(error: SealError) -> Self {
         match error {
             SealError::Io(error) => error.into(),
-            SealError::NoRandomness => Self::Unavailable(Arc::new(error)),
+            SealError::NoCredential { .. } | SealError::NoRandomness => Self::Unavailable(Arc::new(error)),
         }
     }
 }

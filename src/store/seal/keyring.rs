@@ -46,6 +46,8 @@ struct Inner {
     changing: Mutex<()>,
     /// Bodies sealed with the newest key in this run.
     sealed: AtomicU64,
+    opened: Opened,
+    refused: Option<String>,
 }
 
 /// Never empty: the newest is apart.
@@ -84,6 +86,10 @@ pub struct KeyFacts {
     pub wrapped: bool,
     /// When the newest was made.
     pub newest: String,
+    /// What became of them at the start.
+    pub opened: Opened,
+    /// When an earlier start was given up because the credential was missing (RFC 3339).
+    pub refused: Option<String>,
 }
 
 /// Keys are not shown.
@@ -100,13 +106,23 @@ impl Keyring {
     ///
     /// # Errors
     /// The file cannot be read or made for other reasons (permissions, a full disk), or a credential has fewer than
-    /// 32 bytes.
+    /// 32 bytes. [`SealError::NoCredential`] if none is there and one is demanded: then no file is touched, and when that
+    /// was is told by the next opening that succeeds.
     pub fn open(source: &KeySource) -> Result<(Self, Opened), SealError> {
         let wrapping = source.credential.as_deref().map(wrapping_key).transpose()?.flatten();
         let previous = source.previous_credential.as_deref().map(wrapping_key).transpose()?.flatten();
         // Without the current one the previous one is better than none.
         let (wrapping, previous) = if wrapping.is_some() { (wrapping, previous) } else { (previous, None) };
         let path = &source.file;
+        let refusal = with_suffix(path, ".refused");
+        if wrapping.is_none() && source.require_credential {
+            if !refusal.exists() {
+                durable::write(&refusal, format!("{}\n", now()).as_bytes(), 0o600)?;
+            }
+            return Err(SealError::NoCredential { file: path.clone() });
+        }
+        let refused =
+            read_limited(&refusal).ok().map(|time| String::from_utf8_lossy(&time).trim().to_owned());
         let (keys, opened) = match read_limited(path) {
             Ok(bytes) => match read_keys(&bytes, wrapping.as_ref(), previous.as_ref()) {
                 Some((keys, in_order)) => {
@@ -127,12 +143,18 @@ impl Keyring {
         if opened != Opened::Kept {
             write_keys(path, wrapping.as_ref(), keys.in_file())?;
         }
+        if refused.is_some() {
+            // Told again if it stays.
+            let _ = fs::remove_file(&refusal);
+        }
         let inner = Inner {
             file: path.clone(),
             wrapping,
             keys: RwLock::new(Arc::new(keys)),
             changing: Mutex::new(()),
             sealed: AtomicU64::new(0),
+            opened,
+            refused,
         };
         Ok((Self { inner: Arc::new(inner) }, opened))
     }
@@ -225,6 +247,8 @@ impl Keyring {
             keys: 1 + keys.older.len(),
             wrapped: self.inner.wrapping.is_some(),
             newest: keys.newest.made.clone(),
+            opened: self.inner.opened,
+            refused: self.inner.refused.clone(),
         }
     }
 }
@@ -248,8 +272,7 @@ impl Keys {
 impl DataKey {
     fn new() -> Result<Self, SealError> {
         let number = u32::from_le_bytes(random()?);
-        let made = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Self::of(number, made, random()?).ok_or(SealError::NoRandomness)
+        Self::of(number, now(), random()?).ok_or(SealError::NoRandomness)
     }
 
     /// None never happens: the key has the length of the cipher's.
@@ -257,6 +280,11 @@ impl DataKey {
         let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?);
         Some(Self { number, made, bytes, cipher })
     }
+}
+
+/// The time in RFC 3339.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// What is sealed: a byte that says how, and the body, compressed if that makes it shorter. What is sealed grows by a third

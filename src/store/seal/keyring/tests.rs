@@ -251,3 +251,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn where_a_credential_is_demanded_no_key_is_made_or_given_up_without_it() {
+    let place = Place::new();
+    let demanded = |source: KeySource| KeySource { require_credential: true, ..source };
+    let refused = |source| Keyring::open(&demanded(source)).unwrap_err().to_string();
+    assert!(refused(place.source()).contains("seal.require_credential"));
+    assert!(!place.source().file.exists(), "no key is made in plain text");
+    let (ring, opened) = open(&demanded(place.with(Some("one"), None)));
+    assert_eq!((opened, ring.facts().wrapped), (Opened::Made, true));
+    let since = ring.facts().refused.unwrap();
+    assert!(since.parse::<jiff::Timestamp>().is_ok(), "{since}");
+    let sealed = ring.seal(BINDING, BODY).unwrap();
+    // The credential gets lost: nothing is given up for it.
+    let before = place.text();
+    let missing = KeySource { credential: Some(place.0.path().join("nowhere")), ..place.source() };
+    for _ in 0..2 {
+        assert!(refused(missing.clone()).contains("is left as it is"));
+        assert_eq!(place.text(), before);
+    }
+    let (ring, opened) = open(&demanded(place.with(Some("one"), None)));
+    assert_eq!((opened, ring.open_body(BINDING, &sealed).unwrap().as_str()), (Opened::Kept, BODY));
+    assert!(ring.facts().refused.is_some());
+    let (ring, _) = open(&demanded(place.with(Some("one"), None)));
+    assert_eq!(ring.facts().refused, None, "it is told once");
+}
