@@ -125,6 +125,9 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     let mut bad = malformed("Report");
     bad.push(("node", Up::Hello(hello(NODE, "5e551000", 0)).encode(1024).unwrap()));
     bad.push(("json", frame("Report", json!({ "session": "s", "from": 0, "to": 0, "objects": 1 }))));
+    // Words that no object can have, and a longer one than any that is used.
+    let removed = |uid: &str| json!({ "session": "s", "from": 0, "to": 1, "removed": [uid] });
+    bad.extend(["../..", "", &"x".repeat(1000)].map(|uid| ("invalid", frame("Report", removed(uid)))));
     for (_, payload) in &bad {
         forger.say(&up(ROGUE), payload).await;
     }
@@ -166,7 +169,7 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
 fn hello(node: &str, session: &str, count: u64) -> Hello {
     let text = json!({
         "node": node,
-        "agent": "x".repeat(1000),
+        "agent": "x".repeat(256),
         "session": session,
         "epoch": "0123456789abcdef0123456789abcdef",
         "revision": count,
@@ -180,7 +183,7 @@ fn hello(node: &str, session: &str, count: u64) -> Hello {
 async fn strange_but_readable(cloud: &Cloud, forger: &mut Forger) {
     let topic = up(ROGUE);
     // Of no session, with absurd numbers.
-    let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["../..", ""] });
+    let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["u"] });
     forger.say(&topic, &frame("Report", absurd)).await;
     assert_eq!(heard_type(forger).await, "HelloRequest");
     // A limit that nothing fits into.

@@ -146,7 +146,10 @@ fn every_test_that_the_guarantees_and_the_security_model_name_exists() {
         assert!(named.len() >= 10, "{document}: the tests were not found: {named:?}");
         for name in named {
             let definition = format!("fn {name}(");
-            assert!(sources.iter().any(|source| source.contains(&definition)), "{document}: there is no test {name}");
+            assert!(
+                sources.iter().any(|source| source.contains(&definition)),
+                "{document}: there is no test {name}"
+            );
         }
     }
 }
