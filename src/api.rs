@@ -77,7 +77,7 @@ pub use listing::ListWriter;
 pub use media::Format;
 pub(crate) use metrics::families;
 pub use metrics::{MetricsWriter, Type as MetricsType};
-pub use namespaces::{Namespaces, SYSTEM_NAMESPACES};
+pub use namespaces::{Missing, Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
 pub use ring::{MAX_BATCH, Ring};
 pub use server::Server;

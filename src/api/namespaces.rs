@@ -22,6 +22,17 @@ pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public
 /// The most names that are remembered; with more, all are looked up again.
 const MAX_REMEMBERED: usize = 4096;
 
+/// What becomes of a namespace that does not exist, when something is to be created in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is made.
+    Made,
+    /// It would be made: nothing is, in a dry run.
+    Passed,
+    /// Nothing can be created in it: who asks makes no namespaces.
+    Refused,
+}
+
 /// Which namespaces are known to exist. Whoever sees a Namespace change or go calls [`Namespaces::forget`].
 #[derive(Debug)]
 pub struct Namespaces {
@@ -49,26 +60,28 @@ impl Namespaces {
         &self.resource
     }
 
-    /// Makes sure that an object of `kind` can be created in a namespace: creates the namespace if it does not exist,
-    /// but for a dry run.
+    /// Makes sure that an object of `kind` can be created in a namespace; `missing` says what happens if it does not exist.
     ///
     /// # Errors
-    /// 403 if the namespace is being deleted, 400 if it cannot be one's name, and the storage's.
+    /// 403 if the namespace is being deleted, 404 if it is refused, 400 if it cannot be one's name, and the storage's.
     pub async fn ensure<K: Storage>(
         &self,
         storage: &K,
         kind: &Resource,
         object: &str,
         namespace: &str,
-        dry_run: bool,
+        missing: Missing,
     ) -> Result<()> {
         if self.active.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
             return Ok(());
         }
         check_label(namespace).map_err(|problem| Status::bad_request(format!("the namespace {problem}")))?;
         let found = match storage.get(&self.resource, "", namespace).await? {
-            None if dry_run => return Ok(()),
-            None => self.create(storage, namespace).await?,
+            None => match missing {
+                Missing::Passed => return Ok(()),
+                Missing::Made => self.create(storage, namespace).await?,
+                Missing::Refused => return Err(Status::not_found(&self.resource, namespace)),
+            },
             Some(stored) => Object::parse(&stored.json).map_err(Status::internal)?,
         };
         if found.deletion_timestamp().is_some() {

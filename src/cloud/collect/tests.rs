@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::Collector;
-use crate::api::{Namespaces, SYSTEM_NAMESPACES, Storage};
+use crate::api::{Missing, Namespaces, SYSTEM_NAMESPACES, Storage};
 use crate::cloud::memory::{Memory, kind};
 use crate::object::Object;
 
@@ -168,8 +168,8 @@ async fn a_namespace_goes_after_everything_in_it() {
     let storage = Memory::new();
     let namespaces = Arc::new(Namespaces::default());
     let cm = kind("cm");
-    namespaces.ensure(&*storage, &cm, "a", "n", false).await.unwrap();
-    namespaces.ensure(&*storage, &cm, "a", "other", false).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "n", Missing::Made).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "other", Missing::Made).await.unwrap();
     for number in 0..10 {
         put(&storage, "cm", &format!("c{number}"), vec![]).await;
     }
@@ -184,7 +184,7 @@ async fn a_namespace_goes_after_everything_in_it() {
         .await;
     storage.until("the end of the maps", |names| names.len() == 3).await;
     assert_eq!(storage.names(), ["Namespace n", "Namespace other", "Pod held"]);
-    let refused = namespaces.ensure(&*storage, &cm, "late", "n", false).await.unwrap_err();
+    let refused = namespaces.ensure(&*storage, &cm, "late", "n", Missing::Made).await.unwrap_err();
     assert_eq!((refused.code, &*refused.details.unwrap().causes[0].reason), (403, "NamespaceTerminating"));
     delete(&storage, "pod", "held").await;
     storage.until("the end of the namespace", |names| names == ["Namespace other"]).await;
@@ -198,12 +198,15 @@ async fn namespaces_come_with_what_is_first_in_them() {
     namespaces.ensure_system(&*storage).await.unwrap();
     assert_eq!(storage.names().len(), SYSTEM_NAMESPACES.len());
     let cm = kind("cm");
-    namespaces.ensure(&*storage, &cm, "a", "lab", true).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Passed).await.unwrap();
     assert_eq!(storage.find("ns", "", "lab").await, None);
-    namespaces.ensure(&*storage, &cm, "a", "lab", false).await.unwrap();
+    let refused = namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Refused).await.unwrap_err();
+    assert_eq!((refused.code, storage.find("ns", "", "lab").await), (404, None));
+    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Made).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Refused).await.unwrap();
     let lab = storage.find("ns", "", "lab").await.unwrap();
     assert_eq!(lab.labels()["kubernetes.io/metadata.name"], "lab");
     assert_eq!(lab.fields()["spec"]["finalizers"], json!(["kubernetes"]));
     assert!(!lab.uid().is_empty() && !lab.creation_timestamp().is_empty());
-    assert_eq!(namespaces.ensure(&*storage, &cm, "a", "A/b", false).await.unwrap_err().code, 400);
+    assert_eq!(namespaces.ensure(&*storage, &cm, "a", "A/b", Missing::Made).await.unwrap_err().code, 400);
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::api::{Batch, Cursor, Kind, MAX_BATCH, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored};
+use crate::api::{
+    Batch, Cursor, Kind, MAX_BATCH, Missing, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored,
+};
 use crate::object::node_labels::note_changed_labels;
 use crate::object::status::Result;
 use crate::object::{Object, Resource, Status};
@@ -90,7 +92,8 @@ impl Storage for CloudObjects {
         name: &str,
         dry_run: bool,
     ) -> Result<()> {
-        self.namespaces.ensure(self, kind, name, namespace, dry_run).await
+        let missing = if dry_run { Missing::Passed } else { Missing::Made };
+        self.namespaces.ensure(self, kind, name, namespace, missing).await
     }
 
     fn collects(&self) -> bool {

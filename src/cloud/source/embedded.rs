@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Change, Changes, Result, Source, SourceError};
 use super::{Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, UploadBatch};
-use crate::api::Storage as _;
+use crate::api::{Missing, Storage as _};
 use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
 use crate::object::schema::Schema;
@@ -29,15 +29,18 @@ impl Embedded {
         self.0.store()
     }
 
-    /// Makes the namespaces of Events, as the API does; Events of those that take nothing are refused.
-    async fn ensure_namespaces(&self, batch: &mut UploadBatch) -> Result<()> {
+    /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no namespaces.
+    async fn check_namespaces(&self, batch: &mut UploadBatch) -> Result<()> {
         let kind = kinds::guess("events.k8s.io/v1", "Event", true);
         let names: Vec<String> = batch.event_namespaces().into_iter().map(str::to_owned).collect();
         let mut closed = BTreeMap::new();
         for name in names {
-            if let Err(status) = self.0.namespaces().ensure(&*self.0, &kind, "", &name, false).await {
+            if let Err(status) =
+                self.0.namespaces().ensure(&*self.0, &kind, "", &name, Missing::Refused).await
+            {
                 if !(400..500).contains(&status.code) || status.code == 429 {
-                    let problem = format!("the namespace '{name}' could not be made: {}", status.message);
+                    let problem =
+                        format!("the namespace '{name}' could not be looked up: {}", status.message);
                     return Err(SourceError::new(problem));
                 }
                 closed.insert(name, clip(status.message));
@@ -142,11 +145,53 @@ impl Source for Embedded {
     }
 
     async fn take(&self, mut batch: UploadBatch) -> Result<(Taken, Vec<Refused>)> {
-        self.ensure_namespaces(&mut batch).await?;
+        self.check_namespaces(&mut batch).await?;
         Ok(self.store().take(batch).await?)
     }
 
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
         Ok(self.store().expire_events(ttl, limit).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Object;
+    use crate::store::cloud::{CloudOptions, UploadEffect};
+    use crate::sync::upload::Lane;
+
+    #[tokio::test]
+    async fn events_of_nodes_make_no_namespaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        objects.namespaces().ensure_system(&*objects).await.unwrap();
+        let item = |(seq, namespace): (u64, &str)| {
+            let event = json!({
+                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e", "namespace": namespace },
+                "eventTime": "2026-11-22T00:00:00.000000Z", "reportingController": "c", "reportingInstance": "i",
+                "action": "A", "reason": "R", "type": "Normal",
+                "regarding": { "kind": "ConfigMap", "namespace": namespace, "name": "m" },
+            });
+            let event = Object::parse(&event.to_string()).unwrap();
+            UploadEffect { seq, effect: Ok(Effect::Event(Box::new(event))) }
+        };
+        let namespaces = ["default", "invented-1", "invented-2", "kube-system"];
+        let batch = UploadBatch {
+            node: "edge-1".into(),
+            outbox: "00000000000000000000000000000001".into(),
+            lane: Lane::Events,
+            confirmed: 0,
+            items: (1..).zip(namespaces).map(item).collect(),
+        };
+        let (taken, refused) = Embedded::new(Arc::clone(&objects)).take(batch).await.unwrap();
+        assert_eq!(taken.last.get(Lane::Events), 4);
+        assert_eq!(refused.iter().map(|one| one.seq).collect::<Vec<_>>(), [2, 3]);
+        assert!(refused[0].message.contains("invented-1"), "{refused:?}");
+        let kind = kinds::by_word("namespaces").unwrap().resource();
+        assert!(objects.get(&kind, "", "invented-1").await.unwrap().is_none());
     }
 }
