@@ -203,16 +203,22 @@ async fn what_an_outbox_sends_takes_effect_once_or_is_refused_with_a_reason() {
             "regarding": {"kind": "Pod", "namespace": namespace, "name": "p"},
         }})
     };
-    let items = [event("one", "shop", "First"), event("two", "shop", ""), json!({"event": 7})];
+    cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
+    let items = [
+        event("one", "shop", "First"),
+        event("two", "shop", ""),
+        json!({"event": 7}),
+        event("four", "nowhere", "First"),
+    ];
     let confirm = node.upload(Lane::Events, &items).await;
-    assert_eq!(confirm.last.events, 3);
+    assert_eq!(confirm.last.events, 4);
     let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
-    assert_eq!(refused, [(2, RefusedReason::Invalid), (3, RefusedReason::Invalid)]);
+    assert_eq!(refused, [2, 3, 4].map(|seq| (seq, RefusedReason::Invalid)));
     assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
     let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
     let shown: Vec<_> = events["items"].as_array().unwrap().iter().map(|event| &event["reason"]).collect();
     assert_eq!(shown, ["First"]);
-    assert!(get(&cloud, "/api/v1/namespaces/shop").await.is_some(), "the namespace came with it");
+    assert!(get(&cloud, "/api/v1/namespaces/nowhere").await.is_none(), "nodes make no namespaces");
 
     let pod = |name: &str, placed: Value| {
         json!({
