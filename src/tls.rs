@@ -34,7 +34,7 @@ pub use server::{ClientRule, Server, ServerStream};
 
 /// The organization of nodes, as in Kubernetes and KubeEdge.
 pub const NODES: &str = "system:nodes";
-/// The organization of operators, who may do everything in the API of the cloud side, as in Kubernetes.
+/// The organization of operators with the role `admin`, as in Kubernetes; what it opens is decided by their records alone.
 pub const OPERATORS: &str = "system:masters";
 /// Before the name of an operator in the common name of their certificate. A colon is in no node name.
 pub const OPERATOR_PREFIX: &str = "edgesync:operator:";

@@ -1,5 +1,5 @@
 //! Who asks, and what they may: bearer tokens with roles, the peers of the Unix socket, and the certificates of
-//! operators. Pure; depends on `object` only.
+//! operators. No I/O: who the operators are, it asks of [`Operators`].
 //!
 //! A token comes as `Authorization: Bearer`, or as the password of `Authorization: Basic`: `kubectl` sends no
 //! bearer token over plain HTTP, but it does send the user and password of the server's address.

@@ -1,3 +1,5 @@
+//! Who goes when more come than there are places, in virtual time.
+
 use tokio::time::{advance, timeout};
 
 use super::*;
