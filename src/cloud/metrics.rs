@@ -32,6 +32,8 @@ pub struct CloudNumbers {
     pub leases_written: u64,
     /// Events deleted because nobody had changed them for `nodes.event_ttl`.
     pub events_expired: u64,
+    /// Events of nodes that made room for newer ones beyond `nodes.max_events`.
+    pub events_dropped: u64,
     /// Bodies of objects on their way to nodes.
     pub bodies: BodyNumbers,
     /// What the store's writer has done.
@@ -196,6 +198,8 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_cloud_leases_written_total = numbers.leases_written, "Leases written to the store.";
         Counter edgesync_cloud_events_expired_total = numbers.events_expired,
             "Events deleted after their time to live.";
+        Counter edgesync_cloud_events_dropped_total = numbers.events_dropped,
+            "Events of nodes that made room for newer ones of the same node.";
         Gauge edgesync_cloud_store_database_bytes = numbers.database_bytes, "Size of the database.";
         Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
     }

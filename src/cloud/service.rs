@@ -147,6 +147,7 @@ async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
     options.engine.wal_bytes = config.store.wal_size;
     options.history.objects.changes = config.store.history;
     options.history.fleet.changes = config.store.history_fleet;
+    options.events_per_node = config.nodes.max_events;
     options.max_object_bytes = options.max_object_bytes.max(config.api.max_body);
     open(&path, options).await.with_context(|| format!("opening {}", path.display()))
 }

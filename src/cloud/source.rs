@@ -13,10 +13,10 @@ use crate::object::schema::Schema;
 use crate::placement::Summary;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
-use crate::sync::upload::{Refused, Taken};
 
 pub(super) use crate::store::cloud::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, UploadBatch, UploadEffect,
+    UploadOutcome,
 };
 pub(super) use embedded::Embedded;
 
@@ -131,8 +131,8 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     // --- what nodes send
 
     /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Namespaces of
-    /// Events are made as they are for any client. Answers with what was taken so far and what of this was refused.
-    fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<(Taken, Vec<Refused>)>> + Send;
+    /// Events are made as they are for any client.
+    fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.
     fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;

@@ -20,6 +20,8 @@ use super::source::{Effect, UploadBatch, UploadEffect};
 
 /// The longest report of a node, in bytes of JSON.
 const MAX_REPORT: usize = 64 << 10;
+/// The longest Event, in bytes of JSON: a device stores those of 64 KiB, and adds to them.
+const MAX_EVENT: usize = 72 << 10;
 /// The longest text of a refusal, in bytes.
 const MAX_MESSAGE: usize = 256;
 /// The most problems that a refusal names.
@@ -95,13 +97,16 @@ fn effect(
     }
 }
 
-fn node_report(json: &str) -> Result<Effect, Refusal> {
-    if json.len() > MAX_REPORT {
-        return Err(invalid(format!(
-            "the report of a node must be at most {MAX_REPORT} bytes, is {}",
-            json.len()
-        )));
+fn check_length(what: &str, json: &str, limit: usize) -> Result<(), Refusal> {
+    let length = json.len();
+    if length > limit {
+        return Err(invalid(format!("{what} must be at most {limit} bytes, is {length}")));
     }
+    Ok(())
+}
+
+fn node_report(json: &str) -> Result<Effect, Refusal> {
+    check_length("the report of a node", json, MAX_REPORT)?;
     let report: NodeReport = serde_json::from_str(json)
         .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
     report.check().map_err(|problems| invalid(problems.to_string()))?;
@@ -109,6 +114,7 @@ fn node_report(json: &str) -> Result<Effect, Refusal> {
 }
 
 fn node_event(json: &str) -> Result<Effect, Refusal> {
+    check_length("an Event", json, MAX_EVENT)?;
     let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
     let event = check_event(event).map_err(|causes| invalid(told(&causes)))?;
     Ok(Effect::Event(Box::new(event)))

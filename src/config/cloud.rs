@@ -173,6 +173,8 @@ section! {
         live units::duration(lease_flush, Duration::from_millis(100)..=minutes(1));
     /// How long an Event is kept after its last change.
     event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
+    /// Largest number of Events of a node that are kept.
+    max_events: usize = 1_000, fixed units::count(max_events, 10..=1_000_000);
     /// Whether `/metrics` has gauges for each node.
     metrics_per_node: bool = true, live units::flag(metrics_per_node);
     /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and placement rules go by.

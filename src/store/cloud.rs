@@ -71,7 +71,7 @@ pub use open::CloudOptions;
 pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;
-pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect};
+pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome};
 
 /// The most kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;
@@ -93,6 +93,7 @@ struct Shared {
     incarnation: Mutex<Arc<str>>,
     kinds: Mutex<HashSet<Arc<Resource>>>,
     max_object_bytes: usize,
+    events_per_node: usize,
     damage: check::Damage,
     clock: fn() -> jiff::Timestamp,
     running: fn() -> Duration,

@@ -48,6 +48,10 @@ pub const CLOUD: &[Migration] = &[
     },
     Migration { name: "0009_members.sql", sql: include_str!("../../migrations/cloud/0009_members.sql") },
     Migration { name: "0010_refused.sql", sql: include_str!("../../migrations/cloud/0010_refused.sql") },
+    Migration {
+        name: "0011_node_events.sql",
+        sql: include_str!("../../migrations/cloud/0011_node_events.sql"),
+    },
 ];
 
 /// Brings the file to the newest schema.

@@ -12,6 +12,8 @@ pub(super) struct Counts {
     pub(super) leases_written: u64,
     /// Events deleted after their time to live.
     pub(super) events_expired: u64,
+    /// Events of nodes that made room for newer ones.
+    pub(super) events_dropped: u64,
     /// What the machines of nodes counted that are gone.
     pub(super) gone: CloudCounters,
 }
@@ -23,6 +25,7 @@ impl<S: Source> Fleet<S> {
         numbers.bad_frames.clone_from(&self.bad_frames);
         numbers.leases_written = self.counts.leases_written;
         numbers.events_expired = self.counts.events_expired;
+        numbers.events_dropped = self.counts.events_dropped;
         numbers.bodies = self.bodies.numbers();
         numbers.nodes.waiting = self.openings.waiting() as u64;
         add_counters(&mut numbers.nodes.counters, &self.counts.gone);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Fleet, Inbox};
 use crate::cloud::node::Node;
-use crate::cloud::source::{Effect, LeaseRenewal, Result, Source};
+use crate::cloud::source::{Effect, LeaseRenewal, Result, Source, UploadOutcome};
 use crate::cloud::uploads::{self, Place};
 use crate::sync::change::Uid;
 use crate::sync::cloud::CloudPhase;
@@ -56,6 +56,7 @@ struct Waiting {
 pub(super) struct Stored {
     taken: Taken,
     refused: Vec<Refused>,
+    events_dropped: u64,
     /// The conditions in the report of the node, if it was in there.
     report: Option<Vec<Condition>>,
 }
@@ -133,6 +134,7 @@ impl<S: Source> Fleet<S> {
         let now = self.now();
         self.intake.running -= 1;
         self.intake.bytes -= self.intake.under_way.remove(name).unwrap_or_default();
+        self.counts.events_dropped += stored.as_ref().map_or(0, |stored| stored.events_dropped);
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
         if let Some(conditions) = report.filter(|_| self.nodes.contains_key(name)) {
             self.lifecycle.reported(now, name, conditions);
@@ -188,7 +190,7 @@ async fn store(
         _ => None,
     });
     match source.take(batch).await {
-        Ok((taken, refused)) => {
+        Ok(UploadOutcome { taken, refused, events_dropped }) => {
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
                 let of = refused.len();
                 tracing::warn!(
@@ -201,7 +203,7 @@ async fn store(
                 );
             }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
-            Some(Stored { taken, refused, report: report.map(|(_, conditions)| conditions) })
+            Some(Stored { taken, refused, events_dropped, report: report.map(|(_, conditions)| conditions) })
         }
         Err(error) => {
             tracing::error!(node, %error, "items of the node's outbox could not be stored");

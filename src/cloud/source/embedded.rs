@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Change, Changes, Result, Source, SourceError};
-use super::{Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, UploadBatch};
+use super::{Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, UploadBatch, UploadOutcome};
 use crate::api::{Missing, Storage as _};
 use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
@@ -14,7 +14,7 @@ use crate::object::{Resource, kinds};
 use crate::store::cloud::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
-use crate::sync::upload::{Refused, RefusedReason, Taken};
+use crate::sync::upload::RefusedReason;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Source for Embedded {
         Ok(self.store().admit_node(node).await?)
     }
 
-    async fn take(&self, mut batch: UploadBatch) -> Result<(Taken, Vec<Refused>)> {
+    async fn take(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
         self.check_namespaces(&mut batch).await?;
         Ok(self.store().take(batch).await?)
     }
@@ -187,7 +187,8 @@ mod tests {
             confirmed: 0,
             items: (1..).zip(namespaces).map(item).collect(),
         };
-        let (taken, refused) = Embedded::new(Arc::clone(&objects)).take(batch).await.unwrap();
+        let UploadOutcome { taken, refused, .. } =
+            Embedded::new(Arc::clone(&objects)).take(batch).await.unwrap();
         assert_eq!(taken.last.get(Lane::Events), 4);
         assert_eq!(refused.iter().map(|one| one.seq).collect::<Vec<_>>(), [2, 3]);
         assert!(refused[0].message.contains("invented-1"), "{refused:?}");

@@ -133,6 +133,19 @@ fn events_pass_the_rules_of_the_api() {
 }
 
 #[test]
+fn an_event_is_as_long_as_a_device_can_make_it() {
+    let long = |bytes: usize| {
+        let mut event = event("default");
+        event["event"]["metadata"]["annotations"] = json!({"a": "x".repeat(bytes)});
+        event
+    };
+    assert!(prepared(Lane::Bulk, long(64 << 10)).is_ok());
+    let (reason, message) = refused(Lane::Bulk, long(MAX_EVENT));
+    assert_eq!(reason, RefusedReason::Invalid);
+    assert!(message.contains("at most 73728 bytes, is 7"), "{message}");
+}
+
+#[test]
 fn what_cannot_be_read_is_refused_and_the_rest_is_taken() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     let contents = [json!(7), json!({"other": {}}), json!({"event": deep}), event("default")];

@@ -43,6 +43,8 @@ pub struct CloudOptions {
     pub snapshots: SnapshotLimits,
     /// The largest object that is stored, bytes of JSON text.
     pub max_object_bytes: usize,
+    /// The most Events of a node that are kept; the oldest make room for newer ones.
+    pub events_per_node: usize,
     /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
     /// objects get new UIDs then, and the incarnation changes, so nodes delete nothing unconfirmed.
     pub set_aside_corrupt: bool,
@@ -67,6 +69,7 @@ impl Default for CloudOptions {
             readers: ReaderLimits { threads: 2, queue: 256 },
             snapshots: SnapshotLimits::default(),
             max_object_bytes: 32 << 20,
+            events_per_node: 1000,
             set_aside_corrupt: false,
             clock: jiff::Timestamp::now,
             running: since_boot,
@@ -135,6 +138,7 @@ fn start(
         incarnation: Mutex::new(opened.incarnation.into()),
         kinds: Mutex::new(HashSet::new()),
         max_object_bytes: options.max_object_bytes,
+        events_per_node: options.events_per_node,
         damage: damage.clone(),
         clock: options.clock,
         running: options.running,

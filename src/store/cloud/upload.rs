@@ -67,6 +67,17 @@ pub enum Effect {
     Event(Box<Object>),
 }
 
+/// What came of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadOutcome {
+    /// The numbers after it.
+    pub taken: Taken,
+    /// What was refused of the items that are new.
+    pub refused: Vec<Refused>,
+    /// Events of the node that made room for newer ones of it.
+    pub events_dropped: u64,
+}
+
 /// The annotation of an Event that says which node has made it: only that node replaces it.
 pub const EVENT_NODE_ANNOTATION: &str = "edgesync.io/node";
 /// The longest message of a refusal, in bytes.
@@ -100,13 +111,12 @@ impl UploadBatch {
 }
 
 impl CloudStore {
-    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no other. Answers with
-    /// the numbers after it, and with what was refused of the items that are new.
+    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no other.
     ///
     /// # Errors
     /// [`CloudError::NotFound`] if the node was removed from the fleet, [`CloudError::Invalid`] for a name that no node
     /// can have, or the store's. Then nothing of it has taken effect, and the numbers are what they were.
-    pub async fn take(&self, batch: UploadBatch) -> Result<(Taken, Vec<Refused>), CloudError> {
+    pub async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome, CloudError> {
         check_node(&batch.node)?;
         let shared = Arc::clone(&self.shared);
         self.write(batch.bytes(), move |tx| tx.take(&batch, &shared)).await
@@ -147,18 +157,19 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl Tx<'_> {
-    fn take(&mut self, batch: &UploadBatch, shared: &Shared) -> Result<(Taken, Vec<Refused>), CloudError> {
+    fn take(&mut self, batch: &UploadBatch, shared: &Shared) -> Result<UploadOutcome, CloudError> {
         if self.was_removed(&batch.node)? {
             return Err(CloudError::NotFound { key: node_key(&batch.node) });
         }
         let before = self.taken(&batch.node)?;
         let mut taken = before.clone();
         taken.begin(&batch.outbox, batch.lane, batch.confirmed);
-        let mut refused = Vec::new();
+        let (mut refused, mut has_new_events) = (Vec::new(), false);
         for item in &batch.items {
             if !taken.accept(batch.lane, item.seq) {
                 continue;
             }
+            has_new_events |= matches!(&item.effect, Ok(Effect::Event(_)));
             let refusal = match &item.effect {
                 Ok(effect) => self.attempt(&batch.node, effect, shared)?,
                 Err(known) => Some(known.clone()),
@@ -171,7 +182,9 @@ impl Tx<'_> {
         if taken != before {
             self.save_taken(&batch.node, &taken)?;
         }
-        Ok((taken, refused))
+        let events_dropped =
+            if has_new_events { self.make_room(&batch.node, shared.events_per_node)? } else { 0 };
+        Ok(UploadOutcome { taken, refused, events_dropped })
     }
 
     /// Runs an effect so that it leaves nothing behind if it is refused, and tells why it was.

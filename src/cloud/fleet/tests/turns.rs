@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
-use crate::cloud::source::{Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, UploadBatch};
+use crate::cloud::source::{
+    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, UploadBatch, UploadOutcome,
+};
 use crate::cloud::work::MAX_TURN;
 use crate::link::{Cause, Shared, Topic};
 use crate::object::schema::Schema;
 use crate::placement::Summary;
 use crate::sync::cloud::{Loaded, Record, RecordBatch};
 use crate::sync::message::Body;
-use crate::sync::upload::{Refused, Taken};
 
 const NODES: usize = 10_000;
 /// Objects of a rule for all nodes, from the start.
@@ -118,7 +119,7 @@ impl Source for Store {
         Ok(true)
     }
 
-    async fn take(&self, _: UploadBatch) -> Result<(Taken, Vec<Refused>)> {
+    async fn take(&self, _: UploadBatch) -> Result<UploadOutcome> {
         unreachable!("the nodes have nothing in their outboxes")
     }
 

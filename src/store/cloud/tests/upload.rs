@@ -45,7 +45,7 @@ async fn pod(store: &CloudStore, name: &str) -> Stored {
 }
 
 async fn take(store: &CloudStore, batch: UploadBatch) -> (Lanes, Vec<(u64, RefusedReason)>) {
-    let (taken, refused) = store.take(batch).await.unwrap();
+    let UploadOutcome { taken, refused, .. } = store.take(batch).await.unwrap();
     (taken.last, refused.into_iter().map(|Refused { seq, reason, .. }| (seq, reason)).collect())
 }
 
@@ -118,7 +118,8 @@ async fn lanes_and_nodes_are_counted_apart_and_a_probe_tells_where_they_stand() 
 async fn numbers_of_another_outbox_mean_nothing() {
     let Fixture { store, .. } = &fixture();
     take(store, batch("one", Lane::Events, vec![(900, event_named("a", "x"))])).await;
-    let (taken, _) = store.take(batch("two", Lane::Bulk, vec![(1, event_named("b", "x"))])).await.unwrap();
+    let UploadOutcome { taken, .. } =
+        store.take(batch("two", Lane::Bulk, vec![(1, event_named("b", "x"))])).await.unwrap();
     assert_eq!(taken, Taken { outbox: "two".into(), last: lanes(0, 0, 1) });
     take(store, batch("two", Lane::Events, vec![(1, event_named("c", "x"))])).await;
     assert_eq!(notes(store).await, ["a=x", "b=x", "c=x"]);
@@ -218,7 +219,7 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
     );
     let known = (RefusedReason::NotPlaced, "é".repeat(1000));
     all.items.insert(7, UploadEffect { seq: 8, effect: Err(known) });
-    let (taken, refused) = store.take(all.clone()).await.unwrap();
+    let UploadOutcome { taken, refused, .. } = store.take(all.clone()).await.unwrap();
     use RefusedReason::{Gone, Invalid, NotPlaced, Recreated};
     let reasons: Vec<_> = refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
     assert_eq!(
@@ -242,7 +243,7 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
     let after = object(&store.get(kind("pods").key("lab", "p")).await.unwrap());
     assert_eq!(after.fields()["status"], phase());
     assert!(notes(store).await.is_empty());
-    assert_eq!(store.take(all).await.unwrap().1, [], "what was refused once is not tried again");
+    assert_eq!(store.take(all).await.unwrap().refused, [], "what was refused once is not tried again");
 }
 
 #[tokio::test]
@@ -335,4 +336,36 @@ async fn a_batch_names_the_namespaces_that_its_events_need() {
     let refused = (RefusedReason::Invalid, String::new());
     batch.items.push(UploadEffect { seq: 3, effect: Err(refused) });
     assert_eq!(batch.event_namespaces().into_iter().collect::<Vec<_>>(), ["lab"]);
+}
+
+#[tokio::test]
+async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
+    let fixture = fixture_with(&CloudOptions { events_per_node: 3, ..CloudOptions::default() });
+    let store = &fixture.store;
+    let start = store.version();
+    let Effect::Event(operators) = event_named("operators", "stays") else { panic!() };
+    store.create(&kind("events.events.k8s.io"), *operators).await.unwrap();
+    let other = UploadBatch {
+        node: "edge-2".into(),
+        ..batch("o", Lane::Events, vec![(1, event_named("other", "stays"))])
+    };
+    take(store, other).await;
+    let items = |from: u64, names: &[&str]| {
+        let items =
+            (from..).zip(names).map(|(seq, name)| (seq, event_named(name, &seq.to_string()))).collect();
+        batch("o", Lane::Bulk, items)
+    };
+    take(store, items(1, &["a", "b", "c"])).await;
+    // One that goes on is no new one.
+    assert_eq!(store.take(items(4, &["c", "b"])).await.unwrap().events_dropped, 0);
+    let outcome = store.take(items(6, &["d", "e"])).await.unwrap();
+    assert_eq!((outcome.refused, outcome.events_dropped, outcome.taken.last), (vec![], 2, lanes(0, 0, 7)));
+    assert_eq!(notes(store).await, ["c=4", "d=6", "e=7", "operators=stays", "other=stays"]);
+    let history = history(store, start).await.unwrap();
+    assert_eq!(history.iter().filter(|change| change.kind == ChangeKind::Deleted).count(), 2);
+    // What waits in the outbox of a node that was away for long is one frame after another.
+    for seq in 8..200 {
+        take(store, items(seq, &[&format!("f{seq}")])).await;
+    }
+    assert_eq!(notes(store).await[..3], ["f197=197", "f198=198", "f199=199"]);
 }
