@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
+use crate::gate::Seldom;
 use crate::tls::{Server, ServerStream};
 
 /// How long a handshake may take.
@@ -23,16 +24,26 @@ pub(super) struct Secured {
     pub(super) lasts: Duration,
 }
 
-/// Makes the handshake. `None` if there is none; the log says why.
-pub(super) async fn accept(stream: TcpStream, from: SocketAddr, tls: &Server) -> Option<Secured> {
+/// Makes the handshake. `None` if there is none; the log says why, of some in a while.
+pub(super) async fn accept(
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: &Server,
+    refusals: &Seldom,
+) -> Option<Secured> {
+    let failed = |why: &dyn std::fmt::Display| {
+        if let Some(left_out) = refusals.line() {
+            tracing::info!(peer = %from, %why, left_out, "no TLS with a client of the API");
+        }
+    };
     let (stream, certificate) = match timeout(HANDSHAKE_TIMEOUT, Box::pin(tls.accept(stream))).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
-            tracing::info!(peer = %from, %error, "no TLS with a client of the API");
+            failed(&error);
             return None;
         }
         Err(_) => {
-            tracing::info!(peer = %from, after = ?HANDSHAKE_TIMEOUT, "a client of the API made no TLS handshake");
+            failed(&format_args!("no handshake within {HANDSHAKE_TIMEOUT:?}"));
             return None;
         }
     };

@@ -58,6 +58,9 @@ pub struct Server<K: Storage, E = ()> {
     access: Access,
     limits: Limits,
     rooms: Rooms,
+    /// Lines of the log about handshakes that fail.
+    #[cfg(feature = "cloud")]
+    no_tls: Seldom,
 }
 
 impl<K: Storage, E: Extension> Server<K, E> {
@@ -77,6 +80,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
             access,
             rooms: Rooms::new(&limits),
             limits,
+            #[cfg(feature = "cloud")]
+            no_tls: Seldom::new(),
         })
     }
 
@@ -149,7 +154,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         visitor: Visitor,
     ) {
         let secured = tokio::select! {
-            secured = super::secure::accept(stream, from, &tls) => secured,
+            secured = super::secure::accept(stream, from, &tls, &self.no_tls) => secured,
             () = visitor.must_go(Duration::MAX) => return,
             // The other end is dropped when the shutdown begins.
             _ = stopped.changed() => return,

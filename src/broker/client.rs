@@ -234,7 +234,10 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
     let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
     else {
         add(&hub.counters.refused, 1);
-        tracing::info!(node = %admitted.node, %peer, "a certificate was revoked meanwhile: told to come again");
+        if let Some(left_out) = hub.quiet.moves.line() {
+            let node = &admitted.node;
+            tracing::info!(%node, %peer, left_out, "a certificate was revoked meanwhile: told to come again");
+        }
         let refusal =
             Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
         return answer(&mut stream, &refusal.connack()).await;
@@ -245,7 +248,9 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
     }
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
-        tracing::warn!(node = %seat.node, %peer, "a newer connection takes the node's name over");
+        if let Some(left_out) = hub.quiet.moves.line() {
+            tracing::warn!(node = %seat.node, %peer, left_out, "a newer connection takes the node's name over");
+        }
         // So that the cloud hears of the end of the old one before the start of the new one.
         previous.gone().await;
     }
@@ -259,7 +264,10 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
         return;
     }
     add(&hub.counters.connected, 1);
-    tracing::info!(node = %seat.node, %peer, connection = seat.connection, "node connected");
+    if let Some(left_out) = hub.quiet.moves.line() {
+        let (node, connection) = (&seat.node, seat.connection);
+        tracing::info!(%node, %peer, connection, left_out, "node connected");
+    }
     let mut exchange = Exchange::new(hub, &seat, stream, frames, &admitted, bearer.until());
     let ended = exchange.run().await;
     let (stream, out) = exchange.into_parts();
@@ -280,7 +288,10 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
         Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
-    tracing::info!(node = %seat.node, connection = seat.connection, "node disconnected: {}", ended.why);
+    if let Some(left_out) = hub.quiet.moves.line() {
+        let (node, connection, why) = (&seat.node, seat.connection, &ended.why);
+        tracing::info!(%node, connection, %why, left_out, "node disconnected");
+    }
     let node = seat.node.to_string();
     if let Some(will) = will.filter(|_| ended.will) {
         let channel = match will.target {

@@ -10,6 +10,9 @@ use super::inflow::Inflow;
 use super::registry::{Moved, Registry};
 use crate::gate::{Gate, Seldom};
 
+/// How many lines of the log in ten seconds tell who has come and who has gone.
+const MOVES: u32 = 200;
+
 /// See the module.
 pub(super) struct Hub {
     pub(super) options: BrokerOptions,
@@ -26,13 +29,32 @@ pub(super) struct Hub {
 }
 
 /// Lines of the log that anybody can cause.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Quiet {
+    /// Nodes that come, go, or take the place of one that is there.
+    pub(super) moves: Seldom,
     pub(super) full: Seldom,
     pub(super) refused: Seldom,
     pub(super) impostor: Seldom,
     pub(super) topic: Seldom,
+    pub(super) filter: Seldom,
+    pub(super) large: Seldom,
     pub(super) presence: Seldom,
+}
+
+impl Default for Quiet {
+    fn default() -> Self {
+        Self {
+            moves: Seldom::of(MOVES),
+            full: Seldom::new(),
+            refused: Seldom::new(),
+            impostor: Seldom::new(),
+            topic: Seldom::new(),
+            filter: Seldom::new(),
+            large: Seldom::new(),
+            presence: Seldom::new(),
+        }
+    }
 }
 
 impl Hub {

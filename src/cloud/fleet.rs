@@ -443,7 +443,7 @@ impl<S: Source> Fleet<S> {
                 }
             }
             FleetEvent::NodeDisconnected { node, connection, why } => {
-                tracing::info!(node, %why, "disconnected");
+                tracing::debug!(node, %why, "disconnected");
                 if self.connection(&node) == Some(connection.to_string().as_str()) {
                     self.disconnected(&node);
                 }
@@ -503,7 +503,9 @@ impl<S: Source> Fleet<S> {
         }
         // The will of a connection that was replaced says nothing about the new one.
         if presence.connection.is_empty() || self.connection(name) == Some(&presence.connection) {
-            tracing::info!(node = name, "disconnected");
+            if self.may_log(name) {
+                tracing::info!(node = name, "disconnected");
+            }
             self.disconnected(name);
         }
     }

@@ -15,8 +15,10 @@ use rumqttc::v5::mqttbytes::v5::{
     PubAckReason, Subscribe, SubscribeReasonCode, UnsubAckReason, Unsubscribe,
 };
 use support::fleet::{PATIENCE, bind, departure, link_connected, link_message, message, node_options};
+use support::log::log;
 use support::scripted_broker::Peer;
 use tokio::task::spawn_blocking;
+use tracing::Level;
 
 /// A raw client in a thread of its own, so that the endpoint can run meanwhile.
 async fn raw<T: Send + 'static>(
@@ -133,6 +135,37 @@ async fn subscriptions_are_answered_one_by_one_and_can_be_taken_back() {
     assert_eq!(codes, expected);
     assert_eq!(id, 9);
     assert_eq!(reasons, [UnsubAckReason::Success, UnsubAckReason::NoSubscriptionExisted]);
+}
+
+#[tokio::test]
+async fn what_a_node_does_without_end_writes_some_lines_in_a_while() {
+    let (_logging, mut lines) = log(Level::INFO);
+    let started = Instant::now();
+    let (broker, _fleet) = bind(BrokerOptions::default()).await;
+    let address = broker.address();
+    raw(address, |peer| {
+        join(peer, "n-1", 30);
+        for _ in 0..10 {
+            let codes = subscribe(peer, &["edgesync/v1/nodes/n-2/down\nINFO forged"; 100]);
+            assert_eq!(codes, [SubscribeReasonCode::NotAuthorized; 100]);
+        }
+    })
+    .await;
+    for _ in 0..400 {
+        raw(address, |peer| join(peer, "n-1", 30)).await;
+    }
+    drop(broker);
+    let mut written = Vec::new();
+    while let Ok(line) = lines.try_recv() {
+        written.push(line);
+    }
+    // What is left out is told with the next line of its sort.
+    let times = 1 + started.elapsed().as_secs() as usize / 10;
+    let of = |text: &str| written.iter().filter(|line| line.contains(text)).count();
+    assert!((1..=times).contains(&of("not its own filter")), "{}", of("not its own filter"));
+    let moves = of("node connected") + of("node disconnected") + of("takes the node's name over");
+    assert!((100..=200 * times).contains(&moves), "{moves}");
+    assert!(written.iter().all(|line| !line.starts_with("INFO forged")), "a line is forged");
 }
 
 #[tokio::test]

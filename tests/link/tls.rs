@@ -14,10 +14,12 @@ use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
     node_options,
 };
+use support::log::log;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::time::timeout;
+use tracing::Level;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
 
@@ -307,20 +309,6 @@ async fn garbage_and_silence_end_and_delay_nobody() {
     assert!(matches!(cause, Cause::ConnectTimeout { .. }), "{cause}");
 }
 
-/// A log whose lines are received by the test.
-struct Lines(UnboundedSender<String>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let _ = self.0.send(String::from_utf8_lossy(line).into_owned());
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// The next line about a connection.
 async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
     loop {
@@ -333,10 +321,7 @@ async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
 
 #[tokio::test]
 async fn who_only_sees_whether_the_port_answers_is_not_refused() {
-    let (sender, mut lines) = unbounded_channel();
-    let log = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::DEBUG);
-    // All tasks of this test are on one thread.
-    let _logging = tracing::subscriber::set_default(log.with_writer(move || Lines(sender.clone())).finish());
+    let (_logging, mut lines) = log(Level::DEBUG);
     let authority = Authority::new();
     let (broker, _fleet) = endpoint(authority.server()).await;
     let connect = || TcpStream::connect(broker.address());

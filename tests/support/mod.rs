@@ -9,6 +9,7 @@ pub(crate) mod authority;
 #[cfg(feature = "cloud")]
 pub(crate) mod fleet;
 pub(crate) mod links;
+pub(crate) mod log;
 pub(crate) mod mosquitto;
 pub(crate) mod proxy;
 pub(crate) mod relay;

@@ -101,7 +101,10 @@ impl Exchange<'_> {
             Err(WireError::TooLarge { size, limit }) => {
                 // MQTT: to this client it is as if the message did not exist.
                 self.outgoing.acknowledge(id, now);
-                tracing::warn!(node = %self.seat.node, size, limit, "a message is larger than the client takes");
+                if let Some(left_out) = self.hub.quiet.large.line() {
+                    let node = &self.seat.node;
+                    tracing::warn!(%node, size, limit, left_out, "a message is larger than the client takes");
+                }
                 Ok(())
             }
             Err(error) => Err(Ended::wire(&error)),
@@ -131,7 +134,10 @@ impl Exchange<'_> {
             let (code, answer) = self.subscriptions.add(&self.hub.options.topics, node, filter);
             if code == SubscribeReasonCode::NotAuthorized {
                 add(&self.hub.counters.unauthorized, 1);
-                tracing::warn!(%node, filter = %path.chars().take(64).collect::<String>(), "not its own filter");
+                if let Some(left_out) = self.hub.quiet.filter.line() {
+                    let filter: String = path.chars().take(64).collect();
+                    tracing::warn!(%node, ?filter, left_out, "not its own filter");
+                }
             }
             codes.push(code);
             let replays = match (rule, answer) {
