@@ -14,6 +14,7 @@
 //! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
 //! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
 
+mod changing;
 mod differences;
 mod on_node;
 pub mod rules;
@@ -28,6 +29,7 @@ use crate::object::{Labels, Reference, Target};
 use rules::PlacementRule;
 use slots::{Id, Sets, Slot, Slots};
 
+pub use changing::RuleId;
 pub use differences::{Delta, Differences};
 pub use on_node::OnNode;
 pub use slots::Placed;
@@ -65,8 +67,19 @@ pub struct Placement {
 #[derive(Debug)]
 struct Rule {
     rule: PlacementRule,
+    stage: Stage,
     nodes: BTreeSet<NodeName>,
     objects: BTreeSet<Id>,
+}
+
+/// The life of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    InForce,
+    /// It selects no more, and what it has selected leaves it.
+    Going,
+    /// Its number is free.
+    Gone,
 }
 
 #[derive(Debug)]
@@ -98,8 +111,7 @@ impl Placement {
     /// An index without nodes and objects.
     #[must_use]
     pub fn new(rules: Vec<PlacementRule>) -> Self {
-        let rule = |rule| Rule { rule, nodes: BTreeSet::new(), objects: BTreeSet::new() };
-        Self { rules: rules.into_iter().map(rule).collect(), ..Self::default() }
+        Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
     }
 
     /// Makes a node known, or changes its labels.
@@ -119,13 +131,18 @@ impl Placement {
     /// Whether a rule selects a node by some labels, and does not by others.
     #[must_use]
     pub fn tells_apart(&self, name: &str, one: &Labels, other: &Labels) -> bool {
-        self.rules.iter().any(|r| r.rule.nodes.matches(name, one) != r.rule.nodes.matches(name, other))
+        self.rules_of(name, one) != self.rules_of(name, other)
     }
 
     fn enter_node(&mut self, name: &str, labels: Labels) -> (Vec<usize>, Vec<usize>) {
-        let selected = self.rules.iter().enumerate().filter(|(_, r)| r.rule.nodes.matches(name, &labels));
-        let rules: Vec<usize> = selected.map(|(number, _)| number).collect();
+        let rules = self.rules_of(name, &labels);
         self.change_node(name, Some(Node { labels, rules }))
+    }
+
+    /// The rules that select a node, ascending. One that is going selects it until it has gone.
+    fn rules_of(&self, name: &str, labels: &Labels) -> Vec<usize> {
+        let selects = |rule: &Rule| rule.stage != Stage::Gone && rule.rule.nodes.matches(name, labels);
+        self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
     }
 
     /// Forgets a node: rules place nothing on it any more. Objects that name it still do.
@@ -179,7 +196,7 @@ impl Placement {
         deltas
     }
 
-    /// Takes in an object that is new or has changed. The same version again changes nothing.
+    /// Takes in an object that is new or has changed, or may be selected by a rule that has come since it was told.
     pub fn upsert(&mut self, object: &Summary) -> Differences {
         let mut differences = Differences::default();
         if !is_placeable(&object.resource) {
@@ -187,7 +204,11 @@ impl Placement {
         }
         let known = self.slots.by_uid(&object.uid);
         let slot = known.and_then(|id| self.slots.get(id));
-        if slot.is_some_and(|slot| slot.version_text() == object.version.as_str()) {
+        let rules = self.selecting(object);
+        let same = |slot: &Slot| {
+            slot.version_text() == object.version.as_str() && self.selections.get(slot.rules)[..] == rules
+        };
+        if slot.is_some_and(same) {
             return differences;
         }
         let target = Target::of(&object.resource);
@@ -199,7 +220,7 @@ impl Placement {
         }
         let before = known.map(|id| self.references_of(id)).unwrap_or_default();
         let old = known.and_then(|id| self.take_out(id));
-        let new = self.put_in(object);
+        let new = self.put_in(object, &rules);
         let after = new.map(|id| self.references_of(id)).unwrap_or_default();
         differences.add(old, new.and_then(|id| self.state(id)));
         differences.deltas.extend(self.follow_references(&before, &after));
@@ -287,9 +308,7 @@ impl Placement {
     }
 
     /// Enters an object that is not in the index. One that nothing places and no Pod can refer to is left out.
-    fn put_in(&mut self, object: &Summary) -> Option<Id> {
-        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.rule.objects.matches(object));
-        let rules: Vec<usize> = rules.map(|(number, _)| number).collect();
+    fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
         let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
         let target = Target::of(&object.resource);
         if rules.is_empty() && nodes.is_empty() && target.is_none() {
@@ -298,14 +317,14 @@ impl Placement {
         let referring = target.and_then(|target| self.referring(target, &object.namespace, &object.name));
         let referring: Vec<NodeName> = referring.into_iter().flat_map(BTreeMap::keys).cloned().collect();
         let shared = !rules.is_empty() || !referring.is_empty() || nodes.len() > 1;
-        let sets = (self.selections.take(&rules), self.names.take(&nodes));
+        let sets = (self.selections.take(rules), self.names.take(&nodes));
         let Some(id) = self.slots.insert(object, shared, sets.0, sets.1) else {
             self.selections.release(sets.0);
             self.names.release(sets.1);
             return None;
         };
-        self.forget_counts(&rules);
-        for number in &rules {
+        self.forget_counts(rules);
+        for number in rules {
             if let Some(rule) = self.rules.get_mut(*number) {
                 rule.objects.insert(id);
             }

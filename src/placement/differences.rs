@@ -97,7 +97,9 @@ impl Placement {
             let object = |state: &State| state.object.clone();
             let before = before.as_ref().filter(there).map(object);
             let after = after.as_ref().filter(there).map(object);
-            let differs = before.is_some() || after.is_some();
+            let version = |object: &Arc<Placed>| object.version.clone();
+            // The same version before and after: other rules place it now.
+            let differs = before.as_ref().map(version) != after.as_ref().map(version);
             differs.then(|| Delta { node: node.into(), before, after })
         })
     }

@@ -240,6 +240,11 @@ impl Slots {
         self.table.take(id)
     }
 
+    /// Another set of rules selects an object. Returns the one before.
+    pub(super) fn select(&mut self, id: Id, rules: u32) -> Option<u32> {
+        self.table.get_mut(id).map(|slot| std::mem::replace(&mut slot.rules, rules))
+    }
+
     /// Several nodes may come to hold an object, or nobody does any more.
     pub(super) fn share(&mut self, id: Id, shared: bool) {
         let Some(slot) = self.get(id) else { return };

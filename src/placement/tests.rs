@@ -103,6 +103,41 @@ fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
 }
 
 #[test]
+fn what_a_rule_and_its_successor_select_stays_and_the_rest_goes_object_by_object() {
+    let mut placement = Placement::default();
+    let objects = [labelled("a", 1, &json!({"app": "web"})), labelled("b", 1, &json!({"app": "db"}))];
+    for object in &objects {
+        placement.put(object);
+    }
+    for node in ["n1", "n2"] {
+        placement.set_node(node, Labels::new());
+    }
+    let rule = |selector: &str| {
+        rules(&format!("[[placement]]\nobjects = {{ kinds = ['cm'], selector = '{selector}' }}")).remove(0)
+    };
+    let tell = |placement: &mut Placement| {
+        shown(&objects.iter().flat_map(|object| placement.put(object)).collect::<Vec<_>>())
+    };
+    let first = placement.add_rule(rule("app"));
+    assert_eq!(placement.selected_by(first), (0, 2));
+    assert_eq!(tell(&mut placement), ["+n1 a@1", "+n1 b@1", "+n2 a@1", "+n2 b@1"]);
+    assert_eq!(tell(&mut placement), [] as [&str; 0]);
+    let second = placement.add_rule(rule("app=web"));
+    assert_eq!(tell(&mut placement), [] as [&str; 0]);
+    placement.retire_rule(first);
+    let mut gone = Vec::new();
+    while let Some(differences) = placement.shrink_rule(first) {
+        gone.push(shown(&all(&placement, differences)));
+    }
+    assert_eq!(
+        gone.concat().iter().filter(|line| line.starts_with('-')).collect::<Vec<_>>(),
+        ["-n1 b", "-n2 b"]
+    );
+    assert_eq!((placement.selected_by(first), placement.selected_by(second)), ((0, 0), (1, 2)));
+    assert_eq!(desired(&placement, "n1"), ["a@1"]);
+}
+
+#[test]
 fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
     let mut placement = Placement::new(rules(
         "[[placement]]\nnodes = { names = ['edge-*'], selector = 'site=x' }\nobjects = { kinds = ['cm'], selector = 'app' }",
@@ -241,6 +276,10 @@ enum Step {
     RemoveNode {
         node: u8,
     },
+    /// Another rule in the place of the one that was added last: what there is is told again in between.
+    ChangeRule {
+        rule: u8,
+    },
 }
 
 fn labels(bits: u8) -> Value {
@@ -272,6 +311,7 @@ fn step() -> impl Strategy<Value = Step> {
         "(c[0-2]-[01]|p[0-2])".prop_map(|uid| Step::Remove { uid }),
         (0..3u8, 0..2u8).prop_map(|(node, labels)| Step::SetNode { node, labels }),
         (0..3u8).prop_map(|node| Step::RemoveNode { node }),
+        (0..5u8).prop_map(|rule| Step::ChangeRule { rule }),
     ]
 }
 
@@ -287,6 +327,21 @@ nodes.names = ['n1']
 objects.kinds = ['pods']
 ";
 
+/// Rules that come and go; the last one is none.
+const CHANGING: &str = "
+[[placement]]
+nodes.names = ['n*']
+objects.selector = 'app'
+[[placement]]
+nodes.selector = 'site=x'
+objects.kinds = ['pods']
+[[placement]]
+nodes.names = ['n1', 'n2']
+[[placement]]
+nodes.selector = '!site'
+objects.kinds = ['cm']
+";
+
 /// What is there, kept in the simplest way, and what follows from it, computed from scratch.
 #[derive(Default)]
 struct Model {
@@ -294,6 +349,7 @@ struct Model {
     version: u64,
     objects: BTreeMap<String, Summary>,
     nodes: BTreeMap<String, Labels>,
+    added: Option<(RuleId, PlacementRule)>,
 }
 
 impl Model {
@@ -310,7 +366,10 @@ impl Model {
             pod.nodes.contains(node) && pod.namespace == object.namespace && pod.references.iter().any(refers)
         });
         let ruled = self.nodes.get(node).is_some_and(|labels| {
-            rules.iter().any(|rule| rule.nodes.matches(node, labels) && rule.objects.matches(object))
+            rules
+                .iter()
+                .chain(self.added.as_ref().map(|(_, rule)| rule))
+                .any(|rule| rule.nodes.matches(node, labels) && rule.objects.matches(object))
         });
         named || referred || ruled
     }
@@ -350,6 +409,22 @@ fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
         Step::RemoveNode { node } => {
             model.nodes.remove(&format!("n{node}"));
             placement.remove_node(&format!("n{node}"))
+        }
+        Step::ChangeRule { rule } => {
+            let rule = rules(CHANGING).get(usize::from(rule)).cloned();
+            let old = std::mem::replace(
+                &mut model.added,
+                rule.map(|rule| (placement.add_rule(rule.clone()), rule)),
+            );
+            let mut deltas: Vec<Delta> =
+                model.objects.values().flat_map(|object| placement.put(object)).collect();
+            if let Some((id, _)) = old {
+                placement.retire_rule(id);
+                while let Some(differences) = placement.shrink_rule(id) {
+                    deltas.extend(all(placement, differences));
+                }
+            }
+            deltas
         }
     }
 }
@@ -404,5 +479,6 @@ proptest! {
         prop_assert_eq!((placement.selections.len(), placement.names.len()), (0, 0));
         prop_assert!(placement.is_empty());
         prop_assert!(placement.rules.iter().all(|rule| rule.objects.is_empty()));
+        prop_assert!(placement.rules.len() <= 5, "numbers of rules that have gone are used again");
     }
 }
