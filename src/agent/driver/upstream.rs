@@ -315,8 +315,10 @@ impl Driver {
         if all > 0 {
             let lanes: Vec<String> =
                 Lane::ALL.into_iter().map(|lane| format!("{} {}", dropped.get(lane), lane.name())).collect();
-            let note =
-                format!("no room in the outbox: {} were dropped since the agent started", lanes.join(", "));
+            let note = format!(
+                "no room in the outbox, or unreadable: {} were dropped since the agent started",
+                lanes.join(", ")
+            );
             self.upstream.events.emit(Why::OutboxOverflow, Regarding::Node, note);
         }
     }
