@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use crate::api::{Kind, Writable};
 use crate::object::kinds::KnownKind;
 use crate::object::schema::{self, Schema};
-use crate::object::{Resource, Scope, kinds, objectsync};
+use crate::object::{ObjectKey, Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
 use crate::store::seal::SealOptions;
 
@@ -97,6 +97,14 @@ impl KnownKinds {
     /// Changes whenever a kind is learnt.
     pub(super) fn version(&self) -> u64 {
         self.read(|known| known.version)
+    }
+
+    /// Whether what is said of an object is for those alone who may have Secrets.
+    pub(super) fn is_sealed(&self, object: &ObjectKey) -> bool {
+        let covers = |sealed: &SealOptions| {
+            self.read(|known| sealed.covers_object(object, known.held.values().map(|kind| &**kind)))
+        };
+        self.sealed.as_ref().is_some_and(covers)
     }
 
     /// The kind served under a path: one that was held, or a built-in one of which nothing is held.

@@ -13,7 +13,7 @@
 use std::path::PathBuf;
 
 use super::durable::FileError;
-use crate::object::Resource;
+use crate::object::{ObjectKey, Resource};
 
 mod file;
 pub mod keyring;
@@ -50,11 +50,33 @@ impl SealOptions {
     pub fn covers(&self, resource: &Resource) -> bool {
         let Resource { group, kind, plural, .. } = resource;
         let secret = group.is_empty() && (kind == "Secret" || plural == "secrets");
-        secret || self.kinds.iter().any(|word| word.split_once('.').unwrap_or((word, "")) == (plural, group))
+        secret || self.kinds.iter().any(|word| plural_and_group(word) == (plural, group))
+    }
+
+    /// Whether what is said of an object is sealed, told by the kinds that are known. If its own is not among them nobody
+    /// knows the plural: then it is, if anything of its group may be.
+    #[must_use]
+    pub fn covers_object<'a>(
+        &self,
+        object: &ObjectKey,
+        known: impl IntoIterator<Item = &'a Resource>,
+    ) -> bool {
+        let (group, kind) = (&*object.group, &*object.kind);
+        let is_its_kind = |known: &&Resource| known.group == group && known.kind == kind;
+        let mut its_kinds = known.into_iter().filter(is_its_kind).peekable();
+        if its_kinds.peek().is_some() {
+            return its_kinds.any(|resource| self.covers(resource));
+        }
+        let mut others = self.kinds.iter().filter(|word| *word != "secrets");
+        (group, kind) == ("", "Secret") || others.any(|word| plural_and_group(word).1 == group)
     }
 }
 
-/// What a row is bound to.
+fn plural_and_group(word: &str) -> (&str, &str) {
+    word.split_once('.').unwrap_or((word, ""))
+}
+
+/// What the body of a row is bound to. Rows of the outbox put into it what says where they belong.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding<'a> {
     /// UID.
@@ -142,5 +164,19 @@ mod tests {
         {
             assert!(!widgets.covers(&resource(group, "X", plural)), "{plural}.{group}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_an_object_is_sealed_if_its_kind_is_or_may_be() {
+        let kinds = ["secrets", "mice.example.com"].map(str::to_owned).into();
+        let options = SealOptions { kinds, keys: KeySource::default() };
+        let known = [resource("example.com", "Mouse", "mice"), resource("", "Pod", "pods")];
+        let covers =
+            |object: &Resource, known: &[Resource]| options.covers_object(&object.key("plant", "x"), known);
+        assert!(covers(&known[0], &known) && !covers(&known[1], &known));
+        assert!(covers(&known[0], &[]) && covers(&resource("", "Secret", "secrets"), &[]));
+        let other = resource("example.com", "Cat", "cats");
+        assert!(!covers(&other, std::slice::from_ref(&other)) && covers(&other, &known), "nobody knows");
+        assert!(!covers(&resource("", "Node", "nodes"), &known));
     }
 }

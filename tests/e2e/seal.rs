@@ -175,3 +175,68 @@ async fn the_key_is_replaced_while_objects_arrive() {
     assert_unreadable(&agent, "after rotations");
     println!("{rotations} rotations");
 }
+
+const ROBOTS: &str = "/apis/lab.io/v1/namespaces/default/robots";
+const ARM: &str = "/apis/lab.io/v1/namespaces/default/robots/arm";
+
+/// A custom kind with one of two codes in its status, and an object of it for the node.
+async fn make_robot(cloud: &Cloud) {
+    let code = json!({"type": "string", "enum": ["green", "red"]});
+    let status = json!({"type": "object", "properties": {"code": code, "open": {"type": "string"}}});
+    let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"status": status}}});
+    let version = json!({"name": "v1", "served": true, "storage": true, "subresources": {"status": {}}, "schema": schema});
+    let kind = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "robots.lab.io"}, "spec": {"group": "lab.io", "scope": "Namespaced",
+            "names": {"plural": "robots", "kind": "Robot"}, "versions": [version]}});
+    cloud.apply([kind]).await;
+    let robot = json!({"apiVersion": "lab.io/v1", "kind": "Robot",
+        "metadata": {"name": "arm", "namespace": "default", "labels": {"edgesync.io/node": NODE}}});
+    eventually("the kind is served", PATIENCE, async || {
+        cloud.client().post::<Value>(ROBOTS, &robot).await.ok().map(drop)
+    })
+    .await;
+}
+
+async fn set_status(agent: &Agent, field: &str) {
+    let mut held: Value = agent.client().get(ARM).await.unwrap();
+    held["status"] = json!({ field: MARKER });
+    agent.client().put::<Value>(&format!("{ARM}/status"), &held).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_status_of_a_sealed_kind_waits_unreadable_and_nothing_tells_it_when_it_is_refused() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let mut agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
+        settings.text("log.level", "debug").set("seal.kinds", r#"["robots.lab.io"]"#);
+    })
+    .await;
+    make_robot(&cloud).await;
+    cloud.in_sync(NODE, 1).await;
+    cloud.process.kill();
+    set_status(&agent, "open").await;
+    assert_unreadable(&agent, "while it waits");
+    agent.crash().await;
+    let held: Value = agent.client().get(ARM).await.unwrap();
+    assert_eq!(held["status"]["open"], MARKER);
+    assert_unreadable(&agent, "after a crash");
+    cloud.run().await;
+    let arrived = async || {
+        let robot: Value = cloud.client().get(ARM).await.ok()?;
+        (robot["status"]["open"] == MARKER).then_some(())
+    };
+    eventually("it arrives", PATIENCE, arrived).await;
+    // What the cloud finds wrong with it quotes it.
+    set_status(&agent, "code").await;
+    let refused = eventually("an Event StatusRefused", PATIENCE, async || {
+        let list: Value =
+            agent.client().get("/apis/events.k8s.io/v1/namespaces/default/events").await.ok()?;
+        list["items"].as_array()?.iter().find(|event| event["reason"] == "StatusRefused").cloned()
+    })
+    .await;
+    assert_eq!(refused["regarding"]["name"], "arm");
+    assert!(refused["note"].as_str().unwrap().contains("Invalid (its kind is sealed"), "{refused}");
+    assert_unreadable(&agent, "after it was refused");
+    agent.stop().await;
+    assert_unreadable(&agent, "after the end");
+}

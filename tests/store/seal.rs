@@ -3,6 +3,8 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod status;
+
 use crate::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,6 +19,7 @@ use edgesync::store::StoreError;
 use edgesync::store::edge::{EdgeOptions, EdgeStore, Observer, Part, Scan, ScanRow, Told};
 use edgesync::store::seal::{KeySource, SealOptions};
 use edgesync::sync::change::{Change, Delete, Put};
+use edgesync::sync::upload::Lane;
 use rusqlite::ffi;
 use serde_json::value::RawValue;
 use support::vfs::{Op, Random, after_power_cut, register, write_image};
@@ -480,6 +483,8 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     options.engine.vfs = Some("rotation".into());
     let store = EdgeStore::open(&database(dir.path()), options).unwrap();
     store.apply(secret_batch(0..600, 1)).await.unwrap();
+    store.post((0..300).map(|number| status::status(number, "x")).collect()).await.unwrap();
+    let items = waiting(&store, Lane::Status).await;
     let old = keys_in_file(dir.path());
     // The new key is made, nothing can be sealed with it: as if the power went right then.
     disk.fail_with(Some(ffi::SQLITE_IOERR_WRITE));
@@ -514,6 +519,7 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
         assert_eq!(store.health().borrow().reset, None, "cut after {position}");
         assert_eq!(store.facts().totals, totals, "cut after {position}");
         assert!(bodies(&store).await == all, "cut after {position}");
+        assert!(waiting(&store, Lane::Status).await == items, "cut after {position}");
         assert_eq!(keys_in_file(dir.path()), numbers[1..], "finished by opening, cut after {position}");
         store.close().await;
         assert_eq!(keys_of_rows(dir.path()), BTreeMap::from([(numbers[1], 600)]), "cut after {position}");
@@ -540,6 +546,7 @@ async fn sealer_that_is_killed() {
             store.rotate_seal().await.unwrap();
         }
         store.apply(changes).await.unwrap();
+        store.post(vec![status::status(number, "x")]).await.unwrap();
         let mut out = std::io::stdout().lock();
         writeln!(out, "written").unwrap();
         out.flush().unwrap();
@@ -571,6 +578,9 @@ async fn a_process_that_is_killed_leaves_nothing_readable_and_nothing_lost() {
         assert!(all.values().all(|body| body.contains(MARKER)), "round {round}");
         assert_eq!(all.len(), assert_consistent(&store).await.len(), "round {round}");
         assert_eq!(store.seal_facts().await.unwrap().unwrap().keys.keys, 1, "round {round}");
+        assert_eq!(store.outbox().borrow().dropped.status, 0, "round {round}");
+        let items = waiting(&store, Lane::Status).await;
+        assert!(items.iter().all(|(_, content)| content.contains(MARKER)), "round {round}");
         store.close().await;
         assert_unreadable(dir.path(), "after a restart");
     }

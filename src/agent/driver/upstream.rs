@@ -315,8 +315,10 @@ impl Driver {
         if all > 0 {
             let lanes: Vec<String> =
                 Lane::ALL.into_iter().map(|lane| format!("{} {}", dropped.get(lane), lane.name())).collect();
-            let note =
-                format!("no room in the outbox: {} were dropped since the agent started", lanes.join(", "));
+            let note = format!(
+                "no room in the outbox, or unreadable: {} were dropped since the agent started",
+                lanes.join(", ")
+            );
             self.upstream.events.emit(Why::OutboxOverflow, Regarding::Node, note);
         }
     }
@@ -377,10 +379,20 @@ impl Driver {
 
     /// An item of the outbox was refused by the cloud.
     pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
+        let status = match serde_json::from_str(content) {
+            Ok(Content::Status(status)) => Some(status),
+            _ => None,
+        };
+        let is_sealed = status.as_ref().is_some_and(|status| self.kinds.is_sealed(&status.object.key()));
+        // The message may quote what was refused, and log and Events can be read by others than the object.
+        let why = match is_sealed {
+            true => format!("{reason:?} (its kind is sealed, so what the cloud says of it is not kept)"),
+            false => message.to_owned(),
+        };
         // What it says is its own affair: it may be long, or nobody else's business.
-        tracing::warn!(?reason, why = message, "the cloud refused what was sent to it");
-        let Ok(Content::Status(status)) = serde_json::from_str::<Content<'_>>(content) else { return };
-        let note = format!("the cloud refused the status: {message}");
+        tracing::warn!(?reason, why = &*why, "the cloud refused what was sent to it");
+        let Some(status) = status else { return };
+        let note = format!("the cloud refused the status: {why}");
         let regarding = Regarding::Object(status.object, status.uid);
         self.upstream.events.emit(Why::StatusRefused, regarding, note);
     }

@@ -242,7 +242,7 @@ fn scan(
         rows_seen += 1;
         match ObjectRow::read(row)? {
             // The file is sound all the same. Those beyond the limit are left to the next check.
-            Some(row) if row.is_sound(&resources) && seals.is_lost(&row) => {
+            Some(row) if row.is_sound(&resources) && seals.is_lost(row.binding(), row.body) => {
                 if damaged.len() < MAX_DAMAGED {
                     damaged.push(row.id);
                 }
@@ -257,7 +257,7 @@ fn scan(
     }
     let adds_up = (rows_seen, digest) == (totals.count, totals.digest);
     let local_damaged = local::damaged(&tx)?;
-    let Some(outbox_damaged) = outbox::damaged(&tx, &mut pause)? else { return Ok(None) };
+    let Some(outbox_damaged) = outbox::damaged(&tx, seals, &mut pause)? else { return Ok(None) };
     drop(rows);
     drop(statement);
     // What follows has a snapshot of its own, so that the log can be begun anew in between.

@@ -1,6 +1,6 @@
 //! The outbox: what must reach the cloud and does not follow from the rows. It waits here until the cloud has
 //! confirmed it end to end. Rows are written by the writer within its groups, along with whatever else is written:
-//! no message costs an fsync of its own. A row that turns out damaged is dropped and counted.
+//! no message costs an fsync of its own. A row that turns out damaged, or sealed with a lost key, is dropped and counted.
 
 mod mirror;
 pub(super) mod row;
@@ -10,6 +10,7 @@ mod times;
 use rusqlite::Connection;
 
 use super::notes::MAX_NOTE_BYTES;
+use super::seals::Seals;
 use super::types::LocalObject;
 use crate::object::without_managed_fields;
 use crate::store::StoreError;
@@ -17,7 +18,7 @@ use crate::sync::edge::OutboxMarks;
 use crate::sync::upload::{Lane, Lanes};
 
 pub(super) use mirror::{Numbering, Outbox};
-pub(super) use row::damaged;
+pub(super) use row::{damaged, seal};
 pub(super) use shared::OutboxShared;
 pub(super) use times::shift_event;
 
@@ -32,20 +33,24 @@ pub fn event_key(namespace: &str, name: &str) -> String {
     format!("{EVENT_PREFIX}{namespace}/{name}")
 }
 
+/// How keys of the status of objects begin; the UID follows.
+const STATUS_PREFIX: &str = "status/";
+
 /// The key of the status of an object.
 #[must_use]
 pub fn status_key(uid: &str) -> String {
-    format!("status/{uid}")
+    format!("{STATUS_PREFIX}{uid}")
 }
 
 /// The status of an object that waits, as a connection sees it: what has a number up to `settled` is confirmed. A
-/// damaged one is left to the next check.
+/// damaged one, or one that cannot be opened, is left to the next check.
 pub(super) fn waiting_status(
     conn: &Connection,
+    seals: &Seals,
     uid: &str,
     settled: u64,
 ) -> Result<Option<String>, StoreError> {
-    let found = row::item(conn, Lane::Status, &status_key(uid))?.and_then(Result::ok);
+    let found = row::item(conn, seals, Lane::Status, &status_key(uid))?.and_then(Result::ok);
     Ok(found.filter(|(number, _)| *number > settled).map(|(_, content)| content))
 }
 
@@ -119,7 +124,7 @@ pub struct OutboxState {
     pub marks: OutboxMarks,
     /// Bytes of the items that wait, by lane.
     pub bytes: Lanes,
-    /// Items dropped since the store was opened, by lane: no room, or damaged.
+    /// Items dropped since the store was opened, by lane: no room, damaged, or sealed with a lost key.
     pub dropped: Lanes,
 }
 

@@ -180,7 +180,7 @@ pub(super) fn stored(
 ) -> Result<Result<Stored, i64>, StoreError> {
     let id = row.get(0)?;
     let Some(row) = ObjectRow::read(row)?.filter(|row| row.is_sound(resources)) else { return Ok(Err(id)) };
-    let Ok(body) = seals.open_body(&row) else { return Ok(Err(id)) };
+    let Ok(body) = seals.open_body(row.binding(), row.body) else { return Ok(Err(id)) };
     Ok(Ok(Stored {
         uid: row.uid.into(),
         version: row.version.into(),

@@ -71,7 +71,8 @@ impl EdgeStore {
         loop {
             // Rows may move while the file is replaced by what can be saved of it.
             let generation = self.inner.shared.snapshots.generation();
-            let anew = self.reseal_all().await?;
+            let anew = self.reseal_objects().await?;
+            self.reseal_outbox().await?;
             objects += anew;
             if anew == 0 && generation == self.inner.shared.snapshots.generation() {
                 break;
@@ -82,7 +83,7 @@ impl EdgeStore {
         Ok(Rotated { objects, keys: active.keys.facts() })
     }
 
-    async fn reseal_all(&self) -> Result<u64, StoreError> {
+    async fn reseal_objects(&self) -> Result<u64, StoreError> {
         let (mut after, mut objects) = (i64::MIN, 0);
         loop {
             let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
@@ -93,6 +94,15 @@ impl EdgeStore {
                 None => return Ok(objects),
             }
         }
+    }
+
+    async fn reseal_outbox(&self) -> Result<(), StoreError> {
+        let mut after = Some(0);
+        while let Some(from) = after {
+            let job = move |conn: &Connection, state: &mut State| state.reseal_outbox(conn, from);
+            after = self.inner.writer.run(BATCH_BYTES, job).await?;
+        }
+        Ok(())
     }
 }
 

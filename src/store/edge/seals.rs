@@ -1,4 +1,5 @@
-//! Sealed bodies in the rows: what is sealed, opened, sealed anew with another key, and found to be lost.
+//! Sealed bodies in the rows, of objects and of the outbox: what is sealed, opened, sealed anew with another key, and found
+//! to be lost.
 //!
 //! A row's checksum is over the sealed text, so everything but the content is done without a key.
 
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
-use crate::object::Resource;
+use crate::object::{ObjectKey, Resource};
 use crate::store::StoreError;
-use crate::store::seal::{Keyring, SealError, SealOptions, Unopened, is_sealed};
+use crate::store::seal::{Binding, Keyring, SealError, SealOptions, Unopened, is_sealed};
 
 pub(super) use clean::{clean, needs_cleaning, note, noted};
 
@@ -40,7 +41,7 @@ impl From<SealError> for StoreError {
 }
 
 /// What a row needs.
-enum Need {
+pub(super) enum Need {
     Nothing,
     /// It cannot be opened any more.
     Lost,
@@ -60,50 +61,78 @@ impl Seals {
         Ok(Self(Some(Arc::new(Active { options: options.clone(), keys }))))
     }
 
-    fn covers(&self, resource: &Resource) -> bool {
+    /// Whether what is of a kind is sealed.
+    pub(super) fn covers(&self, resource: &Resource) -> bool {
         self.0.as_ref().is_some_and(|active| active.options.covers(resource))
     }
 
+    /// Whether what is said of an object is sealed.
+    pub(super) fn covers_object(&self, resources: &Resources, object: &ObjectKey) -> bool {
+        let known = resources.iter().map(|kind| &*kind.resource);
+        self.0.as_ref().is_some_and(|active| active.options.covers_object(object, known))
+    }
+
     /// The sealed body of a row that is to be written; none if it is not to be sealed.
-    pub(super) fn seal(&self, row: &ObjectRow<'_>, kind: &Resource) -> Result<Option<String>, StoreError> {
+    pub(super) fn seal(
+        &self,
+        binding: Binding<'_>,
+        body: &str,
+        is_covered: impl FnOnce() -> bool,
+    ) -> Result<Option<String>, StoreError> {
         match &self.0 {
-            Some(active) if active.options.covers(kind) => {
-                Ok(Some(active.keys.seal(row.binding(), row.body)?))
-            }
+            Some(active) if is_covered() => Ok(Some(active.keys.seal(binding, body)?)),
             _ => Ok(None),
         }
     }
 
     /// The body of a row.
-    pub(super) fn open_body<'a>(&self, row: &ObjectRow<'a>) -> Result<Cow<'a, str>, Unopened> {
-        if !is_sealed(row.body) {
-            return Ok(Cow::Borrowed(row.body));
+    pub(super) fn open_body<'a>(
+        &self,
+        binding: Binding<'_>,
+        body: &'a str,
+    ) -> Result<Cow<'a, str>, Unopened> {
+        if !is_sealed(body) {
+            return Ok(Cow::Borrowed(body));
         }
         let active = self.0.as_ref().ok_or(Unopened::KeyLost)?;
-        active.keys.open_body(row.binding(), row.body).map(Cow::Owned)
+        active.keys.open_body(binding, body).map(Cow::Owned)
     }
 
-    /// Whether a row cannot be opened and never will be. A store that was opened without keys does not know.
-    pub(super) fn is_lost(&self, row: &ObjectRow<'_>) -> bool {
-        self.0.is_some() && self.open_body(row).is_err()
+    /// Whether the body of a row cannot be opened and never will be. A store that was opened without keys does not know.
+    pub(super) fn is_lost(&self, binding: Binding<'_>, body: &str) -> bool {
+        self.0.is_some() && self.open_body(binding, body).is_err()
     }
 
-    fn need(&self, row: &ObjectRow<'_>, kind: &Resource) -> Result<Need, StoreError> {
-        let Some(Active { options, keys }) = self.0.as_deref() else { return Ok(Need::Nothing) };
-        let plain = if is_sealed(row.body) {
+    /// What a row with this body needs.
+    pub(super) fn need(
+        &self,
+        binding: Binding<'_>,
+        body: &str,
+        is_covered: impl FnOnce() -> bool,
+    ) -> Result<Need, StoreError> {
+        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(Need::Nothing) };
+        let plain = if is_sealed(body) {
             // The checksum of the row holds and the key is there, so that it can be opened. Opening all of them would take as
             // long as there are such rows; the check in the background does.
-            if keys.is_current(row.body) {
+            if keys.is_current(body) {
                 return Ok(Need::Nothing);
             }
-            let Ok(plain) = keys.open_body(row.binding(), row.body) else { return Ok(Need::Lost) };
+            let Ok(plain) = keys.open_body(binding, body) else { return Ok(Need::Lost) };
             Cow::Owned(plain)
-        } else if options.covers(kind) {
-            Cow::Borrowed(row.body)
+        } else if is_covered() {
+            Cow::Borrowed(body)
         } else {
             return Ok(Need::Nothing);
         };
-        Ok(Need::Anew(keys.seal(row.binding(), &plain)?))
+        Ok(Need::Anew(keys.seal(binding, &plain)?))
+    }
+
+    /// Forgets the old key if an earlier rotation was not finished: nothing may be sealed with it any more.
+    pub(super) fn end_rotation(&self) -> Result<(), StoreError> {
+        match &self.0 {
+            Some(active) if self.is_rotating() => Ok(active.keys.forget_old()?),
+            _ => Ok(()),
+        }
     }
 
     /// Whether an earlier rotation was not finished.
@@ -140,7 +169,7 @@ pub(super) fn look_at(
     seen.bytes += row.body.len();
     let kind = resources.by_id(row.resource_id).filter(|kind| row.expected_checksum(kind) == row.checksum);
     let Some(Interned { resource, .. }) = kind else { return Ok(()) };
-    match seals.need(&row, resource)? {
+    match seals.need(row.binding(), row.body, || seals.covers(resource))? {
         Need::Nothing => {}
         Need::Lost => seen.lost.push(row.id),
         Need::Anew(body) => {
@@ -155,14 +184,16 @@ pub(super) fn look_at(
     Ok(())
 }
 
-/// Looks at the rows of covered kinds when a file is opened, at all rows if a rotation was interrupted: seals what is
-/// not sealed, in batches, finishes the rotation, and gives the ids of rows that cannot be opened.
+/// Looks at the objects of covered kinds when a file is opened, at all objects if a rotation was interrupted: seals what is
+/// not sealed, in batches, and gives the ids of rows that cannot be opened.
 pub(super) fn settle(
     conn: &Connection,
     seals: &Seals,
     resources: &Resources,
 ) -> Result<Vec<i64>, StoreError> {
-    let Some(active) = &seals.0 else { return Ok(Vec::new()) };
+    if seals.0.is_none() {
+        return Ok(Vec::new());
+    }
     let rotating = seals.is_rotating();
     let mut ids = Vec::new();
     // Read from the index alone, and then in the order of the file.
@@ -191,9 +222,6 @@ pub(super) fn settle(
         tx.commit()?;
         anew += seen.anew;
         lost.append(&mut seen.lost);
-    }
-    if rotating {
-        active.keys.forget_old()?;
     }
     if anew > 0 {
         tracing::info!(objects = anew, "objects have been sealed");

@@ -198,7 +198,7 @@ fn run(
                 match read::stored(row, &resources, seals, base)? {
                     Ok(stored) => {
                         let waiting = match settled {
-                            Some(settled) => outbox::waiting_status(conn, &stored.uid, settled)?,
+                            Some(settled) => outbox::waiting_status(conn, seals, &stored.uid, settled)?,
                             None => None,
                         };
                         if visit(ScanRow::Object(stored, waiting)).is_break() {

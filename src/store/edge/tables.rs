@@ -125,7 +125,7 @@ impl Rows for Tables<'_> {
             checksum: 0,
             body: put.body.get(),
         };
-        let sealed = self.seals.seal(&row, &kind.resource)?;
+        let sealed = self.seals.seal(row.binding(), row.body, || self.seals.covers(&kind.resource))?;
         // The checksum is over what stands in the row, so that damage is found without a key.
         row.body = sealed.as_deref().unwrap_or(row.body);
         row.checksum = row.expected_checksum(&kind);

@@ -27,7 +27,7 @@ impl EdgeStore {
     /// Items of a lane after a number, in order: up to `limit`, and about up to `bytes`, but one in any case.
     ///
     /// # Errors
-    /// The store's. Items whose rows turn out damaged are left out, and are dropped.
+    /// The store's. Items whose rows turn out damaged, or that cannot be opened, are left out, and are dropped.
     pub async fn outbox_page(
         &self,
         lane: Lane,
@@ -35,10 +35,10 @@ impl EdgeStore {
         limit: usize,
         bytes: usize,
     ) -> Result<Vec<UploadItem>, StoreError> {
-        let shared = self.inner.shared.clone();
+        let (shared, seals) = (self.inner.shared.clone(), self.inner.seals.clone());
         let read = move |conn: &_| {
             let after = after.max(shared.outbox.settled().get(lane));
-            row::page(conn, lane, after, limit, bytes)
+            row::page(conn, &seals, lane, after, limit, bytes)
         };
         let (items, damaged) = self.inner.readers.run(read).await?;
         self.report_outbox_damage(damaged);
@@ -48,9 +48,10 @@ impl EdgeStore {
     /// The item that waits under a key, as JSON text of its content.
     ///
     /// # Errors
-    /// The store's. An item whose row turns out damaged is not found, and is dropped.
+    /// The store's. An item whose row turns out damaged, or that cannot be opened, is not found, and is dropped.
     pub async fn outbox_item(&self, lane: Lane, key: String) -> Result<Option<String>, StoreError> {
-        let found = self.inner.readers.run(move |conn| row::item(conn, lane, &key)).await?;
+        let seals = self.inner.seals.clone();
+        let found = self.inner.readers.run(move |conn| row::item(conn, &seals, lane, &key)).await?;
         match found {
             Some(Ok((number, content))) => {
                 Ok(Some(content).filter(|_| number > self.inner.shared.outbox.settled().get(lane)))

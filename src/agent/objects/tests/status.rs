@@ -6,6 +6,7 @@ use tokio::net::UnixStream;
 use super::*;
 use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
 use crate::store::edge::MAX_UPLOAD_BYTES;
+use crate::store::seal::{KeySource, SealOptions};
 
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -396,4 +397,27 @@ async fn the_status_of_a_kind_that_nobody_has_defined_here_can_be_written() {
     assert_eq!(node.waiting("u-1").await.unwrap()["object"]["apiVersion"], "plant.example/v1");
     assert_eq!(node.send("PATCH", path, MERGE, &json!({"spec": {"speed": 9}})).await.0, 403);
     assert_eq!(node.get(path).await["status"], answer["status"]);
+}
+
+#[tokio::test]
+async fn a_status_of_a_sealed_kind_waits_where_nobody_can_read_it() {
+    let keys = tempfile::tempdir().unwrap();
+    let sealing = |kinds: &[&str]| {
+        let keys = KeySource { file: keys.path().join("seal.key"), ..KeySource::default() };
+        let kinds = kinds.iter().map(|&kind| kind.to_owned()).collect();
+        EdgeOptions { seal: Some(SealOptions { kinds, keys }), ..EdgeOptions::default() }
+    };
+    for (kinds, readable) in [(&["secrets"][..], true), (&["pods"], false)] {
+        let node = Node::with(sealing(kinds), vec![pod(5, json!({"phase": "Pending"}))]).await;
+        let answer = node.patch(POD_STATUS, json!({"message": "correct-horse"})).await;
+        for shown in [answer, node.get(POD).await, node.get("/api/v1/pods").await["items"][0].clone()] {
+            assert_eq!(shown["status"], json!({"phase": "Pending", "message": "correct-horse"}));
+        }
+        let mut files = std::fs::read_dir(node.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let has = |path: std::path::PathBuf| {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            bytes.windows(13).any(|window| window == b"correct-horse")
+        };
+        assert_eq!(files.any(has), readable, "{kinds:?}");
+    }
 }

@@ -8,6 +8,8 @@ use super::times;
 use super::{Clocked, EVENT_PREFIX, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut};
 use crate::store::StoreError;
 use crate::store::edge::notes;
+use crate::store::edge::rows::Resources;
+use crate::store::edge::seals::Seals;
 use crate::sync::edge::OutboxMarks;
 use crate::sync::upload::{Lane, Lanes};
 
@@ -195,12 +197,13 @@ impl Outbox {
         take(&mut self.counts.bytes, lane, row.bytes);
     }
 
-    /// Puts an item at the end of its lane, in the place of the one under its key.
+    /// Puts an item at the end of its lane, in the place of the one under its key: its content, or what it is sealed as.
     pub(in crate::store::edge) fn put(
         &mut self,
         conn: &Connection,
         rules: Rules,
         put: &OutboxPut,
+        sealed: Option<&str>,
     ) -> Result<(), StoreError> {
         let lane = put.lane;
         let readable = put.content.len() <= MAX_UPLOAD_BYTES
@@ -208,7 +211,8 @@ impl Outbox {
         if !readable {
             tracing::warn!(key = put.key, bytes = put.content.len(), "an item cannot be sent and is dropped");
         }
-        let bytes = put.content.len() as u64;
+        let body = sealed.unwrap_or(&put.content);
+        let bytes = body.len() as u64;
         if readable && !self.can_fit(rules.limits, lane, bytes) {
             self.clear(conn, rules.settled)?;
         }
@@ -220,18 +224,18 @@ impl Outbox {
             row::remove(conn, row::id_of(lane, old.number))?;
             self.uncount(lane, old);
         }
-        self.append(conn, put)?;
+        self.append(conn, put, body)?;
         self.trim(conn, rules, DROPPED_AT_ONCE)
     }
 
     /// Numbers never come near their end: [`Outbox::renumber`] and [`leap`] see to it.
-    fn append(&mut self, conn: &Connection, put: &OutboxPut) -> Result<(), StoreError> {
+    fn append(&mut self, conn: &Connection, put: &OutboxPut, body: &str) -> Result<(), StoreError> {
         let lane = put.lane;
         let number = self.numbering.last.get(lane) + 1;
-        OutboxRow { lane, number, at: put.at, key: &put.key, body: &put.content }.insert(conn)?;
+        OutboxRow { lane, number, at: put.at, key: &put.key, body }.insert(conn)?;
         self.numbering.last.set(lane, number);
         add(&mut self.counts.rows, lane, 1);
-        add(&mut self.counts.bytes, lane, put.content.len() as u64);
+        add(&mut self.counts.bytes, lane, body.len() as u64);
         Ok(())
     }
 
@@ -369,22 +373,79 @@ impl Outbox {
         for (_, put) in &found {
             let Some(content) = times::shift_content(&put.content, forward_ms, now) else { continue };
             if content.len() <= MAX_UPLOAD_BYTES {
-                self.put(conn, rules, &OutboxPut { content, ..put.clone() })?;
+                self.put(conn, rules, &OutboxPut { content, ..put.clone() }, None)?;
                 corrected(&put.key)?;
             }
         }
         Ok(found.last().map(|(number, _)| *number))
     }
 
-    /// Drops those of the rows that are really damaged, and counts what is left; says how many they were.
+    /// Seals all that is to be sealed, in transactions of its own, as [`Outbox::reseal`] does.
+    pub(in crate::store::edge) fn settle_seals(
+        &mut self,
+        conn: &Connection,
+        seals: &Seals,
+        resources: &Resources,
+    ) -> Result<(), StoreError> {
+        let mut after = Some(0);
+        while let Some(from) = after {
+            after = self.settle_some(conn, seals, resources, from).inspect_err(|_| self.revert())?;
+            self.commit();
+        }
+        Ok(())
+    }
+
+    fn settle_some(
+        &mut self,
+        conn: &Connection,
+        seals: &Seals,
+        resources: &Resources,
+        after: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let tx = conn.unchecked_transaction()?;
+        let next = self.reseal(&tx, seals, resources, after)?;
+        tx.commit()?;
+        Ok(next)
+    }
+
+    /// Seals what is to be sealed after a number of the lane of status, or with another key: some rows of it. Those that
+    /// cannot be opened any more are dropped. Says where to go on, none at the end.
+    pub(in crate::store::edge) fn reseal(
+        &mut self,
+        conn: &Connection,
+        seals: &Seals,
+        resources: &Resources,
+        after: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let (lane, mut lost) = (Lane::Status, 0);
+        let next = row::reseal(conn, seals, resources, (lane, after), |row, bytes| {
+            self.uncount(lane, row);
+            match bytes {
+                Some(bytes) => {
+                    add(&mut self.counts.rows, lane, 1);
+                    add(&mut self.counts.bytes, lane, bytes);
+                }
+                None => lost += 1,
+            }
+        })?;
+        if lost > 0 {
+            add(&mut self.counts.dropped, lane, lost);
+            self.write_last(conn)?;
+        }
+        Ok(next)
+    }
+
+    /// Drops those of the rows that are really damaged or cannot be opened, and counts what is left; says how many they
+    /// were.
     pub(in crate::store::edge) fn drop_damaged(
         &mut self,
         conn: &Connection,
+        seals: &Seals,
         ids: &[i64],
     ) -> Result<u64, StoreError> {
         let mut dropped = 0;
         for id in ids {
-            if row::is_damaged(conn, *id)? {
+            if row::is_damaged(conn, seals, *id)? {
                 self.drop_damaged_row(conn, *id)?;
                 dropped += 1;
             }

@@ -1,13 +1,22 @@
 //! The rows of table `outbox`: where they stand, how they are found, and whether they are as they were written.
+//!
+//! The status of an object of a sealed kind is sealed as the object is. It is bound to lane, key and time, and not to the
+//! number, so that rows are numbered anew without a key.
+
+use std::borrow::Cow;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::{Clocked, OutboxPut};
+use super::{Clocked, OutboxPut, STATUS_PREFIX};
 use crate::store::StoreError;
 use crate::store::checksum::Width;
+use crate::store::edge::rows::Resources;
+use crate::store::edge::seals::{BATCH_BYTES, BATCH_ROWS, Need, Seals};
 use crate::store::engine::integer;
-use crate::sync::upload::{Lane, Lanes, UploadItem};
+use crate::store::seal::{Binding, Unopened};
+use crate::sync::upload::{Content, Lane, Lanes, UploadItem};
 
 /// The largest number of a lane: what is above it in a row's id is the lane.
 pub(super) const MAX_NUMBER: u64 = (1 << 56) - 1;
@@ -15,6 +24,8 @@ pub(super) const MAX_NUMBER: u64 = (1 << 56) - 1;
 const MAX_DAMAGED: usize = 256;
 /// Rows between two pauses of a check.
 const BATCH: u64 = 256;
+/// Where sealed items stand in place of a namespace: none is named like this.
+const NOT_A_NAMESPACE: &str = "/outbox";
 
 /// The columns that a row is read from, in this order.
 pub(in crate::store::edge) const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
@@ -81,9 +92,35 @@ impl<'a> OutboxRow<'a> {
         ])
     }
 
+    /// Has something done with what a sealed body is bound to.
+    fn bound<T>(&self, run: impl FnOnce(Binding<'_>) -> T) -> T {
+        let time = format!("{} {}", self.at.boot, self.at.since_boot);
+        run(Binding { uid: self.key, version: &time, namespace: NOT_A_NAMESPACE, name: self.lane.name() })
+    }
+
+    /// Whether it is to be sealed, if it is not: the status of an object of a covered kind.
+    fn is_covered(&self, seals: &Seals, resources: &Resources) -> bool {
+        self.key.starts_with(STATUS_PREFIX)
+            && matches!(serde_json::from_str(self.body), Ok(Content::Status(status))
+                if seals.covers_object(resources, &status.object.key()))
+    }
+
+    fn need(&self, seals: &Seals, resources: &Resources) -> Result<Need, StoreError> {
+        self.bound(|binding| seals.need(binding, self.body, || self.is_covered(seals, resources)))
+    }
+
+    fn is_lost(&self, seals: &Seals) -> bool {
+        self.bound(|binding| seals.is_lost(binding, self.body))
+    }
+
+    /// What it says, opened.
+    fn content(&self, seals: &Seals) -> Result<Cow<'a, str>, Unopened> {
+        self.bound(|binding| seals.open_body(binding, self.body))
+    }
+
     /// The row as it is sent; none if its content cannot be.
-    fn item(&self) -> Option<UploadItem> {
-        let content = RawValue::from_string(self.body.to_owned()).ok()?;
+    fn item(&self, seals: &Seals) -> Option<UploadItem> {
+        let content = RawValue::from_string(self.content(seals).ok()?.into_owned()).ok()?;
         Some(UploadItem { seq: self.number, content })
     }
 
@@ -128,6 +165,7 @@ fn each(
 /// A page of a lane, and the damaged rows in it. See [`super::super::EdgeStore::outbox_page`].
 pub(in crate::store::edge) fn page(
     conn: &Connection,
+    seals: &Seals,
     lane: Lane,
     after: u64,
     limit: usize,
@@ -135,7 +173,7 @@ pub(in crate::store::edge) fn page(
 ) -> Result<(Vec<UploadItem>, Vec<i64>), StoreError> {
     let (mut items, mut damaged, mut taken): (Vec<UploadItem>, _, usize) = (Vec::new(), Vec::new(), 0);
     each(conn, lane, (after, MAX_NUMBER), |row| {
-        match row.and_then(|row| row.item().ok_or(id_of(row.lane, row.number))) {
+        match row.and_then(|row| row.item(seals).ok_or(id_of(row.lane, row.number))) {
             Ok(item) => {
                 taken = taken.saturating_add(item.content.get().len());
                 if !items.is_empty() && taken > bytes {
@@ -156,13 +194,17 @@ type Item = Result<(u64, String), i64>;
 /// The row of a key.
 pub(in crate::store::edge) fn item(
     conn: &Connection,
+    seals: &Seals,
     lane: Lane,
     key: &str,
 ) -> Result<Option<Item>, StoreError> {
     let Some(found) = find(conn, lane, key)? else { return Ok(None) };
     let mut read = None;
     each(conn, lane, (found.number.saturating_sub(1), found.number), |row| {
-        read = Some(row.map(|row| (row.number, row.body.to_owned())));
+        read = Some(row.and_then(|row| match row.content(seals) {
+            Ok(content) => Ok((row.number, content.into_owned())),
+            Err(_) => Err(id_of(row.lane, row.number)),
+        }));
         false
     })?;
     Ok(read)
@@ -213,6 +255,60 @@ pub(super) fn remove_oldest(
         gone(found?);
     }
     Ok(())
+}
+
+/// The sealed body of the row that an item is to get; none if it is not to be sealed.
+pub(in crate::store::edge) fn seal(
+    seals: &Seals,
+    resources: &Resources,
+    put: &OutboxPut,
+) -> Result<Option<String>, StoreError> {
+    let row = OutboxRow { lane: put.lane, number: 0, at: put.at, key: &put.key, body: &put.content };
+    row.bound(|binding| seals.seal(binding, row.body, || row.is_covered(seals, resources)))
+}
+
+/// Looks at some rows of a lane after a number: seals those that are to be, or with another key, and removes those that
+/// cannot be opened any more. Tells which they were, with the bytes they have now. Gives the last row that was looked at,
+/// none at the end.
+pub(super) fn reseal(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+    (lane, after): (Lane, u64),
+    mut done: impl FnMut(Found, Option<u64>),
+) -> Result<Option<u64>, StoreError> {
+    let (mut last, mut rows, mut bytes, mut changes) = (None, 0, 0, Vec::new());
+    each(conn, lane, (after, MAX_NUMBER), |row| {
+        rows += 1;
+        // A damaged row is found by the next check.
+        let Ok(row) = row else { return true };
+        bytes += row.body.len();
+        last = Some(row.number);
+        let change = match row.need(seals, resources) {
+            Ok(Need::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
+            Ok(Need::Lost) => Ok(None),
+            Ok(Need::Anew(body)) => {
+                let checksum = OutboxRow { body: &body, ..row }.checksum(Width::Fixed);
+                Ok(Some((checksum, body)))
+            }
+            Err(error) => Err(error),
+        };
+        changes.push((Found { number: row.number, bytes: row.body.len() as u64 }, change));
+        rows < BATCH_ROWS && bytes < BATCH_BYTES
+    })?;
+    let mut update = conn.prepare_cached("UPDATE outbox SET checksum = ?2, body = ?3 WHERE id = ?1")?;
+    for (found, change) in changes {
+        let id = id_of(lane, found.number);
+        let Some((checksum, body)) = change? else {
+            tracing::warn!(row = id, "an item of the outbox was sealed with a lost key and is dropped");
+            remove(conn, id)?;
+            done(found, None);
+            continue;
+        };
+        update.execute((id, checksum, &body))?;
+        done(found, Some(body.len() as u64));
+    }
+    Ok(last)
 }
 
 /// Gives the rows of a lane after a number numbers that are larger by `by`. None of those may be taken.
@@ -303,9 +399,10 @@ pub(super) fn indexed(conn: &Connection) -> Result<u64, StoreError> {
     Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
-/// The ids of damaged rows, for a check; `pause` is called between batches and says whether to go on.
+/// The ids of rows that are damaged or cannot be opened any more, for a check; `pause` is called between batches and says whether to go on.
 pub(in crate::store::edge) fn damaged(
     conn: &Connection,
+    seals: &Seals,
     mut pause: impl FnMut() -> bool,
 ) -> Result<Option<Vec<i64>>, StoreError> {
     let (mut seen, mut damaged) = (0u64, Vec::new());
@@ -313,7 +410,11 @@ pub(in crate::store::edge) fn damaged(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         seen += 1;
-        damaged.extend(OutboxRow::read(row)?.err());
+        match OutboxRow::read(row)? {
+            Ok(row) if row.is_lost(seals) => damaged.push(id_of(row.lane, row.number)),
+            Ok(_) => {}
+            Err(id) => damaged.push(id),
+        }
         if seen.is_multiple_of(BATCH) && !pause() {
             return Ok(None);
         }
@@ -322,11 +423,15 @@ pub(in crate::store::edge) fn damaged(
 }
 
 /// Whether there is such a row that cannot be sent as it was put.
-pub(super) fn is_damaged(conn: &Connection, id: i64) -> Result<bool, StoreError> {
+pub(super) fn is_damaged(conn: &Connection, seals: &Seals, id: i64) -> Result<bool, StoreError> {
     let mut statement = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM outbox WHERE id = ?1"))?;
     let mut rows = statement.query([id])?;
     let Some(row) = rows.next()? else { return Ok(false) };
-    Ok(!OutboxRow::read(row)?.is_ok_and(|row| row.item().is_some()))
+    let Ok(row) = OutboxRow::read(row)? else { return Ok(true) };
+    Ok(match row.content(seals) {
+        Ok(content) => serde_json::from_str::<IgnoredAny>(&content).is_err(),
+        Err(_) => row.is_lost(seals),
+    })
 }
 
 /// The hash and the checksum that a row of [`COLUMNS`] is to have; none if it is damaged.

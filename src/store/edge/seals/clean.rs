@@ -29,13 +29,18 @@ pub(in crate::store::edge) fn note(conn: &Connection, kinds: &str) -> Result<(),
     journal::set_meta(conn, SEALED_KEY, kinds)
 }
 
-/// What is to be noted for a store with these options.
+/// What is to be noted for a store with these options: each kind, and that its status is sealed too, which Secrets have
+/// none of.
 fn wanted(seals: &Seals) -> Option<String> {
-    let mut kinds = seals.0.as_ref()?.options.kinds.clone();
-    kinds.push("secrets".to_owned());
-    kinds.sort_unstable();
-    kinds.dedup();
-    Some(kinds.join(" "))
+    let kinds = &seals.0.as_ref()?.options.kinds;
+    let with_status = kinds
+        .iter()
+        .filter(|kind| *kind != "secrets")
+        .flat_map(|kind| [kind.clone(), format!("{kind}/status")]);
+    let mut words: Vec<String> = with_status.chain(["secrets".to_owned()]).collect();
+    words.sort_unstable();
+    words.dedup();
+    Some(words.join(" "))
 }
 
 /// Whether plain text may be left: some kind was not sealed before.

@@ -32,7 +32,7 @@ pub(super) fn open_settled(
     seals: &Seals,
 ) -> Result<Opened, StoreError> {
     let (conn, mut stored, settled) = open_sound(path, options, recent)?;
-    let (lost, sealed) = match seals::settle(&conn, seals, &stored.resources) {
+    let (lost, sealed) = match settle(&conn, seals, &mut stored) {
         Ok(lost) => (lost, true),
         Err(error @ StoreError::Full(_)) => {
             tracing::error!(%error, "objects stay readable in the database until there is room to seal them");
@@ -51,6 +51,15 @@ pub(super) fn open_settled(
         tx.commit()?;
     }
     Ok(Opened { conn, stored, settled, lost: lost.len() as u64, sealed })
+}
+
+/// Seals objects and what waits about them, and finishes a rotation; the ids of objects that cannot be opened.
+fn settle(conn: &Connection, seals: &Seals, stored: &mut Stored) -> Result<Vec<i64>, StoreError> {
+    let Stored { resources, outbox, .. } = stored;
+    let lost = seals::settle(conn, seals, resources)?;
+    outbox.settle_seals(conn, seals, resources)?;
+    seals.end_rotation()?;
+    Ok(lost)
 }
 
 /// Gets rid of plain text that may be left in the file, once everything is sealed.

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::State;
+use super::{State, Stored};
 use crate::store::StoreError;
 use crate::store::edge::rows::{OBJECT_COLUMNS, ObjectRow};
 use crate::store::edge::seals::{BATCH_ROWS, Seen, look_at};
@@ -29,7 +29,7 @@ impl State {
         let Some(row) = rows.next()? else { return Ok(None) };
         Ok(match ObjectRow::read(row)?.filter(|row| row.is_sound(self.resources())) {
             None => Some(Damage::Row),
-            Some(row) => self.seals().is_lost(&row).then_some(Damage::Sealed),
+            Some(row) => self.seals().is_lost(row.binding(), row.body).then_some(Damage::Sealed),
         })
     }
 
@@ -52,5 +52,17 @@ impl State {
             look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
         }
         Ok((last, seen.anew))
+    }
+
+    /// Does the same for what waits in the outbox after a number; says where to go on, none at the end.
+    pub(in crate::store::edge) fn reseal_outbox(
+        &mut self,
+        conn: &Connection,
+        after: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        self.undoing(|state| {
+            let Stored { outbox, resources, .. } = &mut state.stored;
+            outbox.reseal(conn, &state.seals, resources, after)
+        })
     }
 }

@@ -40,7 +40,10 @@ impl State {
 
     fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
         match posting {
-            Posting::Upload(put) => self.stored.outbox.put(conn, self.shared.outbox.rules(), put),
+            Posting::Upload(put) => {
+                let sealed = outbox::seal(&self.seals, &self.stored.resources, put)?;
+                self.stored.outbox.put(conn, self.shared.outbox.rules(), put, sealed.as_deref())
+            }
             Posting::Note(key, text) => NoteWriter::post(conn, &self.shared.notes, key, text),
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
@@ -66,7 +69,7 @@ impl State {
         let object = write.object();
         if let (Some((lane, key, at)), LocalKind::Event, false) = (upload, object.kind, stays) {
             let rules = self.shared.outbox.rules();
-            self.stored.outbox.put(conn, rules, &OutboxPut::event(lane, key, at, object))?;
+            self.stored.outbox.put(conn, rules, &OutboxPut::event(lane, key, at, object), None)?;
         }
         Ok(outcome)
     }
@@ -80,13 +83,13 @@ impl State {
         self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
     }
 
-    /// Drops those of the rows of the outbox that are really damaged; says how many they were.
+    /// Drops those of the rows of the outbox that are really damaged or cannot be opened; says how many they were.
     pub(in crate::store::edge) fn repair_outbox(
         &mut self,
         conn: &Connection,
         suspects: &[i64],
     ) -> Result<u64, StoreError> {
-        self.undoing(|state| state.stored.outbox.drop_damaged(conn, suspects))
+        self.undoing(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
     }
 
     /// The job of [`crate::store::edge::EdgeStore::renumber_outbox`].
@@ -144,7 +147,10 @@ impl State {
 
     /// Runs a part of a transaction that may fail and be undone alone: what the mirror of the outbox has counted
     /// is undone with it.
-    fn undoing<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(super) fn undoing<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let counts = self.stored.outbox.counts();
         run(self).inspect_err(|_| self.stored.outbox.restore(counts))
     }
