@@ -21,8 +21,10 @@ mod ingest;
 mod kubeedge;
 #[path = "budgets/leases.rs"]
 mod leases;
-#[path = "budgets/line.rs"]
+#[path = "../tests/support/line.rs"]
 mod line;
+#[path = "../tests/support/node.rs"]
+mod node;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/outbox.rs"]

@@ -1,6 +1,5 @@
 //! One node that was taken over, and strangers that connect and say nothing, beside 200 good nodes: what these notice.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,8 +14,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::fleet::{Memory, object_path, session};
+use crate::fleet::object_path;
 use crate::line::{Endpoint, Line};
+use crate::node::{Memory, session};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
@@ -25,7 +25,7 @@ const NODES: usize = 200;
 /// Changes of an object that all good nodes hold.
 const CHANGES: usize = 40;
 /// Objects that the hostile node invents in each frame.
-const INVENTED: u64 = 2000;
+const INVENTED: u64 = 1500;
 /// Connections that stay idle, opened in each tenth of a second.
 const IDLE: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -113,7 +113,7 @@ async fn good_nodes(endpoint: &Endpoint, gone: &watch::Receiver<bool>) -> anyhow
         let (endpoint, in_sync, gone) = (endpoint.clone(), Arc::clone(&in_sync), gone.clone());
         tokio::spawn(async move {
             let totals = Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-            let mut memory = Memory::new(Arc::new(HashMap::new()), totals, 1);
+            let mut memory = Memory { totals, wanted: 1, ..Memory::default() };
             session(&format!("node-{n:03}"), &endpoint, &mut memory, &in_sync, gone).await
         });
     }
@@ -231,7 +231,7 @@ async fn idles(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if attacks[1].load(Ordering::Relaxed) {
             for _ in 0..IDLE {
-                open.extend(TcpStream::connect(("127.0.0.1", endpoint.port)).await);
+                open.extend(TcpStream::connect(endpoint.address).await);
             }
             let most = 4000_usize;
             open.drain(..open.len().saturating_sub(most));

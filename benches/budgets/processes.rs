@@ -1,7 +1,7 @@
 //! Cloud, mosquitto and agent as processes of their own, as they run in the field.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -329,7 +329,10 @@ impl FleetSite {
     /// Where its nodes connect.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let authority = self.has_tls.then(|| Authority::open(&self.directory.path().join("pki")));
-        Ok(Endpoint { port: self.broker, authority: authority.transpose()?.map(Arc::new) })
+        Ok(Endpoint {
+            address: (Ipv4Addr::LOCALHOST, self.broker).into(),
+            authority: authority.transpose()?.map(Arc::new),
+        })
     }
 
     fn wait(&self) -> anyhow::Result<()> {

@@ -1,5 +1,4 @@
 //! Who is who, and who may have what: labels that a node gives itself, names that were used, certificates that were revoked.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::site;
 use crate::support::mosquitto::{self, Mosquitto};

@@ -8,9 +8,13 @@
 pub(crate) mod authority;
 #[cfg(feature = "cloud")]
 pub(crate) mod fleet;
+#[cfg(feature = "cloud")]
+pub(crate) mod line;
 pub(crate) mod links;
 pub(crate) mod log;
 pub(crate) mod mosquitto;
+#[cfg(feature = "cloud")]
+pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod scripted_broker;

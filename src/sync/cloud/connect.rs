@@ -214,7 +214,13 @@ impl CloudMachine {
         self.request_hello(session, reason, retry_after_seconds);
     }
 
+    /// The first reason counts: what comes of a session after its end is refused for having none.
     pub(super) fn request_hello(&mut self, session: String, reason: String, retry_after_seconds: u64) {
+        let is_told =
+            |frame: &Down| matches!(frame, Down::HelloRequest(waiting) if waiting.session == session);
+        if self.frames.iter().any(is_told) {
+            return;
+        }
         self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
         let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
         self.frames.push_back(Down::HelloRequest(request));

@@ -70,8 +70,17 @@ impl Process {
 
     /// Its resident memory in KiB.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory that it has had, in KiB.
+    pub(crate) fn resident_peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, of: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 

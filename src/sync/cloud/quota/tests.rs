@@ -90,6 +90,18 @@ fn objects_that_nobody_gave_to_the_node_become_records_up_to_its_quota() {
 }
 
 #[test]
+fn who_is_refused_is_told_why_although_more_of_it_is_under_way() {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    for page in 0..50 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+        stored(&mut cloud);
+    }
+    let told = refusal(&mut cloud).unwrap();
+    assert!(told.contains("sync.max_unknown"), "{told}");
+}
+
+#[test]
 fn no_transaction_grows_with_what_a_node_sends_at_once() {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());

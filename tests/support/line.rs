@@ -1,5 +1,6 @@
 //! MQTT as a simulated node speaks it: packets by hand over TCP, or over TLS with a certificate of its own.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ impl Authority {
 /// Where nodes connect, and how: with TLS if there is an authority.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    pub(crate) port: u16,
+    pub(crate) address: SocketAddr,
     pub(crate) authority: Option<Arc<Authority>>,
 }
 
@@ -63,10 +64,12 @@ pub(crate) struct Line {
 impl Line {
     /// Connects and subscribes.
     pub(crate) async fn open(endpoint: &Endpoint, node: &str) -> anyhow::Result<Self> {
-        let plain = TcpStream::connect(("127.0.0.1", endpoint.port)).await?;
+        let plain = TcpStream::connect(endpoint.address).await?;
         plain.set_nodelay(true)?;
         let stream: Box<dyn Stream> = match &endpoint.authority {
-            Some(authority) => Box::new(authority.client(node)?.connect("127.0.0.1", plain).await?),
+            Some(authority) => {
+                Box::new(authority.client(node)?.connect(&endpoint.address.ip().to_string(), plain).await?)
+            }
             None => Box::new(plain),
         };
         let mut line = Self { stream, unread: Vec::new(), next_id: 0 };

@@ -1,0 +1,89 @@
+//! One node that was taken over beside 200 good ones.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::crowd::{Crowd, endpoint};
+use crate::intruder::{self, Attack, INVENTED, Intruder, NAMESPACE, NODE};
+use crate::site::fleet::Fleet;
+use crate::site::{Cloud, Site, config_map};
+
+/// Records of objects that the cloud side has not given to a node: the default of `sync.max_unknown`.
+const MAX_UNKNOWN: u64 = 20_000;
+/// What the cloud side may take for one hostile node, in KiB, with all that is on its way to it.
+const GROWTH: u64 = 64 << 10;
+/// Objects that are invented at least.
+const OBJECTS: u64 = 100_000;
+/// Changes while nobody attacks, and the fewest during an attack.
+const CHANGES: u32 = 8;
+/// How much later than usual a change may come, beyond ten times: what a busy machine does of itself.
+const LATER: Duration = Duration::from_secs(2);
+
+/// How the good nodes fare beside these attacks, until the intruder has invented enough and was told a reason.
+async fn beside(attacks: &'static [Attack]) -> (Fleet, Site) {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.remove("sync.resend_min").remove("sync.resend_max");
+    })
+    .await;
+    let endpoint = endpoint(&fleet.cloud, &site.path("pki"));
+    let mut crowd = Crowd::gather(&fleet.cloud, &endpoint, config_map(1)).await;
+    let mut usual = Duration::ZERO;
+    for _ in 0..CHANGES {
+        usual += crowd.change().await / CHANGES;
+    }
+    let before = fleet.cloud.process.resident();
+    let mut intruder = Intruder::start(endpoint, attacks);
+    let (mut changes, mut slowest) = (0, Duration::ZERO);
+    while changes < CHANGES || intruder.deeds().invented < OBJECTS {
+        slowest = slowest.max(crowd.change().await);
+        changes += 1;
+    }
+    let refused = |reason: &String| reason.contains("raise sync.max_unknown");
+    intruder.until("it is told why it is refused", |deeds| deeds.reasons.iter().any(refused)).await;
+    drop(intruder);
+    assert!(slowest < usual * 10 + LATER, "a change took {slowest:?}, without an attack {usual:?}");
+    let grown = fleet.cloud.process.resident_peak().saturating_sub(before);
+    assert!(grown < GROWTH, "the cloud side has grown by {grown} KiB");
+    crowd.part().await;
+    (fleet, site)
+}
+
+/// The intruder was refused, and what it invented is not kept beyond the quota.
+async fn is_refused(cloud: &Cloud) {
+    let path = "/apis/reliablesyncs.kubeedge.io/v1alpha1/namespaces";
+    let path = format!("{path}/{NAMESPACE}/objectsyncs?limit=1");
+    let list: Value = cloud.client().get(&path).await.unwrap();
+    let first = list["items"].as_array().unwrap().len() as u64;
+    let recorded = first + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default();
+    assert!(recorded <= MAX_UNKNOWN, "{recorded} records of invented objects");
+    let refusals = cloud.node(NODE).await["counters"]["overQuota"].as_u64().unwrap();
+    let metrics = cloud.client().text("/metrics").await.unwrap();
+    let counted = format!("\nedgesync_cloud_quota_refusals_total {refusals}\n");
+    assert!(refusals > 0 && metrics.contains(&counted), "{refusals} refusals: {metrics}");
+    let namespace = cloud.client().get::<Value>(&format!("/api/v1/namespaces/{NAMESPACE}")).await;
+    assert_eq!(namespace.unwrap_err().status().unwrap().code, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_nodes_do_not_notice_one_that_invents_objects_and_floods() {
+    const ATTACKS: &[Attack] = &[
+        Attack { claims: 0, invents: 0, frame: intruder::words },
+        Attack { claims: 0, invents: 0, frame: intruder::uploads },
+        Attack { claims: 0, invents: 0, frame: intruder::questions },
+        Attack { claims: 0, invents: INVENTED, frame: intruder::reports },
+    ];
+    let (fleet, _site) = beside(ATTACKS).await;
+    is_refused(&fleet.cloud).await;
+    let bad = fleet.cloud.bad_frames().await;
+    assert!(bad["too_large"].as_u64() > Some(0) && bad["invalid"].as_u64() > Some(0), "{bad}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_nodes_do_not_notice_one_whose_inventory_has_no_end() {
+    let (fleet, _site) =
+        beside(&[Attack { claims: 1_000_000, invents: INVENTED, frame: intruder::inventories }]).await;
+    is_refused(&fleet.cloud).await;
+    fleet.cloud.process.logged("names more objects than it can have been given", 0).await;
+}
