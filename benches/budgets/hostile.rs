@@ -1,5 +1,6 @@
 //! One node that was taken over, and strangers that connect and say nothing, beside 200 good nodes: what these notice.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::node::{Memory, session};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
+use crate::tls::join;
 
 const NODES: usize = 200;
 /// Changes of an object that all good nodes hold.
@@ -28,6 +30,8 @@ const CHANGES: usize = 40;
 const INVENTED: u64 = 1500;
 /// Connections that stay idle, opened in each tenth of a second.
 const IDLE: usize = 20;
+/// How often a node joins.
+const JOINS: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the good nodes see.
@@ -36,6 +40,8 @@ struct Seen {
     changes: Vec<Duration>,
     /// From TCP to the end of the handshake of MQTT.
     connects: Vec<Duration>,
+    /// From the start of `edgesync join` to its end.
+    joins: Vec<Duration>,
 }
 
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
@@ -50,7 +56,8 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(good_nodes(&endpoint, &gone))?;
     runtime.spawn(floods(endpoint.clone(), Arc::clone(&attacks), Arc::clone(&sent)));
-    runtime.spawn(idles(endpoint.clone(), Arc::clone(&attacks)));
+    let doors = [endpoint.address, SocketAddr::from((Ipv4Addr::LOCALHOST, site.joining()))];
+    runtime.spawn(idles(doors, Arc::clone(&attacks)));
     let quiet = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
     let before = site.cloud_rss_peak();
     show(table, "200 good nodes, nobody else", &quiet);
@@ -71,10 +78,12 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.budget("  a change to all, p50", milliseconds(worst), "≤ 2 × without + 20 ms", met);
     attacks[1].store(true, Ordering::Relaxed);
     let idle = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
-    show(table, "the same beside 200 idle connections a second", &idle);
+    show(table, "the same beside 200 idle connections a second to each door", &idle);
     let worst = idle.connects.iter().max().copied().unwrap_or_default();
     let met = worst <= Duration::from_secs(3);
     table.budget("  a node connects, slowest", milliseconds(worst), "≤ 3 s", met);
+    let worst = idle.joins.iter().max().copied().unwrap_or_default();
+    table.budget("  a node joins, slowest", milliseconds(worst), "≤ 3 s", worst <= Duration::from_secs(3));
     go.send_replace(true);
     runtime.shutdown_background();
     Ok(())
@@ -104,6 +113,10 @@ fn show(table: &mut Table, what: &str, seen: &Seen) {
         "  a node connects, p50, slowest",
         format!("{}, {}", milliseconds(middle(&seen.connects)), milliseconds(slowest(&seen.connects))),
     );
+    table.figure(
+        "  a node joins, p50, slowest",
+        format!("{}, {}", milliseconds(middle(&seen.joins)), milliseconds(slowest(&seen.joins))),
+    );
 }
 
 /// Connects the good nodes, and waits until they are in sync.
@@ -128,7 +141,16 @@ async fn good_nodes(endpoint: &Endpoint, gone: &watch::Receiver<bool>) -> anyhow
 /// Changes the object that all hold, again and again.
 async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) -> anyhow::Result<Seen> {
     let client = site.client();
-    let mut seen = Seen { changes: Vec::new(), connects: Vec::new() };
+    let mut seen = Seen { changes: Vec::new(), connects: Vec::new(), joins: Vec::new() };
+    let joiner = tempfile::tempdir()?;
+    let config = joiner.path().join("edge.toml");
+    let path = joiner.path().display();
+    std::fs::write(
+        &config,
+        format!(
+            "[node]\nname = \"edge-1\"\n[store]\npath = \"{path}/edge.db\"\n[api]\nsocket = \"{path}/edge.sock\"\n"
+        ),
+    )?;
     for number in 0..CHANGES {
         let mut object: Value = client.get(&object_path(shared)).await?;
         object["data"] = json!({ "changed": format!("{number} {}", uuid::Uuid::new_v4()) });
@@ -140,6 +162,9 @@ async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) ->
         let start = Instant::now();
         Line::open(endpoint, &format!("visitor-{number}")).await?;
         seen.connects.push(start.elapsed());
+    }
+    for _ in 0..JOINS {
+        seen.joins.push(join(&config, &site.api(), site.joining())?);
     }
     Ok(seen)
 }
@@ -224,14 +249,16 @@ fn invented(number: u64) -> Item {
     Item { uid: name.into(), resource_version: ResourceVersion::from(1), object: Some(object) }
 }
 
-/// Strangers: they connect, say nothing, and stay.
-async fn idles(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>) {
+/// Strangers: they connect to the endpoint and to the join service, say nothing, and stay.
+async fn idles(doors: [SocketAddr; 2], attacks: Arc<[AtomicBool; 2]>) {
     let mut open = std::collections::VecDeque::new();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if attacks[1].load(Ordering::Relaxed) {
-            for _ in 0..IDLE {
-                open.extend(TcpStream::connect(endpoint.address).await);
+            for door in doors {
+                for _ in 0..IDLE {
+                    open.extend(TcpStream::connect(door).await);
+                }
             }
             let most = 4000_usize;
             open.drain(..open.len().saturating_sub(most));

@@ -282,6 +282,7 @@ impl Site {
 pub(crate) struct FleetSite {
     broker: u16,
     has_tls: bool,
+    joining: u16,
     config: PathBuf,
     cloud: Process,
     runtime: tokio::runtime::Runtime,
@@ -307,13 +308,13 @@ impl FleetSite {
 
     fn start(rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let broker = free_port()?;
+        let (broker, joining) = (free_port()?, free_port()?);
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
-                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"off\"\n\
+                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display(),
                 if has_tls { "on" } else { "off" }
@@ -321,7 +322,7 @@ impl FleetSite {
         )?;
         let cloud = spawn("edgesync-cloud", &config, &directory.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let site = Self { broker, has_tls, config, cloud, runtime, directory };
+        let site = Self { broker, joining, has_tls, config, cloud, runtime, directory };
         site.wait()?;
         Ok(site)
     }
@@ -392,6 +393,11 @@ impl FleetSite {
     /// The socket of the API.
     pub(crate) fn api(&self) -> PathBuf {
         self.directory.path().join("cloud.sock")
+    }
+
+    /// The port of the join service.
+    pub(crate) fn joining(&self) -> u16 {
+        self.joining
     }
 
     /// The database of the cloud.

@@ -112,13 +112,14 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a node into the fleet, with a token.
-pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<()> {
+/// Takes a node into the fleet, with a token. Returns how long the node takes to join.
+pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<Duration> {
     let made = Command::new(program("edgesync-cloud"))
         .args(["token", "create", "--node", "edge-1", "--server"])
         .arg(api)
         .output()
         .context("making a token")?;
+    let start = Instant::now();
     let joined = Command::new(edge_program())
         .args(["join", "--cloud", &format!("https://127.0.0.1:{joining}"), "--config"])
         .arg(config)
@@ -128,5 +129,5 @@ pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<()
     if !joined.status.success() {
         bail!("the node could not join: {}", String::from_utf8_lossy(&joined.stderr));
     }
-    Ok(())
+    Ok(start.elapsed())
 }
