@@ -1,6 +1,7 @@
 //! A node that was taken over: it has its certificate, and says what no agent says.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use edgesync::object::{Budget, ObjectRef, ResourceVersion};
@@ -11,8 +12,8 @@ use edgesync::sync::frame::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use crate::site::{PATIENCE, eventually};
 use crate::support::line::{Endpoint, Line};
 
 /// The name of the node.
@@ -21,9 +22,6 @@ pub(crate) const NODE: &str = "hostile";
 pub(crate) const NAMESPACE: &str = "invented";
 /// Objects that it invents in each frame.
 pub(crate) const INVENTED: u64 = 1500;
-/// Frames that it sends over one connection, and of these at once.
-const FRAMES: u64 = 40;
-const WINDOW: usize = 16;
 /// The newest change that it claims when it connects.
 const REVISION: u64 = 1 << 40;
 /// Where it says all that.
@@ -33,15 +31,18 @@ const UP: &str = "edgesync/v1/nodes/hostile/up";
 pub(crate) struct Attack {
     /// How many objects it claims to hold.
     pub(crate) claims: u64,
-    /// How many objects it invents with each frame.
+    /// How many objects it invents in each frame.
     pub(crate) invents: u64,
-    /// A frame of a session, by a number that grows.
+    /// How many frames it sends over a connection, without waiting for anything.
+    pub(crate) frames: u64,
+    /// A frame by its number, of a session.
     pub(crate) frame: fn(u64, &str) -> Vec<u8>,
 }
 
 /// What it has done, and what it was told.
 #[derive(Debug, Default)]
 pub(crate) struct Deeds {
+    /// Objects that it has invented in frames that were taken.
     pub(crate) invented: u64,
     pub(crate) connections: u64,
     /// Why it was asked for another Hello.
@@ -66,11 +67,6 @@ impl Intruder {
         Self { deeds, task }
     }
 
-    /// Waits until it has done enough.
-    pub(crate) async fn until(&mut self, what: &str, enough: impl Fn(&Deeds) -> bool) {
-        eventually(what, PATIENCE, async || enough(&self.deeds.borrow()).then_some(())).await;
-    }
-
     pub(crate) fn deeds(&self) -> watch::Ref<'_, Deeds> {
         self.deeds.borrow()
     }
@@ -93,36 +89,31 @@ async fn intrude(
     let mut line = Line::open(endpoint, NODE).await?;
     deeds.send_modify(|deeds| deeds.connections += 1);
     line.publish(UP, &hello(&session, attack.claims)).await?;
-    let mut waiting = 1;
-    answer(&mut line, deeds, &mut waiting).await?;
-    for number in 0..FRAMES {
-        line.publish(UP, &(attack.frame)(life * FRAMES + number, &session)).await?;
-        waiting += 1;
-        deeds.send_modify(|deeds| deeds.invented += attack.invents);
-        // What is not read of a connection that it ends has no effect.
-        let most = if number + 1 == FRAMES { 0 } else { WINDOW };
-        while waiting > most {
-            listen(&mut line, deeds, &mut waiting).await?;
+    // It is told something, unless it is not heard any more.
+    let is_heard = deeds.borrow().reasons.is_empty();
+    let patience = Duration::from_millis(if is_heard { 10_000 } else { 100 });
+    let told = async {
+        while !listen(&mut line, attack, deeds).await? {}
+        anyhow::Ok(())
+    };
+    timeout(patience, told).await.unwrap_or(Ok(()))?;
+    for number in 0..attack.frames {
+        line.publish(UP, &(attack.frame)(number, &session)).await?;
+        while let Ok(heard) = timeout(Duration::ZERO, listen(&mut line, attack, deeds)).await {
+            heard?;
         }
+    }
+    // What is not read of a connection that it ends has no effect: it listens until all is quiet.
+    while let Ok(heard) = timeout(Duration::from_secs(1), listen(&mut line, attack, deeds)).await {
+        heard?;
     }
     Ok(())
 }
 
-/// Waits until it is told something, as it is unless it is not heard any more.
-async fn answer(line: &mut Line, deeds: &watch::Sender<Deeds>, waiting: &mut usize) -> anyhow::Result<()> {
-    let is_heard = deeds.borrow().reasons.is_empty();
-    let patience = Duration::from_millis(if is_heard { 10_000 } else { 100 });
-    let told = async {
-        while !listen(line, deeds, waiting).await? {}
-        Ok(())
-    };
-    tokio::time::timeout(patience, told).await.unwrap_or(Ok(()))
-}
-
 /// Takes the next packet: whether it is told something, rather than that a frame of it has been taken.
-async fn listen(line: &mut Line, deeds: &watch::Sender<Deeds>, waiting: &mut usize) -> anyhow::Result<bool> {
+async fn listen(line: &mut Line, attack: &Attack, deeds: &watch::Sender<Deeds>) -> anyhow::Result<bool> {
     let Some(said) = line.message().await? else {
-        *waiting = waiting.saturating_sub(1);
+        deeds.send_modify(|deeds| deeds.invented += attack.invents);
         return Ok(false);
     };
     if let Received::HelloRequest(request) = Received::decode(&said, &mut Budget::of(1 << 20), 1 << 20)? {
@@ -148,9 +139,9 @@ fn hello(session: &str, count: u64) -> Vec<u8> {
     Up::Hello(hello).encode(1024).unwrap()
 }
 
-fn invented(number: u64) -> Vec<Item> {
+fn invented(number: u64, session: &str) -> Vec<Item> {
     let item = |number| {
-        let name = format!("invented-{number:x}");
+        let name = format!("{session}-{number:x}");
         let object = ObjectRef {
             api_version: "v1".into(),
             kind: "ConfigMap".into(),
@@ -164,8 +155,16 @@ fn invented(number: u64) -> Vec<Item> {
 
 /// Reports of objects that nobody has given to it.
 pub(crate) fn reports(number: u64, session: &str) -> Vec<u8> {
-    let (from, objects) = (REVISION + number % FRAMES, invented(number));
+    let (from, objects) = (REVISION + number, invented(number, session));
     let report = Report { session: session.into(), from, to: from + 1, objects, ..Report::default() };
+    Up::Report(report).encode(1024).unwrap()
+}
+
+/// Long reports that objects are gone which nobody has given to it: they cost time, and become no records.
+pub(crate) fn removals(number: u64, session: &str) -> Vec<u8> {
+    let uid = |n: u64| format!("removed-{number}-{n:x}").into();
+    let (from, removed) = (REVISION + number, (0..8000).map(uid).collect());
+    let report = Report { session: session.into(), from, to: from + 1, removed, ..Report::default() };
     Up::Report(report).encode(1024).unwrap()
 }
 
@@ -173,11 +172,10 @@ pub(crate) fn reports(number: u64, session: &str) -> Vec<u8> {
 pub(crate) fn inventories(number: u64, session: &str) -> Vec<u8> {
     let mut buckets = BucketSet::default();
     (0..=u8::MAX).for_each(|bucket| buckets.insert(bucket));
-    let page = u32::try_from(number % FRAMES).unwrap();
+    let page = u32::try_from(number).unwrap();
+    let objects = invented(number, session);
     let session = session.into();
-    Up::Inventory(Inventory { session, page, buckets, more: true, objects: invented(number) })
-        .encode(1024)
-        .unwrap()
+    Up::Inventory(Inventory { session, page, buckets, more: true, objects }).encode(1024).unwrap()
 }
 
 /// A frame of a form that the types of this crate do not allow, compressed.
@@ -188,6 +186,7 @@ fn frame(r#type: &str, session: &str, rest: &str) -> Vec<u8> {
 
 /// Lists of a million items; many items in few bytes; words that nothing can have; a header that claims an exbibyte.
 pub(crate) fn words(number: u64, session: &str) -> Vec<u8> {
+    static MILLION: OnceLock<Vec<u8>> = OnceLock::new();
     let removed = |uid: &str, times: usize| {
         let uids = vec![json!(uid); times];
         frame("Report", session, &format!("\"from\":0,\"to\":1,\"removed\":{}", Value::from(uids)))
@@ -197,7 +196,8 @@ pub(crate) fn words(number: u64, session: &str) -> Vec<u8> {
         frame("Report", session, &format!("\"from\":0,\"to\":1,\"objects\":{objects}"))
     };
     match number % 5 {
-        0 => removed("u", 1_000_000),
+        // Made once: a million words take their time.
+        0 => MILLION.get_or_init(|| removed("u", 1_000_000)).clone(),
         1 => removed("", 80_000),
         2 => object(&"u".repeat(100_000), "1"),
         3 => object("u", &"9".repeat(100_000)),

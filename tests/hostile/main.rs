@@ -8,7 +8,9 @@ mod site;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api;
 mod crowd;
+mod device;
 mod flood;
 mod intruder;
 mod membership;

@@ -74,6 +74,8 @@ async fn labels_of_a_token_place_objects_and_neither_node_nor_restarts_change_th
     let client = fleet.cloud.client();
     let mut moved: Value = client.get("/api/v1/nodes/edge-thief").await.unwrap();
     moved["metadata"]["labels"]["site"] = "north".into();
+    // Whatever the node reports meanwhile.
+    moved["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     client.put::<Value>("/api/v1/nodes/edge-thief", &moved).await.unwrap();
     fleet.cloud.in_sync("edge-thief", 1).await;
 }

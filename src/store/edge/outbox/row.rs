@@ -399,7 +399,8 @@ pub(super) fn indexed(conn: &Connection) -> Result<u64, StoreError> {
     Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
-/// The ids of rows that are damaged or cannot be opened any more, for a check; `pause` is called between batches and says whether to go on.
+/// The ids of rows that are damaged or cannot be opened any more, for a check; `pause` is called between batches and says
+/// whether to go on.
 pub(in crate::store::edge) fn damaged(
     conn: &Connection,
     seals: &Seals,

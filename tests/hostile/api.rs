@@ -1,0 +1,209 @@
+//! What whoever may write to the API of the cloud side must not be able to do to others.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use edgesync::api::Client;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+use crate::crowd::{Crowd, NODES, endpoint};
+use crate::site::fleet::Fleet;
+use crate::site::{Cloud, PATIENCE, Site, config_map, eventually, path_of, sized};
+
+/// Longer than any request of others takes beside what costs much, on a busy machine.
+const SECONDS: Duration = Duration::from_secs(5);
+/// Changes of one kind that are kept for watches: the defaults of `store.history` and `store.history_fleet`.
+const HISTORY: usize = 10_000;
+
+fn code(error: &edgesync::api::ClientError) -> u16 {
+    error.status().map(|status| status.code).unwrap_or_default()
+}
+
+async fn exists(client: &Client, path: &str) -> bool {
+    client.get::<Value>(path).await.is_ok()
+}
+
+/// Sends a request as it is written, and gives the code of the answer.
+async fn raw(socket: &Path, method: &str, path: &str, content_type: &str, body: &str) -> u16 {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    // It may answer before it has read everything.
+    let _ = stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await;
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer).await;
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_name_that_a_script_left_empty_deletes_no_namespace() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    cloud.apply([config_map(1)]).await;
+    let client = cloud.client();
+    for (path, refused) in
+        [("/api/v1/namespaces/", 404), ("/api/v1/namespaces", 405), ("/api/v1/nodes/", 404)]
+    {
+        assert_eq!(code(&client.delete::<Value>(path, None).await.unwrap_err()), refused, "{path}");
+    }
+    let namespace: Value = client.get("/api/v1/namespaces/plant-1").await.unwrap();
+    assert!(
+        namespace["metadata"]["deletionTimestamp"].is_null()
+            && exists(&client, &path_of(&config_map(1))).await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_cost_much_delay_nobody() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let maps = "/api/v1/namespaces/plant-0/configmaps";
+    // Objects in objects with long keys, each twice; a Service with thousands of ports, and one with each again.
+    let long = "k".repeat(1000);
+    let nested = format!("{}1{}", format!("{{\"{long}\":").repeat(90), "}".repeat(90));
+    let repeated = vec![format!("\"{long}\":{nested}"); 10].join(",");
+    let twice = format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"twice\"}},{repeated}}}"
+    );
+    let port = |n: u32| json!({ "name": format!("p{n}"), "port": 1 + n % 60_000, "protocol": "TCP" });
+    let ports: Vec<_> = (0..5000).map(port).collect();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "large" }, "spec": { "ports": ports },
+    })
+    .to_string();
+    let apply = "/api/v1/namespaces/plant-0/services/large?fieldManager=costly&force=true";
+    cloud.apply([config_map(0)]).await;
+    let socket = cloud.socket.clone();
+    let attack = tokio::spawn(async move {
+        loop {
+            let apply = raw(&socket, "PATCH", apply, "application/apply-patch+yaml", &service);
+            let twice = |_| raw(&socket, "POST", maps, "application/json", &twice);
+            let (applied, created) = tokio::join!(apply, futures::future::join_all((0..4).map(twice)));
+            assert!(applied < 500 && created.iter().all(|code| *code < 500), "{applied} {created:?}");
+        }
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < SECONDS {
+        let asked = Instant::now();
+        cloud.apply([config_map(0)]).await;
+        assert!(asked.elapsed() < SECONDS, "{:?}", asked.elapsed());
+    }
+    assert!(!attack.is_finished(), "{:?}", attack.await);
+    attack.abort();
+}
+
+#[tokio::test]
+async fn a_second_delete_frees_what_is_stuck_in_foreground_deletion() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let (owner, mut dependent) = (config_map(0), config_map(3));
+    cloud.apply([owner.clone()]).await;
+    let uid = cloud.get(&owner).await["metadata"]["uid"].clone();
+    dependent["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"], "uid": uid,
+        "blockOwnerDeletion": true,
+    }]);
+    dependent["metadata"]["finalizers"] = json!(["example.org/never"]);
+    cloud.apply([dependent.clone()]).await;
+    let client = cloud.client();
+    let delete = async |policy: &str| {
+        client.delete::<Value>(&path_of(&owner), Some(&json!({ "propagationPolicy": policy }))).await.unwrap()
+    };
+    let stuck = delete("Foreground").await;
+    assert_eq!(stuck["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    delete("Background").await;
+    eventually("the owner is gone", PATIENCE, async || {
+        (!exists(&client, &path_of(&owner)).await).then_some(())
+    })
+    .await;
+    assert!(exists(&client, &path_of(&dependent)).await, "its dependent waits for its finalizer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creates_that_race_the_end_of_a_namespace_leave_nothing_behind() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    for round in 0..10 {
+        let (namespace, client) = (format!("race-{round}"), cloud.client());
+        let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let object = |n: usize| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("m{n}") } });
+        client.post::<Value>(&maps, &object(0)).await.unwrap();
+        let creators = (1..4).map(|creator| {
+            let (client, maps) = (cloud.client(), maps.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    if client.post::<Value>(&maps, &object(creator * 1_000_000 + n)).await.is_err() {
+                        return;
+                    }
+                }
+            })
+        });
+        let creators: Vec<_> = creators.collect();
+        client.delete::<Value>(&format!("/api/v1/namespaces/{namespace}"), None).await.unwrap();
+        for creator in creators {
+            creator.await.unwrap();
+        }
+        eventually("the namespace is gone", PATIENCE, async || {
+            (!exists(&client, &format!("/api/v1/namespaces/{namespace}")).await).then_some(())
+        })
+        .await;
+        let left: Value = client.get(&maps).await.unwrap();
+        assert_eq!(left["items"], json!([]), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_fleet_reports_makes_no_watch_of_config_maps_too_old() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let endpoint = endpoint(&fleet.cloud, &site.path("pki"));
+    let mut crowd = Crowd::gather(&fleet.cloud, &endpoint, config_map(1)).await;
+    let client = fleet.cloud.client();
+    let list: Value = client.get("/api/v1/configmaps").await.unwrap();
+    let begun = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let changes = HISTORY / NODES + 2;
+    for _ in 0..changes {
+        crowd.change().await;
+    }
+    let watch = format!("/api/v1/configmaps?watch=true&timeoutSeconds=1&resourceVersion={begun}");
+    let events = client.text(&watch).await.unwrap();
+    assert_eq!(events.matches("\"MODIFIED\"").count(), changes, "{events}");
+    let syncs = "/apis/reliablesyncs.kubeedge.io/v1alpha1/objectsyncs";
+    let watch = format!("{syncs}?watch=true&timeoutSeconds=1&resourceVersion={begun}");
+    let old = client.text(&watch).await;
+    assert!(
+        old.as_ref().map_or(true, |events| events.contains("410")),
+        "the fleet has written too little: {old:?}"
+    );
+    crowd.part().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_nobody_finishes_do_not_fill_the_disk_of_the_cloud_side() {
+    /// Five times the size at which the log is copied.
+    const MOST: u64 = 5 << 20;
+    let site = Site::new();
+    let cloud = Cloud::start_with(&site, |settings| {
+        settings.text("store.wal_size", "1MiB");
+    })
+    .await;
+    cloud.apply([config_map(0), config_map(3)]).await;
+    let mut log = cloud.database.clone().into_os_string();
+    log.push("-wal");
+    let client = cloud.client();
+    let mut longest = 0;
+    for number in 0..40 {
+        if number % 10 == 0 {
+            let list: Value = client.get("/api/v1/configmaps?limit=1").await.unwrap();
+            assert!(list["metadata"]["continue"].is_string(), "{list}");
+        }
+        cloud.apply([sized("large", 500_000 + number)]).await;
+        longest = longest.max(std::fs::metadata(&log).unwrap().len());
+    }
+    assert!(longest <= MOST, "a log of {longest} bytes");
+}

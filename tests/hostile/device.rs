@@ -1,0 +1,171 @@
+//! What a local account of a device, or whoever has changed its files, must not be able to do.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use edgesync::sync::digest::{Digest, Epoch};
+use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Report, Up};
+use serde_json::{Value, json};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::site::fleet::{Fleet, in_sync};
+use crate::site::{Agent, Cloud, Forger, PATIENCE, Site, config_map, eventually, same_on_both_sides};
+
+/// Within this a request is answered, on a busy machine.
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// Idle connections that are held at a time.
+const IDLE: usize = 2600;
+
+/// Where the agent's API listens over TCP.
+fn tcp(agent: &Agent) -> SocketAddr {
+    let kubeconfig = std::fs::read_to_string(agent.database.with_file_name("kubeconfig")).unwrap();
+    let server = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
+    server.rsplit(['/', '@']).next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_a_local_user_leave_the_api_of_the_node_to_others() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
+    cloud.apply([config_map(1)]).await;
+    same_on_both_sides(&cloud, &agent).await;
+    let mut idle = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        idle.0.push(UnixStream::connect(&agent.socket).await.unwrap());
+        idle.1.push(TcpStream::connect(tcp(&agent)).await.unwrap());
+    }
+    let asked = timeout(SECONDS, agent.get(&config_map(1))).await;
+    assert!(asked.expect("root's socket answers").is_some());
+}
+
+/// Connects and says nothing, until there are [`IDLE`], and then one more for each that goes.
+async fn come_and_stay(addresses: [SocketAddr; 2], many: oneshot::Sender<()>) {
+    let (mut idle, mut many) = (VecDeque::new(), Some(many));
+    loop {
+        for address in addresses {
+            idle.extend(
+                timeout(SECONDS, TcpStream::connect(address)).await.unwrap_or_else(|late| Err(late.into())),
+            );
+        }
+        if idle.len() >= IDLE {
+            idle.drain(..2);
+            many.take().map(|many| many.send(()));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_keep_no_device_from_joining_and_no_node_from_its_objects() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut good = fleet.device(&site, "edge-good").await;
+    good.run_as_configured().await;
+    in_sync(&good).await;
+    let (many, came) = oneshot::channel();
+    let idle = tokio::spawn(come_and_stay([fleet.cloud.mqtt, fleet.joining], many));
+    timeout(PATIENCE, came).await.unwrap().unwrap();
+    let begun = Instant::now();
+    let mut new = fleet.device(&site, "edge-new").await;
+    new.run_as_configured().await;
+    in_sync(&new).await;
+    fleet.cloud.apply([config_map(1)]).await;
+    for agent in [&good, &new] {
+        same_on_both_sides(&fleet.cloud, agent).await;
+    }
+    assert!(begun.elapsed() < 2 * SECONDS, "{:?}", begun.elapsed());
+    assert_eq!(fleet.cloud.counters("edge-good").await.hellos, 1, "the good node has noticed");
+    idle.abort();
+}
+
+#[tokio::test]
+async fn events_of_local_programs_make_no_namespaces_in_the_cloud() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
+    let event = |namespace: &str| {
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "invented", "namespace": namespace },
+            "eventTime": "2026-11-22T00:00:00.000000Z", "reportingController": "c", "reportingInstance": "i",
+            "action": "A", "reason": "R", "type": "Normal",
+            "regarding": { "kind": "ConfigMap", "namespace": namespace, "name": "m" },
+        })
+    };
+    let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    let client = agent.client();
+    for n in 0..20 {
+        let namespace = format!("invented-{n}");
+        client.post::<Value>(&path(&namespace), &event(&namespace)).await.unwrap();
+    }
+    client.post::<Value>(&path("default"), &event("default")).await.unwrap();
+    eventually("what came last is in the cloud", PATIENCE, async || {
+        cloud.client().get::<Value>(&format!("{}/invented", path("default"))).await.ok()
+    })
+    .await;
+    let namespaces: Value = cloud.client().get("/api/v1/namespaces").await.unwrap();
+    assert!(!namespaces.to_string().contains("invented"), "{namespaces}");
+}
+
+#[tokio::test]
+async fn what_a_node_says_makes_no_line_of_the_log() {
+    const NODE: &str = "edge-rogue";
+    let forged = "\r\n2026-11-22T00:00:00.000000Z  INFO forged: all is well message=forged \u{1b}[2J";
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    cloud.apply([config_map(1)]).await;
+    let placed = cloud.get(&config_map(1)).await["metadata"].clone();
+    let mut forger = Forger::start(NODE, cloud.mqtt, &format!("edgesync/v1/nodes/{NODE}/down")).await;
+    let up = format!("edgesync/v1/nodes/{NODE}/up");
+    let hello = Hello {
+        node: NODE.into(),
+        agent: forged.into(),
+        session: "s".into(),
+        epoch: Epoch(7),
+        revision: 0,
+        confirmed: None,
+        count: 0,
+        digest: Digest(0),
+        incarnation: None,
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+    };
+    forger.say(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
+    forger.hears().await;
+    let rejected = json!([{ "uid": placed["uid"], "resourceVersion": placed["resourceVersion"], "reason": "Invalid", "message": forged }]);
+    let mut report = serde_json::to_value(Report { session: "s".into(), ..Report::default() }).unwrap();
+    report["type"] = "Report".into();
+    report["protocol"] = 1.into();
+    report["rejected"] = rejected;
+    forger.say(&up, report.to_string().as_bytes()).await;
+    let line = cloud.process.logged("all is well", 0).await;
+    assert!(line.contains("rejected an object") && !line.contains('\u{1b}'), "{line}");
+    assert!(!cloud.process.log().iter().any(|line| line.starts_with("2026-11-22T00:00:00.000000Z")));
+}
+
+#[tokio::test]
+async fn without_the_credential_that_is_demanded_the_agent_does_not_start_and_says_why() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let mut agent = Agent::new(&site, "edge-1", cloud.mqtt);
+    let credentials = site.path("credentials");
+    std::fs::create_dir(&credentials).unwrap();
+    std::fs::write(credentials.join("edgesync-seal"), [7; 32]).unwrap();
+    agent.process.env("CREDENTIALS_DIRECTORY", credentials.display());
+    agent.settings.set("seal.require_credential", "true");
+    agent.run().await;
+    agent.stop().await;
+    std::fs::rename(credentials.join("edgesync-seal"), site.path("elsewhere")).unwrap();
+    agent.process.start();
+    let status = agent.process.ended(PATIENCE).await;
+    assert!(!status.success(), "{status}");
+    agent.process.logged("`seal.require_credential` demands it", 0).await;
+    std::fs::rename(site.path("elsewhere"), credentials.join("edgesync-seal")).unwrap();
+    agent.run().await;
+    let seal = agent.status().await["store"]["seal"].clone();
+    assert_eq!(seal["wrapped"], true, "{seal}");
+}
