@@ -25,7 +25,7 @@ fn from_now(seconds: i64) -> Duration {
     Duration::from_secs(now.checked_add_signed(seconds).unwrap())
 }
 
-fn subject(common_name: &str, organization: &str) -> Subject {
+pub(crate) fn subject(common_name: &str, organization: &str) -> Subject {
     Subject { common_name: common_name.into(), organization: organization.into() }
 }
 
@@ -43,6 +43,11 @@ impl Authority {
 
     pub(crate) fn trust(&self) -> Trust {
         Trust::new(vec![self.certificate.clone()])
+    }
+
+    /// Its certificate.
+    pub(crate) fn to_pem(&self) -> String {
+        self.certificate.to_pem()
     }
 
     /// An identity that is good from and until so many seconds from now.

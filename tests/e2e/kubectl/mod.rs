@@ -159,15 +159,17 @@ pub(crate) fn python() -> PathBuf {
     tool("EDGESYNC_TEST_PYTHON", "python")
 }
 
-/// A program that `tests/run` has put into its cache folder: from the variable, or from where it is.
+/// The folder in which the scripts that run tests keep what takes long to get.
+pub(crate) fn cache() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache"))).unwrap_or_default();
+    cache.join("edgesync-tests")
+}
+
+/// A program that `tests/run` has put into the cache folder: from the variable, or from where it is.
 fn tool(variable: &str, name: &str) -> PathBuf {
     let told = std::env::var_os(variable).map(PathBuf::from);
-    let path = told.unwrap_or_else(|| {
-        let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let cache =
-            cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache"))).unwrap_or_default();
-        cache.join("edgesync-tests/venv/bin").join(name)
-    });
+    let path = told.unwrap_or_else(|| cache().join("venv/bin").join(name));
     let install = "run tests/run once, which puts it there";
     assert!(path.is_file(), "this test needs {name} at {}: {install}", path.display());
     path

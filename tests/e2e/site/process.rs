@@ -1,9 +1,10 @@
 //! A program that a test starts, stops, kills and starts again; its log is printed when the test fails.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,8 +19,8 @@ const SHOWN_LINES: usize = 60;
 /// A program with its arguments, running or not.
 pub(crate) struct Process {
     name: String,
-    program: &'static str,
-    config: std::path::PathBuf,
+    program: PathBuf,
+    arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
     child: Option<Child>,
     log: Arc<Mutex<VecDeque<String>>>,
@@ -27,11 +28,16 @@ pub(crate) struct Process {
 
 impl Process {
     /// `<program> run --config <config>`, not yet started.
-    pub(crate) fn new(name: &str, program: &'static str, config: &Path) -> Self {
+    pub(crate) fn new(name: &str, program: &str, config: &Path) -> Self {
+        Self::with_arguments(name, program.as_ref(), vec!["run".into(), "--config".into(), config.into()])
+    }
+
+    /// A program with its arguments, not yet started.
+    pub(crate) fn with_arguments(name: &str, program: &Path, arguments: Vec<OsString>) -> Self {
         Self {
             name: name.to_owned(),
-            program,
-            config: config.to_owned(),
+            program: program.to_owned(),
+            arguments,
             environment: Vec::new(),
             child: None,
             log: Arc::default(),
@@ -45,8 +51,8 @@ impl Process {
 
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
-        let mut command = Command::new(self.program);
-        command.arg("run").arg("--config").arg(&self.config).stdin(Stdio::null());
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         // What runs the tests may itself be a service.
         command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");

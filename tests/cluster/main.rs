@@ -1,0 +1,14 @@
+//! A real Kubernetes API server with etcd: that it is one, and what the rest of these tests rely on.
+//!
+//! `tests/cluster/run` prepares it, says what it does not do, and runs this.
+#![cfg(feature = "cloud")]
+
+#[path = "../e2e/kubectl/mod.rs"]
+mod kubectl;
+#[path = "../e2e/site/mod.rs"]
+mod site;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod kubernetes;
+mod server;
