@@ -7,7 +7,8 @@
 //! An object is wanted on a node if one of these holds:
 //! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName` of a Pod;
 //! 2. it is a ConfigMap or Secret that a Pod refers to which names the node (1);
-//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]).
+//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]). Rules stand in the
+//!    configuration or are objects themselves ([`spec`]), which come and go ([`Placement::add_rule`]).
 //!
 //! The first two hold for nodes nobody has heard of yet too, so the order in which objects and nodes
 //! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
@@ -19,6 +20,7 @@ mod differences;
 mod on_node;
 pub mod rules;
 mod slots;
+pub mod spec;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -35,7 +37,7 @@ pub use on_node::OnNode;
 pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
-pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, Summary};
+pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, RuleText, Summary, concerns};
 
 type Uid = Arc<str>;
 type NodeName = Arc<str>;

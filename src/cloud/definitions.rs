@@ -20,7 +20,7 @@ use super::collect::remove;
 use crate::api::{Batch, ChangeType, Kind, PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
 use crate::object::schema;
 use crate::object::status::{Reason, Result};
-use crate::object::{Object, Resource, Scope, Status};
+use crate::object::{Object, Resource, Scope, Status, yaml};
 use names::Outcome;
 use read::Definition;
 
@@ -51,6 +51,21 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
     }
     let causes = check::check(old, object);
     if causes.is_empty() { Ok(()) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
+}
+
+/// The kinds of this program that are served without a definition in the store. A cluster is given the same ones.
+pub(super) fn own() -> Vec<Kind> {
+    let texts = [
+        include_str!("../../packaging/kubernetes/crds/placements.yaml"),
+        include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
+    ];
+    let objects =
+        texts.iter().filter_map(|text| serde_json::from_value::<Object>(yaml::parse(text).ok()?).ok());
+    let definitions = objects.map(|object| Definition::of(&object, 0));
+    definitions
+        .flat_map(|definition| definition.served(&definition.names))
+        .map(Arc::unwrap_or_clone)
+        .collect()
 }
 
 /// A field that is an object; empty if it is absent or something else.

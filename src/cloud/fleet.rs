@@ -10,6 +10,7 @@ mod numbers;
 mod opening;
 mod placing;
 mod removal;
+mod rules;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -46,6 +47,7 @@ use news::News;
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
+use rules::Rules;
 use upstream::{Events, Intake, Stored};
 
 /// Answers of the source, and links that have room again, that wait for the loop.
@@ -69,6 +71,7 @@ enum Inbox {
     LeasesWritten(Result<u64>),
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
+    RuleStatusWritten(Result<()>),
     Removed(String, Result<bool>),
     Admitted(String, Result<bool>),
 }
@@ -83,6 +86,7 @@ pub(super) struct Fleet<S: Source> {
     bodies: Bodies,
     line: Line,
     placement: Placement,
+    rules: Rules,
     news: News,
     work: Work,
     nodes: BTreeMap<String, Node>,
@@ -169,6 +173,7 @@ impl<S: Source> Fleet<S> {
             bodies: Bodies::new(config.sync.bodies),
             line: Line::default(),
             placement: Placement::new(config.placement.rules.clone()),
+            rules: Rules::default(),
             news: News::default(),
             work: Work::default(),
             nodes: BTreeMap::new(),
@@ -217,7 +222,7 @@ impl<S: Source> Fleet<S> {
     /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like what is no more.
     async fn read_all(&mut self) -> Result<()> {
         let watchdog = Watchdog::start();
-        let mut claiming = 0;
+        let (mut claiming, mut complete) = (0, false);
         loop {
             watchdog.turned();
             let change = self.changes.next().await;
@@ -226,13 +231,16 @@ impl<S: Source> Fleet<S> {
             }
             match change {
                 Change::Failed(error) => return Err(error),
-                Change::Complete => break,
-                change => self.changed(change),
+                change => {
+                    complete |= matches!(change, Change::Complete);
+                    self.changed(change);
+                }
             }
             while self.spread_news() {}
+            if complete && self.rules.are_complete() {
+                break;
+            }
         }
-        self.changed(Change::Complete);
-        while self.spread_news() {}
         let (objects, nodes) = (self.placement.len(), self.labels.len());
         tracing::info!(objects, nodes, took = ?self.now(), "what is to be where is known: nodes are served");
         if claiming > 0 {
@@ -294,7 +302,8 @@ impl<S: Source> Fleet<S> {
         self.follow_incarnation();
         let untold = self.spread_news();
         let unanswered = self.gather();
-        let more = self.drain() || untold || unanswered;
+        self.look_at_rules();
+        let more = self.drain() || untold || unanswered || self.has_rules_due();
         self.read_next();
         self.write_due();
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };

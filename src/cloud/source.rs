@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use crate::object::Resource;
 use crate::object::schema::Schema;
-use crate::placement::Summary;
+use crate::placement::{KindMatch, Summary};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 
 pub(super) use crate::store::cloud::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, UploadBatch, UploadEffect,
-    UploadOutcome,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch,
+    UploadEffect, UploadOutcome,
 };
 pub(super) use embedded::Embedded;
 
@@ -33,7 +33,8 @@ impl SourceError {
 
 pub(super) type Result<T, E = SourceError> = std::result::Result<T, E>;
 
-/// What is told of the objects that placement cares about, and of Nodes.
+/// What is told of the objects that placement cares about, of Nodes, and of rules that are objects. Rules are told before
+/// what they select where all is told.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// All that there is follows: at first, and whenever changes were lost. What is not told up to [`Change::Complete`]
@@ -47,6 +48,8 @@ pub(super) enum Change {
     Set(Arc<Summary>),
     /// The object, as it was last, is no more.
     Gone(Arc<Summary>),
+    /// All that there is was told once more, as [`Changes::again`] has asked for.
+    Again,
     /// What there is cannot be read now; it is tried again.
     Failed(SourceError),
 }
@@ -57,6 +60,9 @@ pub(super) enum Change {
 pub(super) trait Changes: Send + 'static {
     /// Waits for the next one. Can be cancelled without loss.
     fn next(&mut self) -> impl Future<Output = Change> + Send;
+
+    /// Has all that there is told once more, beside all changes: a rule has come that may select it.
+    fn again(&mut self);
 }
 
 /// Who keeps the objects of a fleet, what its nodes hold of them, and what they say of themselves. Cheap to clone.
@@ -82,6 +88,12 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     /// The schema of a kind, for the statuses that nodes send.
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;
+
+    /// Whether there is a kind that a rule names.
+    fn serves(&self, kind: &KindMatch) -> bool;
+
+    /// Writes what has come of rules that are objects. Those that are no more are left out.
+    fn set_rule_statuses(&self, statuses: Vec<RuleStatus>) -> impl Future<Output = Result<()>> + Send;
 
     // --- the timeline of versions
 

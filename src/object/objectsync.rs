@@ -244,14 +244,21 @@ pub fn is_sync_record(resource: &Resource) -> bool {
 }
 
 /// Whether objects of a kind can be placed on nodes. Records and Events come from the nodes, Leases and Nodes are about
-/// them: sending those back would never end.
+/// them: sending those back would never end. Placements say what is placed.
 #[must_use]
 pub fn is_placeable(resource: &Resource) -> bool {
     !is_sync_record(resource)
+        && !is_placement(resource)
         && !matches!(
             (resource.group.as_str(), resource.kind.as_str()),
             ("" | "events.k8s.io", "Event") | ("coordination.k8s.io", "Lease") | ("", "Node")
         )
+}
+
+/// Whether objects of a kind say what is placed: Placement and ClusterPlacement.
+#[must_use]
+pub fn is_placement(resource: &Resource) -> bool {
+    resource.group == "edgesync.io" && matches!(resource.kind.as_str(), "Placement" | "ClusterPlacement")
 }
 
 /// The name of the record of an object at a node.

@@ -6,6 +6,7 @@
 //! nodes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::rules::PlacementRule;
 use super::slots::Id;
@@ -68,6 +69,11 @@ impl Placement {
     #[must_use]
     pub fn selected_by(&self, id: RuleId) -> (usize, usize) {
         self.rules.get(id.0).map_or((0, 0), |rule| (rule.objects.len(), rule.nodes.len()))
+    }
+
+    /// The nodes that a rule selects, in their order.
+    pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &Arc<str>> {
+        self.rules.get(id.0).into_iter().flat_map(|rule| &rule.nodes)
     }
 
     fn leave_rule(&mut self, number: usize, id: Id) -> Differences {

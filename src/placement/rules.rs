@@ -1,5 +1,6 @@
-//! Placement rules as they stand in the configuration: which objects belong on which nodes.
+//! Placement rules: which objects belong on which nodes. They stand in the configuration, or are objects (`spec.rs`).
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, de};
@@ -32,7 +33,7 @@ pub struct NodeMatch {
     pub selector: Selector,
 }
 
-/// Selects objects: by kind, namespace and label; what is given must all fit.
+/// Selects objects: by kind, namespace, name and label; what is given must all fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectMatch {
@@ -41,6 +42,8 @@ pub struct ObjectMatch {
     pub kinds: Vec<KindMatch>,
     /// Patterns, one of which the namespace must fit; any namespace, and cluster-scoped objects too, if empty.
     pub namespaces: Vec<Glob>,
+    /// Names, one of which the object must have; any name if empty.
+    pub names: Vec<String>,
     /// What the labels must be like.
     pub selector: Selector,
 }
@@ -64,6 +67,7 @@ impl ObjectMatch {
         };
         of_kind
             && any(&self.namespaces, |glob| !object.namespace.is_empty() && glob.matches(&object.namespace))
+            && any(&self.names, |name| **name == *object.name)
             && self.selector.matches(&object.labels)
     }
 }
@@ -161,6 +165,16 @@ pub enum KindMatch {
         /// API group; any if absent.
         group: Option<String>,
     },
+}
+
+impl fmt::Display for KindMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, group) = match self {
+            Self::Known { group, kind } => (kind, group.as_str()),
+            Self::Other { word, group } => (word, group.as_deref().unwrap_or_default()),
+        };
+        if group.is_empty() { f.write_str(name) } else { write!(f, "{name}.{group}") }
+    }
 }
 
 /// Why a kind was refused.

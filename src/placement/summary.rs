@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::object::name::check_subdomain;
 use crate::object::node_labels::NodeLabels;
+use crate::object::objectsync::{is_placeable, is_placement};
 use crate::object::{Labels, Object, Reference, Resource, ResourceVersion, pod_references};
 
 /// The label that places an object on one node: its value is the node's name.
@@ -39,8 +40,35 @@ pub struct Summary {
     pub nodes: BTreeSet<Arc<str>>,
     /// What a Pod needs in its namespace; empty for other kinds.
     pub references: BTreeSet<Reference>,
+    /// Of a Placement or ClusterPlacement: the rule that it is.
+    pub rule: Option<Arc<RuleText>>,
     /// The length of its JSON text in bytes; zero if nobody has counted.
     pub size: usize,
+}
+
+/// A rule that is an object, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleText {
+    /// `metadata.generation`: it grows with the spec, and not with the status.
+    pub generation: u64,
+    /// The field `spec` as JSON text.
+    pub spec: Box<str>,
+    /// The field `status` as JSON text; empty for none.
+    pub status: Box<str>,
+}
+
+impl RuleText {
+    fn of(object: &Object) -> Self {
+        let field =
+            |name: &str| object.fields().get(name).map(ToString::to_string).unwrap_or_default().into();
+        Self { generation: object.generation(), spec: field("spec"), status: field("status") }
+    }
+}
+
+/// Whether placement decides about objects of this kind, or by them.
+#[must_use]
+pub fn concerns(resource: &Resource) -> bool {
+    is_placeable(resource) || is_placement(resource) || is_node(resource)
 }
 
 impl Summary {
@@ -64,13 +92,14 @@ impl Summary {
         Self {
             uid: object.uid().into(),
             version,
-            resource,
             namespace: object.namespace().into(),
             name: object.name().into(),
             labels,
             claimed,
             nodes,
             references,
+            rule: is_placement(&resource).then(|| Arc::new(RuleText::of(object))),
+            resource,
             size: 0,
         }
     }

@@ -25,6 +25,7 @@ mod kubeedge;
 mod link;
 mod nodes;
 mod objects;
+mod placements;
 mod python;
 mod readme;
 mod seal;

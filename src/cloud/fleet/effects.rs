@@ -334,6 +334,7 @@ impl<S: Source> Fleet<S> {
             Inbox::LeasesWritten(written) => self.leases_written(&written),
             Inbox::NodesChanged(changed) => self.nodes_changed(&changed),
             Inbox::EventsExpired(expired) => self.events_expired(&expired),
+            Inbox::RuleStatusWritten(written) => self.rule_status_written(&written),
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
             Inbox::Room(_) if self.downlink.is_shared() => self.line.has_room(),

@@ -12,7 +12,7 @@ use super::Fleet;
 use super::asked::after;
 use crate::cloud::node::Node;
 use crate::cloud::source::Source;
-use crate::placement::{Differences, Summary};
+use crate::placement::{Differences, RuleId, Summary};
 
 /// A change that waits for its turn.
 #[derive(Debug)]
@@ -29,7 +29,11 @@ pub(super) enum Waiting {
     MissingNode(String),
     /// Objects are to be compared with these UIDs, from a number on.
     Compare(HashSet<Arc<str>>, u32),
-    /// An object that is not among them.
+    /// All was told once more.
+    Again,
+    /// A rule gives up one object after the other.
+    Shrink(RuleId),
+    /// An object, or a rule, that is not among them.
     Missing(Arc<str>),
 }
 

@@ -22,6 +22,7 @@ impl<S: Source> Fleet<S> {
             Change::Set(object) => self.news.wait([Waiting::Set(object)]),
             Change::Gone(object) => self.news.wait([Waiting::Gone(object)]),
             Change::Complete => self.news.wait([Waiting::Complete]),
+            Change::Again => self.news.wait([Waiting::Again]),
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
@@ -34,6 +35,9 @@ impl<S: Source> Fleet<S> {
             Waiting::Set(object) => self.upsert(&object),
             Waiting::Gone(object) => self.remove(&object),
             Waiting::Complete => self.all_told(),
+            Waiting::Again => self.told_again(),
+            Waiting::Shrink(id) => self.shrink_rule(id),
+            Waiting::Missing(uid) if self.rules.has(&uid) => self.drop_rule(&uid),
             Waiting::Missing(uid) => {
                 let differences = self.placement.remove(&uid);
                 self.spread(differences);
@@ -48,7 +52,10 @@ impl<S: Source> Fleet<S> {
         let Some(told) = self.told.take() else { return };
         let nodes = self.labels.keys().filter(|name| !told.contains(name.as_str()));
         let nodes: Vec<Waiting> = nodes.cloned().map(Waiting::MissingNode).collect();
+        let rules = self.rules.uids().filter(|uid| !told.contains(*uid));
+        let rules: Vec<Waiting> = rules.cloned().map(Waiting::Missing).collect();
         self.news.wait(nodes);
+        self.news.wait(rules);
         self.news.wait([Waiting::Compare(told, 0)]);
     }
 
@@ -60,11 +67,15 @@ impl<S: Source> Fleet<S> {
         self.news.wait(next.map(|next| Waiting::Compare(told, next)));
     }
 
-    fn upsert(&mut self, summary: &Summary) {
+    fn upsert(&mut self, summary: &Arc<Summary>) {
         if let Some(told) = &mut self.told {
             told.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
         }
+        if summary.rule.is_some() {
+            return self.set_rule(summary);
+        }
         if !summary.is_node() {
+            self.rules.object_told();
             let differences = self.placement.upsert(summary);
             return self.spread(differences);
         }
@@ -86,7 +97,9 @@ impl<S: Source> Fleet<S> {
     }
 
     fn remove(&mut self, summary: &Summary) {
-        if summary.is_node() {
+        if summary.rule.is_some() {
+            self.drop_rule(&summary.uid);
+        } else if summary.is_node() {
             self.node_deleted(&summary.name);
         } else {
             let differences = self.placement.remove(&summary.uid);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::api::{Kind, Writable};
+use crate::cloud::definitions;
 use crate::object::kinds::{KINDS, KnownKind};
 use crate::object::schema::{self, Schema};
 use crate::object::{Resource, objectsync};
@@ -31,7 +32,8 @@ struct Table {
 impl Kinds {
     /// The built-in kinds and those that the store has met.
     pub(super) fn new(met: Vec<Resource>) -> Self {
-        let built_in: Vec<_> = KINDS.iter().filter(|known| is_served(known)).map(built_in).collect();
+        let built_in = KINDS.iter().filter(|known| is_served(known)).map(built_in);
+        let built_in: Vec<_> = built_in.chain(definitions::own().into_iter().map(Arc::new)).collect();
         let met = met.into_iter().map(|resource| Arc::new(learnt(resource)));
         let learnt = met.filter(|kind| !is_covered(&kind.resource, &built_in)).collect();
         let table = Table::new(1, built_in, Vec::new(), learnt);

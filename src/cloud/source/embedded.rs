@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Change, Changes, Result, Source, SourceError};
-use super::{Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, UploadBatch, UploadOutcome};
+use super::{
+    Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch, UploadOutcome,
+};
 use crate::api::{Missing, Storage as _};
 use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
 use crate::object::schema::Schema;
 use crate::object::{Resource, kinds};
+use crate::placement::KindMatch;
 use crate::store::cloud::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -69,6 +72,7 @@ impl Changes for Feed {
             FeedItem::Begun => Change::Begun,
             FeedItem::Listed(summaries) => Change::Listed(summaries),
             FeedItem::Complete => Change::Complete,
+            FeedItem::Again => Change::Again,
             FeedItem::Change(change) => match change.kind {
                 ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
                 ChangeKind::Deleted => Change::Gone(change.object),
@@ -77,6 +81,10 @@ impl Changes for Feed {
             // The store closes only when the process ends.
             FeedItem::Closed => std::future::pending().await,
         }
+    }
+
+    fn again(&mut self) {
+        Feed::again(self);
     }
 }
 
@@ -93,6 +101,14 @@ impl Source for Embedded {
 
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>> {
         self.0.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
+    }
+
+    fn serves(&self, kind: &KindMatch) -> bool {
+        self.0.kinds().iter().any(|served| kind.matches(&served.resource))
+    }
+
+    async fn set_rule_statuses(&self, statuses: Vec<RuleStatus>) -> Result<()> {
+        Ok(self.store().set_rule_statuses(statuses).await?)
     }
 
     fn incarnation(&self) -> Arc<str> {

@@ -31,6 +31,8 @@ pub enum FeedItem {
     Listed(Vec<Summary>),
     /// That was all of it.
     Complete,
+    /// All that there is was told again, as [`Feed::again`] has asked for.
+    Again,
     /// The next change.
     Change(FeedChange),
     /// What there is could not be read. The next call waits for a while and begins anew.
@@ -48,6 +50,8 @@ pub enum FeedItem {
 pub struct Feed {
     store: CloudStore,
     state: State,
+    /// All is to be told again.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -73,16 +77,25 @@ struct Listing {
     reading: VecDeque<Reading<Part>>,
     /// The objects that have changed since the beginning.
     changed: HashSet<Arc<str>>,
+    /// Whether all was told before.
+    is_again: bool,
 }
 
 impl Feed {
     pub(super) fn new(store: CloudStore) -> Self {
-        Self { store, state: State::Start(None) }
+        Self { store, state: State::Start(None), again: false }
+    }
+
+    /// Has all that there is told once more, beside all changes; [`FeedItem::Again`] says when that is done. What is under
+    /// way is finished first.
+    pub fn again(&mut self) {
+        self.again = true;
     }
 
     /// Waits for the next item. Can be cancelled without loss.
     pub async fn next(&mut self) -> FeedItem {
         loop {
+            self.begin_again();
             let change = match &mut self.state {
                 State::Start(after) => {
                     if let Some(after) = *after {
@@ -105,9 +118,9 @@ impl Feed {
                     return FeedItem::Change(change);
                 }
                 (Ok(change), _) => return FeedItem::Change(change),
-                (Err(RecvError::Lagged(changes)), state) => {
+                (Err(RecvError::Lagged(changes)), _) => {
                     tracing::warn!(changes, "fell behind the store: comparing everything");
-                    *state = State::Start(None);
+                    self.start(None);
                 }
                 (Err(RecvError::Closed), state) => *state = State::Closed,
             }
@@ -120,29 +133,54 @@ impl Feed {
             self.state = State::Closed;
             return FeedItem::Closed;
         };
-        let readers = self.store.readers.clone();
-        let counting = tokio::spawn(async move { readers.run(summaries::rows).await });
-        let (rows, reading, changed) = <_>::default();
-        let listing = Listing { counting: Some(counting), rows, reading, changed };
-        self.state = State::Listing(feed.subscribe(), listing);
+        self.state = State::Listing(feed.subscribe(), Listing::new(&self.store, false));
         FeedItem::Begun
     }
 
-    fn read(&mut self, part: Result<Option<Vec<Summary>>, CloudError>) -> FeedItem {
-        let (next, item) = match (part, std::mem::replace(&mut self.state, State::Closed)) {
-            (Ok(Some(summaries)), state) => (state, FeedItem::Listed(summaries)),
-            (Ok(None), State::Listing(receiver, _)) => (State::Following(receiver), FeedItem::Complete),
-            (Err(CloudError::Store(StoreError::Closed)), _) | (Ok(None), _) => {
-                (State::Closed, FeedItem::Closed)
+    /// Begins to tell all again, if that was asked for and nothing else is under way. No change is missed meanwhile.
+    fn begin_again(&mut self) {
+        if self.again && matches!(self.state, State::Following(_)) {
+            self.again = false;
+            if let State::Following(receiver) = std::mem::replace(&mut self.state, State::Closed) {
+                self.state = State::Listing(receiver, Listing::new(&self.store, true));
             }
-            (Err(error), _) => (State::Start(Some(Instant::now() + PAUSE)), FeedItem::Failed(error)),
-        };
-        self.state = next;
-        item
+        }
+    }
+
+    /// Begins anew, after a while if there is a time. What was to be told again still is.
+    fn start(&mut self, after: Option<Instant>) {
+        self.again |= matches!(&self.state, State::Listing(_, Listing { is_again: true, .. }));
+        self.state = State::Start(after);
+    }
+
+    fn read(&mut self, part: Result<Option<Vec<Summary>>, CloudError>) -> FeedItem {
+        match part {
+            Ok(Some(summaries)) => return FeedItem::Listed(summaries),
+            Err(CloudError::Store(StoreError::Closed)) => {}
+            Err(error) => {
+                self.start(Some(Instant::now() + PAUSE));
+                return FeedItem::Failed(error);
+            }
+            Ok(None) => {
+                if let State::Listing(receiver, listing) = std::mem::replace(&mut self.state, State::Closed) {
+                    self.state = State::Following(receiver);
+                    return if listing.is_again { FeedItem::Again } else { FeedItem::Complete };
+                }
+            }
+        }
+        self.state = State::Closed;
+        FeedItem::Closed
     }
 }
 
 impl Listing {
+    fn new(store: &CloudStore, is_again: bool) -> Self {
+        let readers = store.readers.clone();
+        let counting = tokio::spawn(async move { readers.run(summaries::rows).await });
+        let (rows, reading, changed) = <_>::default();
+        Self { counting: Some(counting), rows, reading, changed, is_again }
+    }
+
     /// The next part; none if that was all. Can be cancelled without loss.
     async fn next(&mut self, store: &CloudStore) -> Result<Option<Vec<Summary>>, CloudError> {
         if let Some(counting) = &mut self.counting {

@@ -17,8 +17,7 @@ use super::history::{HistoryLimits, Partition};
 use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::{Counters, micros};
-use crate::object::objectsync::is_placeable;
-use crate::placement::Summary;
+use crate::placement::{Summary, concerns};
 use crate::store::StoreError;
 use crate::store::engine::{self, Checkpoint};
 use crate::store::snapshots::Snapshots;
@@ -223,7 +222,7 @@ impl CloudState {
 
     /// Publishes a change after the commit.
     pub(super) fn publish(&mut self, kind: ChangeKind, version: u64, object: Summary) {
-        if object.is_node() || is_placeable(&object.resource) {
+        if concerns(&object.resource) {
             self.pending.push(FeedChange { kind, version, object: Arc::new(object) });
         }
     }

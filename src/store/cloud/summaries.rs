@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use super::read::{MAX_PAGE_BYTES, resource_map};
 use super::{CloudError, Shared};
 use crate::object::node_labels::NODE_LABELS_ANNOTATION;
-use crate::object::objectsync::is_placeable;
+use crate::object::objectsync::is_placement;
 use crate::object::{Object, Resource};
-use crate::placement::{NODES_ANNOTATION, Summary};
+use crate::placement::{NODES_ANNOTATION, Summary, concerns};
 use crate::store::StoreError;
 
 /// What came of reading some rows.
@@ -25,12 +25,14 @@ pub(super) struct Part {
     pub(super) left: Vec<i64>,
 }
 
-/// The rows of everything that placement decides about, and of the Nodes, whose labels it decides by: the last one first.
+/// The rows of everything that placement decides about, of the Nodes, whose labels it decides by, and of the rules that are
+/// objects: the last one first. Rules come before what they select.
 pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT id FROM objects WHERE resource_id = ?1")?;
-    let mut rows: Vec<i64> = Vec::new();
+    let (mut rows, mut rules): (Vec<i64>, Vec<i64>) = <_>::default();
     for (id, kind) in resource_map(conn)? {
-        if is_relevant(&kind) {
+        if concerns(&kind) {
+            let rows = if is_placement(&kind) { &mut rules } else { &mut rows };
             for row in statement.query_map([id], |row| row.get(0))? {
                 rows.push(row?);
             }
@@ -38,11 +40,8 @@ pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     }
     // In the order of the file, which is read once.
     rows.sort_unstable_by(|a, b| b.cmp(a));
+    rows.append(&mut rules);
     Ok(rows)
-}
-
-fn is_relevant(kind: &Resource) -> bool {
-    is_placeable(kind) || (kind.group.is_empty() && kind.kind == "Node")
 }
 
 /// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Rows that are no more are left out.
@@ -58,7 +57,7 @@ pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Re
         let summary = statement.query_row([row], |row| {
             let kind: (i64, String) = (row.get(0)?, row.get(1)?);
             // The row of an object that is no more may be that of another one.
-            let Some(resource) = known.get(&kind.0).filter(|kind| is_relevant(kind)) else { return Ok(None) };
+            let Some(resource) = known.get(&kind.0).filter(|kind| concerns(kind)) else { return Ok(None) };
             let version = kind.1.clone();
             let resource =
                 kinds.entry(kind).or_insert_with(|| shared.share(&Resource { version, ..resource.clone() }));
@@ -106,9 +105,9 @@ struct Annotations<'a> {
 /// The summary of an object that is given as JSON text.
 fn summary(body: &str, resource: Arc<Resource>, version: u64) -> Result<Summary, StoreError> {
     let object = match serde_json::from_str::<Head<'_>>(body) {
-        Ok(head) => head.object(&resource),
+        Ok(head) if !is_placement(&resource) => head.object(&resource),
         // Whatever is odd about it, it is no reason to place it otherwise.
-        Err(_) => serde_json::from_str(body).map_err(|error| {
+        _ => serde_json::from_str(body).map_err(|error| {
             StoreError::corrupt(format!("the object of version {version} is damaged: {error}"))
         })?,
     };

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::cloud::source::{
-    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, UploadBatch, UploadOutcome,
+    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleStatus, UploadBatch, UploadOutcome,
 };
 use crate::cloud::work::MAX_TURN;
 use crate::link::{Cause, Shared, Topic};
 use crate::object::schema::Schema;
-use crate::placement::Summary;
+use crate::placement::{KindMatch, Summary};
 use crate::sync::cloud::{Loaded, Record, RecordBatch};
 use crate::sync::message::Body;
 
@@ -41,6 +41,10 @@ impl Changes for mpsc::UnboundedReceiver<Change> {
             None => std::future::pending().await,
         }
     }
+
+    fn again(&mut self) {
+        unreachable!("no rule is an object")
+    }
 }
 
 fn version(object: &Object) -> ResourceVersion {
@@ -66,6 +70,14 @@ impl Source for Store {
 
     fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
         None
+    }
+
+    fn serves(&self, _: &KindMatch) -> bool {
+        true
+    }
+
+    async fn set_rule_statuses(&self, _: Vec<RuleStatus>) -> Result<()> {
+        Ok(())
     }
 
     fn incarnation(&self) -> Arc<str> {

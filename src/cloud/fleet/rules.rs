@@ -1,0 +1,222 @@
+//! Rules that are objects: taken in, followed by what they select, given up, and told what has come of them.
+//!
+//! The index does not keep what nothing selects, so a rule that comes makes the source tell everything once more. What it
+//! replaces stays in force until that is done: an object that both select stays where it is.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::news::Waiting;
+use super::{Fleet, Inbox};
+use crate::cloud::source::{Changes as _, Result, RuleStatus, Source};
+use crate::object::time::rfc3339;
+use crate::placement::spec::InForce;
+use crate::placement::{RuleId, Summary};
+use crate::sync::change::Uid;
+use crate::sync::timing::Now;
+
+/// How often is looked what has come of the rules.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// So many nodes of a rule are looked at in a unit of work.
+const NODES_A_UNIT: usize = 8;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    known: HashMap<Uid, Known>,
+    /// Those that others have replaced: they go once everything has been told.
+    replaced: Vec<RuleId>,
+    telling: Telling,
+    /// Whether an object that may be placed has been told: until then, a rule has missed none.
+    any_object: bool,
+    /// Those that are to be looked at.
+    due: VecDeque<Uid>,
+    next_look: Now,
+    writing: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    summary: Arc<Summary>,
+    in_force: InForce,
+    /// Its number in the index, if it is in force.
+    id: Option<RuleId>,
+}
+
+/// How far the source is with telling everything once more.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Telling {
+    /// It was not asked for.
+    #[default]
+    Done,
+    /// It is at it, for all rules that there are.
+    UnderWay,
+    /// It is at it, and is to do it again: another rule has come since, and these were replaced.
+    Outdated(Vec<RuleId>),
+}
+
+impl Rules {
+    /// Whether all that the rules select is known.
+    pub(super) fn are_complete(&self) -> bool {
+        self.telling == Telling::Done
+    }
+
+    /// Takes note of an object that is no rule.
+    pub(super) fn object_told(&mut self) {
+        self.any_object = true;
+    }
+
+    /// The UIDs of all.
+    pub(super) fn uids(&self) -> impl Iterator<Item = &Uid> {
+        self.known.keys()
+    }
+
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.known.contains_key(uid)
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// Takes in a rule that is new, or has changed.
+    pub(super) fn set_rule(&mut self, summary: &Arc<Summary>) {
+        let Some(text) = &summary.rule else { return };
+        let known = self.rules.known.get_mut(&summary.uid);
+        let replaced = known.as_ref().and_then(|known| known.id);
+        let in_force = InForce::of(text, &summary.namespace);
+        if let Some(known) = known.filter(|known| known.in_force == in_force) {
+            known.summary = Arc::clone(summary);
+            return;
+        }
+        let id = in_force.rule.clone().map(|rule| self.placement.add_rule(rule));
+        let known = Known { summary: Arc::clone(summary), in_force, id };
+        self.rules.known.insert(summary.uid.clone(), known);
+        let key = summary.resource.key(&summary.namespace, &summary.name);
+        tracing::info!(rule = %key, in_force = id.is_some(), "a rule has come or changed");
+        if id.is_none() || !self.rules.any_object {
+            // It has missed nothing.
+            return replaced.into_iter().for_each(|id| self.give_up_rule(id));
+        }
+        match &mut self.rules.telling {
+            Telling::Done => {
+                self.rules.replaced.extend(replaced);
+                self.rules.telling = Telling::UnderWay;
+                self.changes.again();
+            }
+            Telling::UnderWay => self.rules.telling = Telling::Outdated(replaced.into_iter().collect()),
+            Telling::Outdated(next) => next.extend(replaced),
+        }
+    }
+
+    /// A rule is no more.
+    pub(super) fn drop_rule(&mut self, uid: &str) {
+        let Some(Known { summary, id, .. }) = self.rules.known.remove(uid) else { return };
+        let key = summary.resource.key(&summary.namespace, &summary.name);
+        tracing::info!(rule = %key, "a rule is no more");
+        id.into_iter().for_each(|id| self.give_up_rule(id));
+    }
+
+    /// Everything was told once more: what was replaced before that goes.
+    pub(super) fn told_again(&mut self) {
+        for id in std::mem::take(&mut self.rules.replaced) {
+            self.give_up_rule(id);
+        }
+        if let Telling::Outdated(replaced) = std::mem::take(&mut self.rules.telling) {
+            self.rules.replaced = replaced;
+            self.rules.telling = Telling::UnderWay;
+            self.changes.again();
+        }
+    }
+
+    fn give_up_rule(&mut self, id: RuleId) {
+        self.placement.retire_rule(id);
+        self.news.wait([Waiting::Shrink(id)]);
+    }
+
+    /// Takes one object out of a rule that is given up.
+    pub(super) fn shrink_rule(&mut self, id: RuleId) {
+        if let Some(differences) = self.placement.shrink_rule(id) {
+            self.spread(differences);
+            self.news.wait([Waiting::Shrink(id)]);
+        }
+    }
+
+    // --- what has come of them
+
+    /// Looks at rules, one in a turn, and has it written where something has changed.
+    pub(super) fn look_at_rules(&mut self) {
+        let now = self.now();
+        if self.rules.writing {
+            return;
+        }
+        if self.rules.due.is_empty() && now >= self.rules.next_look {
+            self.rules.next_look = now + LOOK_EVERY;
+            self.rules.due = self.rules.known.keys().cloned().collect();
+        }
+        let Some(status) = self.rules.due.pop_front().and_then(|uid| self.rule_status(&uid)) else { return };
+        self.rules.writing = true;
+        let (source, inbox) = (self.source.clone(), self.inbox.clone());
+        tokio::spawn(async move {
+            let written = source.set_rule_statuses(vec![status]).await;
+            let _ = inbox.send(Inbox::RuleStatusWritten(written)).await;
+        });
+    }
+
+    pub(super) fn rule_status_written(&mut self, written: &Result<()>) {
+        self.rules.writing = false;
+        if let Err(error) = written {
+            tracing::error!(%error, "the status of a rule could not be written");
+        }
+    }
+
+    /// Whether the next turn has rules to look at.
+    pub(super) fn has_rules_due(&self) -> bool {
+        !self.rules.writing && !self.rules.due.is_empty()
+    }
+
+    /// The status of a rule, if it is to be another one than it is.
+    fn rule_status(&self, uid: &Uid) -> Option<RuleStatus> {
+        let Known { summary, in_force, id } = self.rules.known.get(uid)?;
+        let text = summary.rule.as_ref()?;
+        let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
+        let (objects, nodes) = id.map_or((0, 0), |id| self.placement.selected_by(id));
+        let in_sync = |name: &&Arc<str>| self.nodes.get(&***name).is_some_and(|node| node.machine.in_sync());
+        let in_sync = id.map_or(0, |id| self.placement.nodes_of(id).filter(in_sync).count());
+        self.work.objects(nodes / NODES_A_UNIT);
+        let unknown = in_force.rule.iter().flat_map(|rule| &rule.objects.kinds);
+        let unknown: Vec<String> =
+            unknown.filter(|kind| !self.source.serves(kind)).map(ToString::to_string).collect();
+        let accepted = match (&in_force.problem, unknown.as_slice()) {
+            (Some(problem), _) => ("False", "Invalid", problem.clone()),
+            (None, []) => ("True", "Accepted", "it is in force".to_owned()),
+            (None, unknown) => ("False", "KindUnknown", format!("no kind is called {}", unknown.join(", "))),
+        };
+        let synced = match in_sync == nodes && self.rules.are_complete() {
+            true => ("True", "InSync", format!("all {nodes} nodes hold what they are to hold")),
+            false => {
+                ("False", "NodesBehind", format!("{in_sync} of {nodes} nodes hold what they are to hold"))
+            }
+        };
+        let now = rfc3339(Timestamp::now());
+        let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
+            let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let old = conditions.iter().find(|old| old["type"] == kind && old["status"] == status);
+            json!({
+                "type": kind, "status": status, "reason": reason, "message": message,
+                "observedGeneration": text.generation,
+                "lastTransitionTime": old.map_or(json!(now), |old| old["lastTransitionTime"].clone()),
+            })
+        };
+        let status = json!({
+            "observedGeneration": text.generation,
+            "objects": objects, "nodes": nodes, "nodesInSync": in_sync,
+            "conditions": [condition("Accepted", accepted), condition("InSync", synced)],
+        });
+        let key = summary.resource.key(&summary.namespace, &summary.name);
+        let resource = Arc::clone(&summary.resource);
+        (status != before).then(|| RuleStatus { resource, key, uid: uid.clone(), status })
+    }
+}

@@ -1,0 +1,132 @@
+//! Rules that are objects: they come, change and go while cloud side and nodes run, and say what has come of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::site;
+use serde_json::{Value, json};
+use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually};
+
+const NAMESPACED: &str = "/apis/edgesync.io/v1alpha1/namespaces/plant-0/placements";
+const CLUSTER: &str = "/apis/edgesync.io/v1alpha1/clusterplacements";
+
+fn placement(kind: &str, name: &str, spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "edgesync.io/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec,
+    });
+    if kind == "Placement" {
+        object["metadata"]["namespace"] = json!("plant-0");
+    }
+    object
+}
+
+/// Creates a rule, or gives it another spec.
+async fn apply(cloud: &Cloud, rule: &Value) {
+    let collection = if rule["kind"] == "Placement" { NAMESPACED } else { CLUSTER };
+    let path = format!("{collection}/{}", rule["metadata"]["name"].as_str().unwrap());
+    match cloud.client().get::<Value>(&path).await {
+        Ok(mut there) => {
+            there["spec"] = rule["spec"].clone();
+            cloud.client().put::<Value>(&path, &there).await.unwrap();
+        }
+        Err(_) => drop(cloud.client().post::<Value>(collection, rule).await.unwrap()),
+    }
+}
+
+/// Waits until the status of a rule has these numbers and conditions: objects, nodes, nodes in sync; Accepted, InSync.
+async fn until_status(cloud: &Cloud, path: &str, numbers: [u64; 3], conditions: [&str; 2]) -> Value {
+    let condition = |status: &Value, kind: &str| {
+        let all = status["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+    };
+    eventually(&format!("the status of {path}"), PATIENCE, async || {
+        let rule: Value = cloud.client().get(path).await.unwrap();
+        let status = rule["status"].clone();
+        let found = ["objects", "nodes", "nodesInSync"].map(|field| status[field].as_u64().unwrap_or(99));
+        let states = ["Accepted", "InSync"].map(|kind| condition(&status, kind)["status"].clone());
+        let is_new = status["observedGeneration"] == rule["metadata"]["generation"];
+        (is_new && found == numbers && states == conditions).then_some(status)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_there() {
+    let site = Site::new();
+    let mut cloud = Cloud::start_with(&site, |settings| {
+        settings.tables("");
+    })
+    .await;
+    cloud.apply((0..3).map(config_map)).await;
+    let one = Agent::start(&site, "edge-1", cloud.mqtt).await;
+    let _two = Agent::start(&site, "edge-2", cloud.mqtt).await;
+    cloud.in_sync("edge-1", 0).await;
+    cloud.in_sync("edge-2", 0).await;
+    // In its own namespace only, whatever it says.
+    let own = json!({"objects": {"kinds": ["configmaps"]}, "nodes": {"names": ["edge-1"]}});
+    apply(&cloud, &placement("Placement", "own", &own)).await;
+    cloud.in_sync("edge-1", 1).await;
+    assert!(one.get(&config_map(0)).await.is_some());
+    let own_path = format!("{NAMESPACED}/own");
+    until_status(&cloud, &own_path, [1, 1, 1], ["True", "True"]).await;
+    // Another one places the same object, and more.
+    let all = |nodes: Value| {
+        let spec = json!({"objects": {"kinds": ["cm"], "namespaces": ["plant-*"]}, "nodes": nodes});
+        placement("ClusterPlacement", "all", &spec)
+    };
+    apply(&cloud, &all(json!({}))).await;
+    cloud.in_sync("edge-1", 3).await;
+    cloud.in_sync("edge-2", 3).await;
+    let all_path = format!("{CLUSTER}/all");
+    until_status(&cloud, &all_path, [3, 2, 2], ["True", "True"]).await;
+    assert_eq!((cloud.counters("edge-1").await.sent, cloud.counters("edge-2").await.sent), (3, 3));
+    // It changes: what both its old and its new form select stays where it is.
+    apply(&cloud, &all(json!({"names": ["edge-2"]}))).await;
+    cloud.in_sync("edge-1", 1).await;
+    until_status(&cloud, &all_path, [3, 1, 1], ["True", "True"]).await;
+    assert_eq!((cloud.counters("edge-2").await.sent, cloud.counters("edge-2").await.removals), (3, 0));
+    // The next start finds the rules before it serves nodes.
+    cloud.crash().await;
+    cloud.in_sync("edge-1", 1).await;
+    cloud.in_sync("edge-2", 3).await;
+    for node in ["edge-1", "edge-2"] {
+        let counters = cloud.counters(node).await;
+        assert_eq!((counters.sent, counters.removals), (0, 0), "{node}");
+    }
+    until_status(&cloud, &own_path, [1, 1, 1], ["True", "True"]).await;
+    cloud.client().delete::<Value>(&own_path, None).await.unwrap();
+    cloud.in_sync("edge-1", 0).await;
+    cloud.in_sync("edge-2", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_says_what_of_it_is_not_in_force() {
+    let site = Site::new();
+    let cloud = Cloud::start_with(&site, |settings| {
+        settings.tables("");
+    })
+    .await;
+    cloud.apply([config_map(0)]).await;
+    let one = Agent::start(&site, "edge-1", cloud.mqtt).await;
+    let reason = |status: &Value| {
+        let conditions = status["conditions"].as_array().unwrap();
+        let accepted = conditions.iter().find(|condition| condition["type"] == "Accepted").unwrap();
+        (accepted["reason"].clone(), accepted["message"].as_str().unwrap().to_owned())
+    };
+    let path = format!("{NAMESPACED}/odd");
+    let misspelt = json!({"objects": {"kinds": ["confgmaps", "configmaps"]}, "nodes": {}});
+    apply(&cloud, &placement("Placement", "odd", &misspelt)).await;
+    let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;
+    assert_eq!(reason(&status), (json!("KindUnknown"), "no kind is called confgmaps".to_owned()));
+    assert!(one.get(&config_map(0)).await.is_some(), "the other kind is placed");
+    let leases = json!({"objects": {"kinds": ["leases"]}, "nodes": {}});
+    apply(&cloud, &placement("Placement", "odd", &leases)).await;
+    let status = until_status(&cloud, &path, [0, 0, 0], ["False", "True"]).await;
+    let (reason, message) = reason(&status);
+    assert_eq!(reason, "Invalid");
+    assert!(message.contains("objects of kind 'Lease' cannot be placed"), "{message}");
+    cloud.in_sync("edge-1", 0).await;
+    // What the definition of the kind says is checked before it is stored.
+    let wrong =
+        placement("Placement", "odd", &json!({"objects": {"kinds": []}, "nodes": {"names": ["Edge"]}}));
+    let refused = cloud.client().put::<Value>(&path, &wrong).await.unwrap_err().to_string();
+    assert!(refused.contains("spec.objects.kinds") && refused.contains("spec.nodes.names[0]"), "{refused}");
+}
