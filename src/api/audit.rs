@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::auth::{self, Caller, Peer};
 use super::kind::Kind;
 use super::request::{ResourcePath, Verb};
+use crate::object::objectsync::is_placement;
 
 /// The target of its entries.
 pub const TARGET: &str = "edgesync::audit";
@@ -22,9 +23,10 @@ pub(super) struct Actor<'a> {
     pub(super) peer: &'a Peer,
 }
 
-/// Whether a request on objects is written down: it changes what is no namespace's, or a Secret.
+/// Whether a request on objects is written down: it changes what is no namespace's, a Secret, or what is placed where.
 pub(super) fn concerns(verb: Verb, kind: &Kind) -> bool {
-    verb.writes() && (kind.secret || auth::changes_the_cluster(verb, kind))
+    let places = is_placement(&kind.resource);
+    verb.writes() && (kind.secret || places || auth::changes_the_cluster(verb, kind))
 }
 
 impl Actor<'_> {

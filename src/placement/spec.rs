@@ -64,7 +64,7 @@ fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Option<Strin
         wrong.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
     let problem = (!wrong.is_empty()).then(|| format!("spec.objects.kinds: {}", wrong.join("; ")));
     if kinds.is_empty() {
-        return Err(problem.unwrap_or("spec.objects.kinds must name at least one kind".to_owned()));
+        return Err(problem.unwrap_or("spec.objects.kinds: must name at least one kind".to_owned()));
     }
     let selector = |field: &str, selector: LabelSelector| {
         Selector::try_from(selector).map_err(|error| format!("spec.{field}.selector: {error}"))
@@ -140,7 +140,7 @@ mod tests {
         let kinds = json!({"kinds": ["cm"]});
         for (spec, expected) in [
             (json!({}), "missing field `objects`"),
-            (json!({"objects": {"kinds": []}}), "spec.objects.kinds must name at least one"),
+            (json!({"objects": {"kinds": []}}), "spec.objects.kinds: must name at least one"),
             (json!({"objects": {"kinds": ["Lease"]}}), "kind 'Lease' cannot be placed"),
             (json!({"objects": {"kinds": ["a b"]}}), "the kind 'a b' must be"),
             (json!({"objects": kinds, "nodes": {"names": ["Edge"]}}), "the name pattern 'Edge' must be"),

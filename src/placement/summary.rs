@@ -58,10 +58,16 @@ pub struct RuleText {
 }
 
 impl RuleText {
-    fn of(object: &Object) -> Self {
+    /// The rule that an object is; nothing for one of another kind.
+    #[must_use]
+    pub fn of(object: &Object, resource: &Resource) -> Option<Self> {
         let field =
             |name: &str| object.fields().get(name).map(ToString::to_string).unwrap_or_default().into();
-        Self { generation: object.generation(), spec: field("spec"), status: field("status") }
+        is_placement(resource).then(|| Self {
+            generation: object.generation(),
+            spec: field("spec"),
+            status: field("status"),
+        })
     }
 }
 
@@ -98,7 +104,7 @@ impl Summary {
             claimed,
             nodes,
             references,
-            rule: is_placement(&resource).then(|| Arc::new(RuleText::of(object))),
+            rule: RuleText::of(object, &resource).map(Arc::new),
             resource,
             size: 0,
         }

@@ -259,6 +259,7 @@ fn cloud_numbers() -> CloudNumbers {
         leases_renewed: 836,
         leases_written: 837,
         events_expired: 838,
+        events_dropped: 846,
         bodies: BodyNumbers { count: 841, bytes: 842, read: 843, shared: 844, delayed: 845 },
         store: writer(),
         database_bytes: 839,

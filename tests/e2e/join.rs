@@ -178,6 +178,12 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     };
     let made = kubectl(&ada, &["create", "secret", "generic", "by-ada", "--from-literal=a=b"]).await;
     assert!(said(&made).contains("secret/by-ada created"), "{}", said(&made));
+    let rule = site.path("rule.yaml");
+    let spec = "spec: {objects: {kinds: [secrets]}, nodes: {}}";
+    let head = "apiVersion: edgesync.io/v1alpha1\nkind: Placement\nmetadata: {name: everywhere, namespace: default}\n";
+    std::fs::write(&rule, format!("{head}{spec}\n")).unwrap();
+    let placed = kubectl(&ada, &["create", "-f", rule.to_str().unwrap()]).await;
+    assert!(said(&placed).contains("everywhere created"), "{}", said(&placed));
     let refused = kubectl(&eve, &["get", "secret", "by-ada"]).await;
     assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
 
@@ -205,6 +211,7 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     let has = |words: &[&str]| audit.iter().any(|line| words.iter().all(|word| line.contains(word)));
     for words in [
         &["who=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
+        &["who=\"ada\"", "create", "placements", "default/everywhere", "code=201"],
         &["who=\"ada\"", "POST", "tokens", "code=200"],
         &["who=\"eve\"", "role=view", "POST", "tokens", "code=403"],
         &["who=\"uid ", "POST", "operators/ada/revoke", "code=200"],

@@ -117,13 +117,29 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
     let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;
     assert_eq!(reason(&status), (json!("KindUnknown"), "no kind is called confgmaps".to_owned()));
     assert!(one.get(&config_map(0)).await.is_some(), "the other kind is placed");
-    let leases = json!({"objects": {"kinds": ["leases"]}, "nodes": {}});
+    let leases = json!({"objects": {"kinds": ["leases", "configmaps"]}, "nodes": {}});
     apply(&cloud, &placement("Placement", "odd", &leases)).await;
-    let status = until_status(&cloud, &path, [0, 0, 0], ["False", "True"]).await;
-    let (reason, message) = reason(&status);
-    assert_eq!(reason, "Invalid");
-    assert!(message.contains("objects of kind 'Lease' cannot be placed"), "{message}");
-    cloud.in_sync("edge-1", 0).await;
+    let message = "spec.objects.kinds: objects of kind 'Lease' cannot be placed on nodes".to_owned();
+    let status = eventually("the rule is looked at", PATIENCE, async || {
+        let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;
+        (reason(&status).0 == "Invalid").then_some(status)
+    })
+    .await;
+    assert_eq!(reason(&status), (json!("Invalid"), message));
+    // One of which nothing would be in force is refused: what it has placed stays.
+    for (spec, field, why) in [
+        (json!({"objects": {"kinds": ["leases"]}, "nodes": {}}), "spec.objects.kinds", "cannot be placed"),
+        (
+            json!({"objects": {"kinds": ["cm"]}, "nodes": {"selector": {"matchLabels": {"a b": "c"}}}}),
+            "spec.nodes.selector",
+            "a b",
+        ),
+    ] {
+        let wrong = placement("Placement", "odd", &spec);
+        let refused = cloud.client().put::<Value>(&path, &wrong).await.unwrap_err().to_string();
+        assert!(refused.contains(field) && refused.contains(why), "{refused}");
+    }
+    cloud.in_sync("edge-1", 1).await;
     // What the definition of the kind says is checked before it is stored.
     let wrong =
         placement("Placement", "odd", &json!({"objects": {"kinds": []}, "nodes": {"names": ["Edge"]}}));

@@ -200,6 +200,8 @@ async fn make_robot(cloud: &Cloud) {
 async fn set_status(agent: &Agent, field: &str) {
     let mut held: Value = agent.client().get(ARM).await.unwrap();
     held["status"] = json!({ field: MARKER });
+    // What the cloud says of the status before may arrive meanwhile.
+    held["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     agent.client().put::<Value>(&format!("{ARM}/status"), &held).await.unwrap();
 }
 

@@ -17,6 +17,8 @@ use crate::site::{Agent, Cloud, Forger, PATIENCE, Site, config_map, eventually, 
 /// Within this a request is answered, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(10);
 
+/// Less than a local client has for its first request: who waits for idle ones to reach their end waits longer.
+const SOON: Duration = Duration::from_secs(8);
 /// Idle connections that are held at a time.
 const IDLE: usize = 2600;
 
@@ -34,6 +36,7 @@ async fn idle_connections_of_a_local_user_leave_the_api_of_the_node_to_others() 
     let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
     cloud.apply([config_map(1)]).await;
     same_on_both_sides(&cloud, &agent).await;
+    let begun = Instant::now();
     let mut idle = (Vec::new(), Vec::new());
     for _ in 0..200 {
         idle.0.push(UnixStream::connect(&agent.socket).await.unwrap());
@@ -41,6 +44,7 @@ async fn idle_connections_of_a_local_user_leave_the_api_of_the_node_to_others() 
     }
     let asked = timeout(SECONDS, agent.get(&config_map(1))).await;
     assert!(asked.expect("root's socket answers").is_some());
+    assert!(begun.elapsed() < SOON, "idle connections kept their places: {:?}", begun.elapsed());
 }
 
 /// Connects and says nothing, until there are [`IDLE`], and then one more for each that goes.

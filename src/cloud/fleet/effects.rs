@@ -266,7 +266,8 @@ impl<S: Source> Fleet<S> {
                     CloudNotice::OverQuota { .. } => self.refuse(name),
                     _ => {}
                 }
-                if self.may_log(name) {
+                // Once a minute at most, and the only line that says what to do.
+                if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(name) {
                     show(name, &notice);
                 }
             }

@@ -194,12 +194,12 @@ impl<S: Source> Fleet<S> {
             (None, []) => ("True", "Accepted", "it is in force".to_owned()),
             (None, unknown) => ("False", "KindUnknown", format!("no kind is called {}", unknown.join(", "))),
         };
-        let synced = match in_sync == nodes && self.rules.are_complete() {
-            true => ("True", "InSync", format!("all {nodes} nodes hold what they are to hold")),
-            false => {
-                ("False", "NodesBehind", format!("{in_sync} of {nodes} nodes hold what they are to hold"))
-            }
+        let (state, reason) = match in_sync == nodes && self.rules.are_complete() {
+            true => ("True", "InSync"),
+            false => ("False", "NodesBehind"),
         };
+        let told = format!("nodes that are connected and hold what they are to hold: {in_sync} of {nodes}");
+        let synced = (state, reason, told);
         let now = rfc3339(Timestamp::now());
         let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
             let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -6,8 +6,10 @@ use crate::api::{
     Batch, Cursor, Kind, MAX_BATCH, Missing, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored,
 };
 use crate::object::node_labels::note_changed_labels;
-use crate::object::status::Result;
+use crate::object::status::{Cause, Result};
 use crate::object::{Object, Resource, Status};
+use crate::placement::RuleText;
+use crate::placement::spec::InForce;
 use crate::store::cloud::{self, CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
 
 use super::super::definitions;
@@ -30,6 +32,19 @@ pub(super) fn name_of(resource: &Resource) -> KindName {
 fn kept(stored: cloud::Stored) -> Stored {
     let cloud::Stored { version, namespace, name, body, .. } = stored;
     Stored { namespace, name, version, json: body }
+}
+
+/// Refuses a rule of which nothing would be in force: whatever it has placed so far would go.
+fn admit_rule(kind: &Kind, object: &Object) -> Result<()> {
+    let Some(text) = RuleText::of(object, &kind.resource) else { return Ok(()) };
+    let InForce { rule: None, problem: Some(problem) } = InForce::of(&text, object.namespace()) else {
+        return Ok(());
+    };
+    let Resource { group, kind, .. } = &*kind.resource;
+    let (field, message) = problem.split_once(": ").unwrap_or(("spec", &problem));
+    let (field, message) = (field.to_owned(), message.to_owned());
+    let cause = Cause { reason: "FieldValueInvalid".to_owned(), message, field };
+    Err(Status::invalid(group, kind, object.name(), vec![cause]))
 }
 
 impl Storage for CloudObjects {
@@ -104,6 +119,7 @@ impl Storage for CloudObjects {
         if kind.resource.group.is_empty() && kind.resource.kind == "Node" {
             note_changed_labels(object);
         }
+        admit_rule(kind, object)?;
         definitions::admit(kind, old, object)
     }
 
