@@ -16,7 +16,7 @@
 //! 5  join                              — becoming a member of a fleet, and staying one
 //! 4  process                           — the skeleton of a service: systemd, log, memory, connections
 //! 3  broker  config                    — the MQTT endpoint of the cloud side; TOML and environment
-//! 2  store  link  api                  — SQLite; MQTT and WebSocket clients; Kubernetes-style HTTP
+//! 2  store  link  api  cluster         — SQLite; MQTT and WebSocket clients; Kubernetes-style HTTP; a Kubernetes cluster
 //! 1  sync  placement  tls  gate        — the protocol; what belongs on which node; certificates; who may stand in a door
 //! 0  object                            — Kubernetes objects
 //! ```
@@ -29,14 +29,15 @@
 //! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
 //!
-//! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default.
+//! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default; `cluster`
+//! to the feature `kubernetes`, which is not.
 //!
 //! # The dependency rule
 //!
 //! [`object`], [`sync`] and `placement` know no runtime, database, network, file, clock or random number: time and randomness
 //! come in as arguments, effects go out as values. One crate, one place: rusqlite in [`store`],
 //! rumqttc in [`link`] and `broker`, rustls and rcgen in [`tls`], ring in [`tls`] and where secrets are sealed or tokens
-//! signed, hyper in [`api`], backoff in [`link::retry`], clap in [`cli`], anyhow there and in what it runs.
+//! signed, hyper in [`api`], kube in `cluster`, backoff in [`link::retry`], clap in [`cli`], anyhow there and in what it runs.
 //! `tests/repository/layers.rs` reads this picture and every import of the sources, and fails where one does not hold.
 //!
 //! # Guarantees
@@ -64,6 +65,8 @@ pub mod check;
 pub mod cli;
 #[cfg(feature = "cloud")]
 pub mod cloud;
+#[cfg(feature = "kubernetes")]
+pub mod cluster;
 pub mod config;
 #[cfg(feature = "cloud")]
 pub mod demo;

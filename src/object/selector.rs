@@ -126,6 +126,27 @@ impl Selector {
         self.0.iter().all(|requirement| requirement.matches(get(&requirement.key)))
     }
 
+    /// The narrowest selector of this kind that selects all that this one selects, and all that the other one does.
+    #[must_use]
+    pub fn joined(&self, other: &Self) -> Self {
+        let joined = |requirement: &Requirement| {
+            let same = other.0.iter().filter(|other| other.key == requirement.key);
+            let mut rules = same.filter_map(|other| requirement.rule.joined(&other.rule));
+            let first = rules.next()?;
+            // Of several the one that leaves this requirement as it is.
+            let rule =
+                if rules.any(|rule| rule == requirement.rule) { requirement.rule.clone() } else { first };
+            Some(Requirement { key: requirement.key.clone(), rule })
+        };
+        Self(self.0.iter().filter_map(joined).collect())
+    }
+
+    /// Whether all that the other one selects is certainly selected by this one too.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.joined(other) == *self
+    }
+
     fn push(&mut self, key: &str, rule: Rule) -> Result<(), SelectorError> {
         check_label_key(key).map_err(SelectorError::Key)?;
         if let Rule::In(values) | Rule::NotIn(values) = &rule {
@@ -146,6 +167,29 @@ impl Requirement {
             Rule::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             Rule::Exists => value.is_some(),
             Rule::Absent => value.is_none(),
+        }
+    }
+}
+
+impl Rule {
+    /// The strictest rule that holds wherever one of the two does, if there is any.
+    fn joined(&self, other: &Self) -> Option<Self> {
+        let not_in = |values: BTreeSet<String>| (!values.is_empty()).then_some(Self::NotIn(values));
+        match (self, other) {
+            (Self::In(one), Self::In(other)) => Some(Self::In(one | other)),
+            (Self::NotIn(one), Self::NotIn(other)) => not_in(one & other),
+            (Self::NotIn(not), Self::In(values)) | (Self::In(values), Self::NotIn(not)) => {
+                not_in(not - values)
+            }
+            (Self::NotIn(values), Self::Absent) | (Self::Absent, Self::NotIn(values)) => {
+                Some(Self::NotIn(values.clone()))
+            }
+            (Self::Exists, Self::Exists | Self::In(_)) | (Self::In(_), Self::Exists) => Some(Self::Exists),
+            (Self::Absent, Self::Absent) => Some(Self::Absent),
+            (Self::Exists | Self::In(_), Self::Absent)
+            | (Self::Absent, Self::Exists | Self::In(_))
+            | (Self::Exists, Self::NotIn(_))
+            | (Self::NotIn(_), Self::Exists) => None,
         }
     }
 }
@@ -494,7 +538,45 @@ mod tests {
         });
     }
 
+    #[test]
+    fn two_selectors_joined_select_what_one_of_them_does() {
+        for (one, other, expected) in [
+            ("tier=a", "tier=b", "tier in (a,b)"),
+            ("tier=a,app=web", "tier=a", "tier=a"),
+            ("tier=a", "app=web", ""),
+            ("tier", "tier=a", "tier"),
+            ("tier!=a", "tier=b", "tier!=a"),
+            ("tier notin (a,b)", "!tier", "tier notin (a,b)"),
+            ("tier notin (a,b)", "tier=a", "tier!=b"),
+            ("tier", "!tier", ""),
+            ("", "tier=a", ""),
+        ] {
+            let (one, other): (Selector, Selector) = (one.parse().unwrap(), other.parse().unwrap());
+            assert_eq!(one.joined(&other).to_string(), expected, "{one} | {other}");
+            assert_eq!(other.joined(&one).to_string(), expected, "{other} | {one}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_is_joined_leaves_nothing_out(
+            one in prop::collection::vec("[ab](|=[xyz]|!=[xyz]| in \\([xyz],[xyz]\\)| notin \\([xyz],[xyz]\\))|![ab]", 0..4),
+            other in prop::collection::vec("[ab](|=[xyz]|!=[xyz]| in \\([xyz],[xyz]\\)| notin \\([xyz],[xyz]\\))|![ab]", 0..4),
+            values in prop::collection::vec(prop::option::of("[xyz]"), 2),
+        ) {
+            let (one, other): (Selector, Selector) = (one.join(",").parse().unwrap(), other.join(",").parse().unwrap());
+            let labels: Labels = ["a", "b"].iter().zip(values)
+                .filter_map(|(key, value)| Some(((*key).to_owned(), value?))).collect();
+            let joined = one.joined(&other);
+            prop_assert!(one.covers(&one) && joined.covers(&one) && joined.covers(&other));
+            if one.matches(&labels) || other.matches(&labels) {
+                prop_assert!(joined.matches(&labels), "{one} | {other} = {joined}: {labels:?}");
+            }
+            if one.covers(&other) && other.matches(&labels) {
+                prop_assert!(one.matches(&labels));
+            }
+        }
+
         #[test]
         fn any_text_is_read_or_refused_without_panic_and_what_is_read_is_printed_back(text in "[ -~ä]{0,40}") {
             if let Ok(selector) = text.parse::<Selector>() {

@@ -60,15 +60,19 @@ impl ObjectMatch {
     /// Whether the object is selected.
     #[must_use]
     pub fn matches(&self, object: &Summary) -> bool {
-        let fits = |kind: &KindMatch| kind.matches(&object.resource);
-        let of_kind = match self.kinds.as_slice() {
-            [] => !orders_the_cluster(&object.resource),
-            kinds => kinds.iter().any(fits),
-        };
-        of_kind
+        self.takes(&object.resource)
             && any(&self.namespaces, |glob| !object.namespace.is_empty() && glob.matches(&object.namespace))
             && any(&self.names, |name| **name == *object.name)
             && self.selector.matches(&object.labels)
+    }
+
+    /// Whether objects of a kind may be selected.
+    #[must_use]
+    pub fn takes(&self, resource: &Resource) -> bool {
+        match self.kinds.as_slice() {
+            [] => !orders_the_cluster(resource),
+            kinds => kinds.iter().any(|kind| kind.matches(resource)),
+        }
     }
 }
 
@@ -99,6 +103,12 @@ pub struct Glob(String);
 pub struct GlobError(String);
 
 impl Glob {
+    /// The only name that fits, if it is a name and no pattern.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        (!self.0.contains(['*', '?'])).then_some(self.0.as_str())
+    }
+
     /// Whether the whole name fits the pattern. Takes at most pattern length × name length steps.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
@@ -329,6 +339,13 @@ mod tests {
             let expected = fits(pattern.as_bytes(), name.as_bytes());
             prop_assert_eq!(pattern.parse::<Glob>().unwrap().matches(&name), expected);
         }
+    }
+
+    #[test]
+    fn a_pattern_without_wildcards_is_a_name() {
+        let name = |glob: &str| glob.parse::<Glob>().unwrap().name().map(str::to_owned);
+        assert_eq!(name("shop").as_deref(), Some("shop"));
+        assert_eq!((name("shop-*"), name("sho?")), (None, None));
     }
 
     #[test]

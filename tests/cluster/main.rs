@@ -1,7 +1,7 @@
 //! A real Kubernetes API server with etcd: that it is one, and what the rest of these tests rely on.
 //!
 //! `tests/cluster/run` prepares it, says what it does not do, and runs this.
-#![cfg(feature = "cloud")]
+#![cfg(feature = "kubernetes")]
 
 #[path = "../e2e/kubectl/mod.rs"]
 mod kubectl;

@@ -97,6 +97,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         within: EVERYWHERE,
+        except: &["cluster.rs", "cluster"],
+        forbidden: &["kube::", "k8s_openapi"],
+        because: "the client of a Kubernetes cluster can be replaced in one place",
+    },
+    Rule {
+        within: EVERYWHERE,
         except: &["store.rs", "store"],
         forbidden: &["rusqlite"],
         because: "only the store knows SQLite",
@@ -430,6 +436,7 @@ fn the_rules_find_what_they_forbid() {
         ("link/mqtt.rs", "use backoff::ExponentialBackoff;"),
         ("cloud.rs", "use rusqlite::Connection;"),
         ("cloud/fleet/removal.rs", "use crate::store::cloud::CloudError;"),
+        ("cloud/source.rs", "use kube::Client;"),
         ("link/mqtt.rs", "unsafe { x() }"),
         ("sync.rs", "let x = (\"a\", '\"', 'b'); use tokio::time;"),
     ] {

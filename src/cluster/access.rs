@@ -1,0 +1,260 @@
+//! The way into a cluster: with whose credentials, and what to do where they do not serve.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+
+/// The longest that the API server may be silent, also where a watch has nothing to tell.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
+/// The longest that making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whose credentials are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// A kubeconfig that was named.
+    Kubeconfig(PathBuf),
+    /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
+    User,
+    /// The service account of the Pod that this program runs in.
+    ServiceAccount,
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(path) => write!(f, "the kubeconfig {}", path.display()),
+            Self::User => f.write_str("the kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
+            Self::ServiceAccount => f.write_str("the service account of the Pod"),
+        }
+    }
+}
+
+/// Why there is no way into a cluster. Trying again does not help before somebody has changed something.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The kubeconfig cannot be used.
+    #[error("{credentials} cannot be used: try it with kubectl --kubeconfig … get nodes")]
+    Kubeconfig {
+        /// Which one.
+        credentials: Credentials,
+        /// What is wrong with it.
+        source: KubeconfigError,
+    },
+    /// Nothing was named, and there is nothing.
+    #[error(
+        "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
+         ({service_account})"
+    )]
+    Nowhere {
+        /// Why it is not that of a Pod.
+        service_account: InClusterError,
+        /// Why it is not that of the user.
+        source: KubeconfigError,
+    },
+    /// What the credentials say cannot be used.
+    #[error("{credentials} cannot be used")]
+    Credentials {
+        /// Whose.
+        credentials: Credentials,
+        /// What is wrong.
+        source: kube::Error,
+    },
+}
+
+/// Why an API server does not serve. It is to be asked again later: all of this can be put right there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// It cannot be reached.
+    #[error("the API server {server} cannot be reached: {cause}")]
+    Unreachable {
+        /// Its address.
+        server: String,
+        /// Why, as the network tells it.
+        cause: String,
+    },
+    /// It is not known to be the right one.
+    #[error(
+        "the API server {server} is not trusted: {cause}: {credentials} must have the certificate authority of that server"
+    )]
+    Untrusted {
+        /// Its address.
+        server: String,
+        /// Why.
+        cause: String,
+        /// With whose credentials.
+        credentials: Credentials,
+    },
+    /// It does not know who asks.
+    #[error(
+        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster"
+    )]
+    Unknown {
+        /// Its address.
+        server: String,
+        /// With whose credentials.
+        credentials: Credentials,
+    },
+    /// It answers with an error.
+    #[error("the API server {server} answers: {cause}")]
+    Refused {
+        /// Its address.
+        server: String,
+        /// What it says.
+        cause: String,
+    },
+}
+
+/// A cluster, and who one is there. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) client: Client,
+    server: String,
+    credentials: Credentials,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}", self.server, self.credentials)
+    }
+}
+
+impl Cluster {
+    /// Finds the credentials: the kubeconfig that is named, else the service account of the Pod, else the kubeconfig of the
+    /// user. The cluster is not asked for anything: [`Self::version`] does that.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
+        let (mut config, credentials) = match kubeconfig {
+            Some(path) => named(path).await?,
+            None => found().await?,
+        };
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        match Client::try_from(config) {
+            Ok(client) => Ok(Self { client, server, credentials }),
+            Err(source) => Err(AccessError::Credentials { credentials, source }),
+        }
+    }
+
+    /// The version of the cluster, such as `v1.20.2`.
+    ///
+    /// # Errors
+    /// It does not serve; the error says what to do.
+    pub async fn version(&self) -> Result<String, Unserved> {
+        let asked = self.client.apiserver_version().await;
+        asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
+    }
+
+    /// What an error of the client means.
+    pub(super) fn unserved(&self, error: &kube::Error) -> Unserved {
+        let (server, credentials) = (self.server.clone(), self.credentials.clone());
+        let cause = root(error);
+        match error {
+            kube::Error::Api(status) if status.code == 401 => Unserved::Unknown { server, credentials },
+            kube::Error::Api(status) => Unserved::Refused { server, cause: status.message.clone() },
+            _ if cause.contains("certificate") => Unserved::Untrusted { server, cause, credentials },
+            _ => Unserved::Unreachable { server, cause },
+        }
+    }
+}
+
+/// What is at the bottom of an error: above it, each layer says that it had one.
+fn root(error: &dyn Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+async fn named(path: &Path) -> Result<(Config, Credentials), AccessError> {
+    let credentials = Credentials::Kubeconfig(path.to_owned());
+    let read = match Kubeconfig::read_from(path) {
+        Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await,
+        Err(error) => Err(error),
+    };
+    match read {
+        Ok(config) => Ok((config, credentials)),
+        Err(source) => Err(AccessError::Kubeconfig { credentials, source }),
+    }
+}
+
+async fn found() -> Result<(Config, Credentials), AccessError> {
+    let service_account = match Config::incluster() {
+        Ok(config) => return Ok((config, Credentials::ServiceAccount)),
+        Err(error) => error,
+    };
+    match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+        Ok(config) => Ok((config, Credentials::User)),
+        Err(source @ (KubeconfigError::FindPath | KubeconfigError::ReadConfig(..))) => {
+            Err(AccessError::Nowhere { service_account, source })
+        }
+        Err(source) => Err(AccessError::Kubeconfig { credentials: Credentials::User, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn chain(error: &dyn Error) -> String {
+        let below = error.source().map(|source| format!(": {}", chain(source)));
+        format!("{error}{}", below.unwrap_or_default())
+    }
+
+    fn kubeconfig(server: &str) -> String {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        })
+        .to_string()
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_used_says_which_one_and_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        for (text, expected) in [
+            (None, "No such file"),
+            (Some("clusters: 7"), "failed to parse"),
+            (Some("apiVersion: v1\nkind: Config\n"), "current context"),
+            (
+                Some(
+                    &*kubeconfig("https://127.0.0.1:0").replace("\"cluster\":\"k\"", "\"cluster\":\"other\""),
+                ),
+                "cluster",
+            ),
+        ] {
+            if let Some(text) = text {
+                fs::write(&path, text).unwrap();
+            }
+            let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
+            let named = format!("the kubeconfig {} cannot be used: ", path.display());
+            assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        // The port is free: it was given to this listener, which has gone.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
+        let cluster = Cluster::connect(Some(&path)).await.unwrap();
+        let error = cluster.version().await.unwrap_err();
+        assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
+        let expected = format!("the API server http://{address} cannot be reached: Connection refused");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
+}
