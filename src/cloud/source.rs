@@ -92,8 +92,8 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// Whether there is a kind that a rule names.
     fn serves(&self, kind: &KindMatch) -> bool;
 
-    /// Writes what has come of rules that are objects. Those that are no more are left out.
-    fn set_rule_statuses(&self, statuses: Vec<RuleStatus>) -> impl Future<Output = Result<()>> + Send;
+    /// Writes what has come of a rule that is an object, if it still is.
+    fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
 
     // --- the timeline of versions
 
@@ -142,8 +142,8 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     // --- what nodes send
 
-    /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Namespaces of
-    /// Events are made as they are for any client.
+    /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Events
+    /// make no namespaces.
     fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.

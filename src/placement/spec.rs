@@ -4,10 +4,13 @@
 
 use serde::Deserialize;
 
-use super::rules::{Glob, KindMatch, NodeMatch, ObjectMatch, PlacementRule};
+use super::rules::{Glob, GlobError, KindMatch, NodeMatch, ObjectMatch, PlacementRule};
 use super::summary::RuleText;
-use crate::object::Selector;
 use crate::object::selector::LabelSelector;
+use crate::object::{Problems, Selector};
+
+/// Where the kinds of the objects stand.
+const KINDS: &str = "spec.objects.kinds";
 
 /// What is in force of a rule that is an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +18,7 @@ pub struct InForce {
     /// The rule; nothing if nothing of it is.
     pub rule: Option<PlacementRule>,
     /// What of it is not in force, and why.
-    pub problem: Option<String>,
+    pub problems: Problems,
 }
 
 #[derive(Deserialize)]
@@ -48,42 +51,49 @@ impl InForce {
     #[must_use]
     pub fn of(rule: &RuleText, namespace: &str) -> Self {
         match read(rule, namespace) {
-            Ok((rule, problem)) => Self { rule: Some(rule), problem },
-            Err(problem) => Self { rule: None, problem: Some(problem) },
+            Ok((rule, problems)) => Self { rule: Some(rule), problems },
+            Err(problems) => Self { rule: None, problems },
         }
     }
 }
 
 /// The rule, and which of its kinds are none: the others are placed nevertheless. What cannot be read places nothing.
-fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Option<String>), String> {
+fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
     let spec = serde_json::from_str(&rule.spec);
-    let Spec { objects, nodes } = spec.map_err(|error| format!("spec: {error}"))?;
+    let Spec { objects, nodes } =
+        spec.map_err(|error: serde_json::Error| Problems::one("spec", error.to_string()))?;
+    if objects.kinds.is_empty() {
+        return Err(Problems::one(KINDS, "must name at least one kind"));
+    }
     let (kinds, wrong): (Vec<_>, Vec<_>) =
         objects.kinds.iter().map(|kind| kind.parse::<KindMatch>()).partition(Result::is_ok);
     let wrong: Vec<String> =
         wrong.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
-    let problem = (!wrong.is_empty()).then(|| format!("spec.objects.kinds: {}", wrong.join("; ")));
+    let problems =
+        if wrong.is_empty() { Problems::default() } else { Problems::one(KINDS, wrong.join("; ")) };
     if kinds.is_empty() {
-        return Err(problem.unwrap_or("spec.objects.kinds: must name at least one kind".to_owned()));
+        return Err(problems);
     }
     let selector = |field: &str, selector: LabelSelector| {
-        Selector::try_from(selector).map_err(|error| format!("spec.{field}.selector: {error}"))
+        Selector::try_from(selector).map_err(|error| Problems::one(field, error.to_string()))
     };
     let namespaces = match namespace {
         "" => objects.namespaces,
         // A namespace has no characters that mean something in a pattern.
-        own => vec![own.parse().map_err(|error| format!("metadata.namespace: {error}"))?],
+        own => vec![
+            own.parse().map_err(|error: GlobError| Problems::one("metadata.namespace", error.to_string()))?,
+        ],
     };
     let rule = PlacementRule {
-        nodes: NodeMatch { names: nodes.names, selector: selector("nodes", nodes.selector)? },
+        nodes: NodeMatch { names: nodes.names, selector: selector("spec.nodes.selector", nodes.selector)? },
         objects: ObjectMatch {
             kinds: kinds.into_iter().flatten().collect(),
             namespaces,
             names: objects.names,
-            selector: selector("objects", objects.selector)?,
+            selector: selector("spec.objects.selector", objects.selector)?,
         },
     };
-    Ok((rule, problem))
+    Ok((rule, problems))
 }
 
 #[cfg(test)]
@@ -153,12 +163,12 @@ mod tests {
                 "spec.objects.selector: ",
             ),
         ] {
-            let InForce { rule, problem } = rule("Placement", &spec);
-            let error = problem.unwrap();
+            let InForce { rule, problems } = rule("Placement", &spec);
+            let error = problems.to_string();
             assert!(rule.is_none() && error.contains(expected), "{spec}: {error}");
         }
-        let InForce { rule, problem } = rule("Placement", &json!({"objects": {"kinds": ["Lease", "cm"]}}));
+        let InForce { rule, problems } = rule("Placement", &json!({"objects": {"kinds": ["Lease", "cm"]}}));
         assert!(rule.unwrap().objects.matches(&config_map("shop", "a", &json!({}))), "the others are placed");
-        assert!(problem.unwrap().contains("kind 'Lease'"));
+        assert!(problems.to_string().contains("kind 'Lease'"));
     }
 }

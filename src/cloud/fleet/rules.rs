@@ -160,7 +160,7 @@ impl<S: Source> Fleet<S> {
         self.rules.writing = true;
         let (source, inbox) = (self.source.clone(), self.inbox.clone());
         tokio::spawn(async move {
-            let written = source.set_rule_statuses(vec![status]).await;
+            let written = source.set_rule_status(status).await;
             let _ = inbox.send(Inbox::RuleStatusWritten(written)).await;
         });
     }
@@ -189,10 +189,10 @@ impl<S: Source> Fleet<S> {
         let unknown = in_force.rule.iter().flat_map(|rule| &rule.objects.kinds);
         let unknown: Vec<String> =
             unknown.filter(|kind| !self.source.serves(kind)).map(ToString::to_string).collect();
-        let accepted = match (&in_force.problem, unknown.as_slice()) {
-            (Some(problem), _) => ("False", "Invalid", problem.clone()),
-            (None, []) => ("True", "Accepted", "it is in force".to_owned()),
-            (None, unknown) => ("False", "KindUnknown", format!("no kind is called {}", unknown.join(", "))),
+        let accepted = match (in_force.problems.0.is_empty(), unknown.as_slice()) {
+            (false, _) => ("False", "Invalid", in_force.problems.to_string()),
+            (true, []) => ("True", "Accepted", "it is in force".to_owned()),
+            (true, unknown) => ("False", "KindUnknown", format!("no kind is called {}", unknown.join(", "))),
         };
         let (state, reason) = match in_sync == nodes && self.rules.are_complete() {
             true => ("True", "InSync"),
@@ -216,7 +216,6 @@ impl<S: Source> Fleet<S> {
             "conditions": [condition("Accepted", accepted), condition("InSync", synced)],
         });
         let key = summary.resource.key(&summary.namespace, &summary.name);
-        let resource = Arc::clone(&summary.resource);
-        (status != before).then(|| RuleStatus { resource, key, uid: uid.clone(), status })
+        (status != before).then(|| RuleStatus { key, uid: uid.clone(), status })
     }
 }

@@ -6,7 +6,7 @@ use crate::api::{
     Batch, Cursor, Kind, MAX_BATCH, Missing, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored,
 };
 use crate::object::node_labels::note_changed_labels;
-use crate::object::status::{Cause, Result};
+use crate::object::status::Result;
 use crate::object::{Object, Resource, Status};
 use crate::placement::RuleText;
 use crate::placement::spec::InForce;
@@ -37,14 +37,13 @@ fn kept(stored: cloud::Stored) -> Stored {
 /// Refuses a rule of which nothing would be in force: whatever it has placed so far would go.
 fn admit_rule(kind: &Kind, object: &Object) -> Result<()> {
     let Some(text) = RuleText::of(object, &kind.resource) else { return Ok(()) };
-    let InForce { rule: None, problem: Some(problem) } = InForce::of(&text, object.namespace()) else {
-        return Ok(());
-    };
-    let Resource { group, kind, .. } = &*kind.resource;
-    let (field, message) = problem.split_once(": ").unwrap_or(("spec", &problem));
-    let (field, message) = (field.to_owned(), message.to_owned());
-    let cause = Cause { reason: "FieldValueInvalid".to_owned(), message, field };
-    Err(Status::invalid(group, kind, object.name(), vec![cause]))
+    match InForce::of(&text, object.namespace()) {
+        InForce { rule: None, problems } => {
+            let key = kind.resource.key(object.namespace(), object.name());
+            Err(status(&kind.resource, object.name(), &CloudError::Invalid { key, problems }))
+        }
+        InForce { rule: Some(_), .. } => Ok(()),
+    }
 }
 
 impl Storage for CloudObjects {

@@ -107,8 +107,8 @@ impl Source for Embedded {
         self.0.kinds().iter().any(|served| kind.matches(&served.resource))
     }
 
-    async fn set_rule_statuses(&self, statuses: Vec<RuleStatus>) -> Result<()> {
-        Ok(self.store().set_rule_statuses(statuses).await?)
+    async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {
+        Ok(self.store().set_rule_status(status).await?)
     }
 
     fn incarnation(&self) -> Arc<str> {

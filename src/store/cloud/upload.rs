@@ -253,14 +253,26 @@ impl Tx<'_> {
                 format!("{key} does not belong on this node"),
             ));
         };
+        if !matches!(status, Value::Null | Value::Object(_)) {
+            let problems = Problems::one("status", "must be an object");
+            return Err(CloudError::Invalid { key, problems }.into());
+        }
+        Ok(self.set_status(kind, row, key, status, shared)?)
+    }
+
+    /// Gives the object of a row another status, or none. One that it has costs no version.
+    pub(super) fn set_status(
+        &mut self,
+        kind: i64,
+        row: ObjectRow,
+        key: ObjectKey,
+        status: &Value,
+        shared: &Shared,
+    ) -> Result<(), CloudError> {
         let mut object = parse(&row.stored)?;
         match status {
             Value::Null => drop(object.fields_mut().remove("status")),
-            Value::Object(_) => drop(object.fields_mut().insert("status".to_owned(), status.clone())),
-            _ => {
-                let problems = Problems::one("status", "must be an object");
-                return Err(CloudError::Invalid { key, problems }.into());
-            }
+            status => drop(object.fields_mut().insert("status".to_owned(), status.clone())),
         }
         let text = object.to_json();
         // Both have sorted keys: equal objects are equal texts.

@@ -76,7 +76,7 @@ impl Source for Store {
         true
     }
 
-    async fn set_rule_statuses(&self, _: Vec<RuleStatus>) -> Result<()> {
+    async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
         Ok(())
     }
 
