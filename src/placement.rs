@@ -309,6 +309,17 @@ impl Placement {
         Some(State { object: self.slots.whole(slot)?, rules, nodes })
     }
 
+    /// Keeps an object whole if several nodes may hold it, and else as a text.
+    fn share(&mut self, id: Id) {
+        let Some(slot) = self.slots.get(id) else { return };
+        let name = self.slots.name(slot);
+        let is_referred = name.is_some_and(|(target, namespace, name)| {
+            self.referring(target, namespace, name).is_some_and(|nodes| !nodes.is_empty())
+        });
+        let shared = slot.rules != 0 || self.names.get(slot.nodes).len() > 1 || is_referred;
+        self.slots.share(id, shared);
+    }
+
     /// Enters an object that is not in the index. One that nothing places and no Pod can refer to is left out.
     fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
         let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
@@ -444,16 +455,14 @@ impl Placement {
         let names = self.names.get(slot.nodes);
         let is_named = names.contains(node);
         let is_ruled = self.nodes.get(node).is_some_and(|node| self.is_selected(slot, &node.rules));
-        let is_referred = self.referring(named.target, &named.namespace, &named.name).is_some();
-        let shared = slot.rules != 0 || names.len() > 1 || is_referred;
         if refers {
             self.direct.entry(node.clone()).or_default().insert(id);
-            self.slots.share(id, shared);
+            self.share(id);
         } else if !is_named {
             self.leave(node, id);
         }
         let object = self.slots.whole(self.slots.get(id)?)?;
-        self.slots.share(id, shared);
+        self.share(id);
         (!is_named && !is_ruled).then(|| Delta::one(node.clone(), object, refers))
     }
 }

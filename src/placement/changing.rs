@@ -90,14 +90,12 @@ impl Placement {
             return differences;
         }
         self.counted.clear();
-        let referring = self.referring_to(&before.object).is_some_and(|nodes| !nodes.is_empty());
-        let shared = !rules.is_empty() || before.nodes.len() > 1 || referring;
         let set = self.selections.take(&rules);
         if let Some(old) = self.slots.select(id, set) {
             self.selections.release(old);
         }
         let after = self.state(id);
-        self.slots.share(id, shared);
+        self.share(id);
         differences.add(Some(before), after);
         differences
     }

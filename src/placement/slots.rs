@@ -240,6 +240,11 @@ impl Slots {
         self.table.take(id)
     }
 
+    /// The name under which Pods refer to an object, if they do to its kind: namespace and name.
+    pub(super) fn name<'a>(&'a self, slot: &'a Slot) -> Option<(Target, &'a Arc<str>, &'a str)> {
+        self.table.name(slot)
+    }
+
     /// Another set of rules selects an object. Returns the one before.
     pub(super) fn select(&mut self, id: Id, rules: u32) -> Option<u32> {
         self.table.get_mut(id).map(|slot| std::mem::replace(&mut slot.rules, rules))
