@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::{Hub, Quiet};
+use super::hub::{Hub, MOVES, Quiet};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
-use crate::gate::{self, Gate, GateLimits};
+use crate::gate::{self, Gate, GateLimits, Seldom};
 use crate::link::queue::{Limits, Refused};
 use crate::link::{Backlog, PublishError, add, packet_size};
 
@@ -77,6 +77,7 @@ impl Broker {
             gate: Gate::new(GateLimits { places: options.max_strangers, for_one: options.max_strangers / 4 }),
             places: Arc::new(Semaphore::new(options.max_connections)),
             quiet: Quiet::default(),
+            moves: Seldom::of(MOVES),
             closing: watch::channel(false).0,
             inflow,
             options,

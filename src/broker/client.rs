@@ -234,7 +234,7 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
     let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
     else {
         add(&hub.counters.refused, 1);
-        if let Some(left_out) = hub.quiet.moves.line() {
+        if let Some(left_out) = hub.moves.line() {
             let node = &admitted.node;
             tracing::info!(%node, %peer, left_out, "a certificate was revoked meanwhile: told to come again");
         }
@@ -248,7 +248,7 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
     }
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
-        if let Some(left_out) = hub.quiet.moves.line() {
+        if let Some(left_out) = hub.moves.line() {
             tracing::warn!(node = %seat.node, %peer, left_out, "a newer connection takes the node's name over");
         }
         // So that the cloud hears of the end of the old one before the start of the new one.
@@ -264,7 +264,7 @@ async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
         return;
     }
     add(&hub.counters.connected, 1);
-    if let Some(left_out) = hub.quiet.moves.line() {
+    if let Some(left_out) = hub.moves.line() {
         let (node, connection) = (&seat.node, seat.connection);
         tracing::info!(%node, %peer, connection, left_out, "node connected");
     }
@@ -288,7 +288,7 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
         Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
-    if let Some(left_out) = hub.quiet.moves.line() {
+    if let Some(left_out) = hub.moves.line() {
         let (node, connection, why) = (&seat.node, seat.connection, &ended.why);
         tracing::info!(%node, connection, %why, left_out, "node disconnected");
     }

@@ -11,7 +11,7 @@ use super::registry::{Moved, Registry};
 use crate::gate::{Gate, Seldom};
 
 /// How many lines of the log in ten seconds tell who has come and who has gone.
-const MOVES: u32 = 200;
+pub(super) const MOVES: u32 = 200;
 
 /// See the module.
 pub(super) struct Hub {
@@ -25,14 +25,14 @@ pub(super) struct Hub {
     /// One permit per node.
     pub(super) places: Arc<Semaphore>,
     pub(super) quiet: Quiet,
+    /// Lines of the log about nodes that come, go, or take the place of one that is there.
+    pub(super) moves: Seldom,
     pub(super) closing: watch::Sender<bool>,
 }
 
 /// Lines of the log that anybody can cause.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Quiet {
-    /// Nodes that come, go, or take the place of one that is there.
-    pub(super) moves: Seldom,
     pub(super) full: Seldom,
     pub(super) refused: Seldom,
     pub(super) impostor: Seldom,
@@ -40,21 +40,6 @@ pub(super) struct Quiet {
     pub(super) filter: Seldom,
     pub(super) large: Seldom,
     pub(super) presence: Seldom,
-}
-
-impl Default for Quiet {
-    fn default() -> Self {
-        Self {
-            moves: Seldom::of(MOVES),
-            full: Seldom::new(),
-            refused: Seldom::new(),
-            impostor: Seldom::new(),
-            topic: Seldom::new(),
-            filter: Seldom::new(),
-            large: Seldom::new(),
-            presence: Seldom::new(),
-        }
-    }
 }
 
 impl Hub {

@@ -139,12 +139,16 @@ impl Feed {
 
     /// Begins to tell all again, if that was asked for and nothing else is under way. No change is missed meanwhile.
     fn begin_again(&mut self) {
-        if self.again && matches!(self.state, State::Following(_)) {
-            self.again = false;
-            if let State::Following(receiver) = std::mem::replace(&mut self.state, State::Closed) {
-                self.state = State::Listing(receiver, Listing::new(&self.store, true));
-            }
+        if !self.again {
+            return;
         }
+        self.state = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Following(receiver) => {
+                self.again = false;
+                State::Listing(receiver, Listing::new(&self.store, true))
+            }
+            other => other,
+        };
     }
 
     /// Begins anew, after a while if there is a time. What was to be told again still is.

@@ -389,23 +389,13 @@ impl Outbox {
     ) -> Result<(), StoreError> {
         let mut after = Some(0);
         while let Some(from) = after {
-            after = self.settle_some(conn, seals, resources, from).inspect_err(|_| self.revert())?;
+            let tx = conn.unchecked_transaction()?;
+            let sealed = self.reseal(&tx, seals, resources, from);
+            let committed = sealed.and_then(|next| Ok(tx.commit().map(|()| next)?));
+            after = committed.inspect_err(|_| self.revert())?;
             self.commit();
         }
         Ok(())
-    }
-
-    fn settle_some(
-        &mut self,
-        conn: &Connection,
-        seals: &Seals,
-        resources: &Resources,
-        after: u64,
-    ) -> Result<Option<u64>, StoreError> {
-        let tx = conn.unchecked_transaction()?;
-        let next = self.reseal(&tx, seals, resources, after)?;
-        tx.commit()?;
-        Ok(next)
     }
 
     /// Seals what is to be sealed after a number of the lane of status, or with another key: some rows of it. Those that
