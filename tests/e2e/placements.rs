@@ -18,19 +18,6 @@ fn placement(kind: &str, name: &str, spec: &Value) -> Value {
     object
 }
 
-/// Creates a rule, or gives it another spec.
-async fn apply(cloud: &Cloud, rule: &Value) {
-    let collection = if rule["kind"] == "Placement" { NAMESPACED } else { CLUSTER };
-    let path = format!("{collection}/{}", rule["metadata"]["name"].as_str().unwrap());
-    match cloud.client().get::<Value>(&path).await {
-        Ok(mut there) => {
-            there["spec"] = rule["spec"].clone();
-            cloud.client().put::<Value>(&path, &there).await.unwrap();
-        }
-        Err(_) => drop(cloud.client().post::<Value>(collection, rule).await.unwrap()),
-    }
-}
-
 /// Waits until the status of a rule has these numbers and conditions: objects, nodes, nodes in sync; Accepted, InSync.
 async fn until_status(cloud: &Cloud, path: &str, numbers: [u64; 3], conditions: [&str; 2]) -> Value {
     let condition = |status: &Value, kind: &str| {
@@ -62,7 +49,7 @@ async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_t
     cloud.in_sync("edge-2", 0).await;
     // In its own namespace only, whatever it says.
     let own = json!({"objects": {"kinds": ["configmaps"]}, "nodes": {"names": ["edge-1"]}});
-    apply(&cloud, &placement("Placement", "own", &own)).await;
+    cloud.apply([placement("Placement", "own", &own)]).await;
     cloud.in_sync("edge-1", 1).await;
     assert!(one.get(&config_map(0)).await.is_some());
     let own_path = format!("{NAMESPACED}/own");
@@ -72,14 +59,14 @@ async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_t
         let spec = json!({"objects": {"kinds": ["cm"], "namespaces": ["plant-*"]}, "nodes": nodes});
         placement("ClusterPlacement", "all", &spec)
     };
-    apply(&cloud, &all(json!({}))).await;
+    cloud.apply([all(json!({}))]).await;
     cloud.in_sync("edge-1", 3).await;
     cloud.in_sync("edge-2", 3).await;
     let all_path = format!("{CLUSTER}/all");
     until_status(&cloud, &all_path, [3, 2, 2], ["True", "True"]).await;
     assert_eq!((cloud.counters("edge-1").await.sent, cloud.counters("edge-2").await.sent), (3, 3));
     // It changes: what both its old and its new form select stays where it is.
-    apply(&cloud, &all(json!({"names": ["edge-2"]}))).await;
+    cloud.apply([all(json!({"names": ["edge-2"]}))]).await;
     cloud.in_sync("edge-1", 1).await;
     until_status(&cloud, &all_path, [3, 1, 1], ["True", "True"]).await;
     assert_eq!((cloud.counters("edge-2").await.sent, cloud.counters("edge-2").await.removals), (3, 0));
@@ -113,12 +100,12 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
     };
     let path = format!("{NAMESPACED}/odd");
     let misspelt = json!({"objects": {"kinds": ["confgmaps", "configmaps"]}, "nodes": {}});
-    apply(&cloud, &placement("Placement", "odd", &misspelt)).await;
+    cloud.apply([placement("Placement", "odd", &misspelt)]).await;
     let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;
     assert_eq!(reason(&status), (json!("KindUnknown"), "no kind is called confgmaps".to_owned()));
     assert!(one.get(&config_map(0)).await.is_some(), "the other kind is placed");
     let leases = json!({"objects": {"kinds": ["leases", "configmaps"]}, "nodes": {}});
-    apply(&cloud, &placement("Placement", "odd", &leases)).await;
+    cloud.apply([placement("Placement", "odd", &leases)]).await;
     let message = "spec.objects.kinds: objects of kind 'Lease' cannot be placed on nodes".to_owned();
     let status = eventually("the rule is looked at", PATIENCE, async || {
         let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;

@@ -19,7 +19,7 @@ use crate::store::cloud::{CloudOptions, CloudStore, Stored};
 use crate::sync::change::Put;
 use crate::sync::digest::Epoch;
 use crate::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
-use crate::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
+use crate::sync::frame::Received;
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -69,17 +69,12 @@ struct Device {
 impl Device {
     fn new(name: &str) -> Self {
         let config = EdgeConfig {
-            node: name.into(),
-            agent: "test".into(),
-            max_frame: DEFAULT_MAX_FRAME,
-            max_object: DEFAULT_MAX_OBJECT,
             hello_timeout: Duration::from_secs(60),
             report_timeout: Duration::from_secs(60),
-            retry_max: Duration::from_secs(60),
             report_attempts: 5,
-            max_applying: 8,
             lease_interval: Duration::from_secs(60),
             lease_duration: Duration::from_secs(240),
+            ..EdgeConfig::defaults(name)
         };
         let epoch = Epoch(u128::from(random()) + 1);
         let totals = Totals { epoch, ..Totals::default() };

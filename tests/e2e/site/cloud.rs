@@ -212,7 +212,7 @@ pub(crate) async fn apply(client: &Client, object: &Value) -> Result<Value, Clie
 pub(crate) fn path_of(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]);
-    let known = kinds::by_word(&kind).unwrap_or_else(|| panic!("no kind {kind}"));
-    let metadata = &object["metadata"];
-    object_path(&known.resource(), &text(&metadata["namespace"]), &text(&metadata["name"]))
+    let (namespace, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
+    let resource = kinds::guess(&text(&object["apiVersion"]), &kind, !namespace.is_empty());
+    object_path(&resource, &namespace, &name)
 }

@@ -163,8 +163,10 @@ async fn rules_that_are_objects_are_told_before_what_they_select() {
     let Fixture { store, .. } = &fixture();
     create(store, "first").await;
     let kind = Arc::new(crate::object::kinds::guess("edgesync.io/v1alpha1", "Placement", true));
-    let rule = json!({"apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": "p", "namespace": "lab"}, "status": {"objects": 7},
-        "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}}});
+    let rule = json!({
+        "apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": "p", "namespace": "lab"},
+        "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}}, "status": {"objects": 7},
+    });
     store.create(&kind, serde_json::from_value(rule).unwrap()).await.unwrap();
     create(store, "last").await;
     let (summaries, _) = follow(store).await;
