@@ -3,10 +3,11 @@
 //! Every service that others can connect to has a gate of its own, with a bounded number of places. Whoever connects takes
 //! one, and gives it back when it is known and let in, or gone. When all places are taken, the guest that has stood about
 //! for longest goes, so that nobody keeps others out by doing nothing. One origin (an IPv4 address, the /64 of an IPv6
-//! address, a user of this machine) gets a part of the places only.
+//! address, a user of this machine) gets a part of the places only. Who finds no place waits in a [`Queue`].
 //!
 //! Knows tokio and nothing of what is served.
 
+mod queue;
 mod seldom;
 
 use std::collections::HashMap;
@@ -15,13 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+pub use queue::Queue;
 pub use seldom::Seldom;
 
-/// How long a guest may stand about before it has to go for another one: a handshake over a slow line takes less than
-/// twice that, and only those who wait in a crowd are asked.
+/// How long a guest may stand about before it has to go for another one; only those who stand in a crowd are asked.
 const GRACE: Duration = Duration::from_secs(2);
+/// The same for one that has spoken: its line may be slow, or whoever serves the crowd.
+const SPOKEN: Duration = Duration::from_secs(5);
 
 /// Who comes, as far as the system tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,13 +48,6 @@ impl Origin {
             IpAddr::V4(peer) => Self::V4(peer.octets()),
             IpAddr::V6(peer) => Self::V6(network(peer)),
         }
-    }
-}
-
-impl Origin {
-    /// Who is on this machine has no slow line.
-    fn grace(self) -> Duration {
-        if matches!(self, Self::User(_)) { Duration::ZERO } else { GRACE }
     }
 }
 
@@ -90,6 +86,7 @@ struct State {
 struct Standing {
     origin: Origin,
     since: Instant,
+    has_spoken: bool,
     /// It is being served: nobody asks it to go.
     busy: bool,
     go: Arc<Notify>,
@@ -115,16 +112,22 @@ pub struct Aside(Arc<Guest>);
 impl Standing {
     /// Until when it is not asked to go.
     fn until(&self) -> Instant {
-        self.since + self.origin.grace()
+        let grace = match self.origin {
+            // Who is on this machine has no slow line.
+            Origin::User(_) => Duration::ZERO,
+            _ if self.has_spoken => SPOKEN,
+            _ => GRACE,
+        };
+        self.since + grace
     }
 }
 
-enum Door {
-    Open,
+/// Why somebody gets no place: until when none can be made free, if that is known.
+enum NoPlace {
     /// The origin has its part of the places.
-    Shut,
-    /// Until somebody goes, or has stood there for long enough.
-    Full(Option<Instant>),
+    ForOrigin(Option<Instant>),
+    /// All are taken.
+    ForAll(Option<Instant>),
 }
 
 impl Gate {
@@ -139,66 +142,38 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place; whoever has stood about for longest may have to go for that. `None` if the origin has its part
-    /// of the places, and none of those can be freed. For one caller at a time; safe to cancel.
-    pub async fn enter(self: &Arc<Self>, origin: Origin) -> Option<Guest> {
-        loop {
-            let until = match self.look(origin) {
-                Ok(entered) => return entered,
-                Err(until) => until,
-            };
-            tokio::select! {
-                () = self.freed.notified() => {}
-                () = async { match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
-                } } => {}
-            }
-        }
-    }
-
-    /// Takes a place if there is one now.
+    /// Takes a place if there is one now, or one can be made free.
     pub fn try_enter(self: &Arc<Self>, origin: Origin) -> Option<Guest> {
-        self.look(origin).ok().flatten()
+        self.look(origin).ok()
     }
 
-    fn look(self: &Arc<Self>, origin: Origin) -> Result<Option<Guest>, Option<Instant>> {
+    fn look(self: &Arc<Self>, origin: Origin) -> Result<Guest, NoPlace> {
         let mut state = self.lock();
-        match state.open(origin, self.limits, Instant::now()) {
-            Door::Shut => Ok(None),
-            Door::Full(until) => Err(until),
-            Door::Open => {
-                let (number, go) = (state.next, Arc::new(Notify::new()));
-                state.next += 1;
-                state.stand(number, origin, &go);
-                Ok(Some(Guest { gate: Arc::clone(self), number, origin, go }))
-            }
-        }
+        state.make_room(origin, self.limits, Instant::now())?;
+        let (number, go) = (state.next, Arc::new(Notify::new()));
+        state.next += 1;
+        state.stand(number, origin, &go);
+        Ok(Guest { gate: Arc::clone(self), number, origin, go })
     }
 }
 
 impl State {
-    fn open(&mut self, origin: Origin, limits: GateLimits, now: Instant) -> Door {
+    /// Sees to it that there is a place, if whoever has stood about for longest may have to go for that.
+    fn make_room(&mut self, origin: Origin, limits: GateLimits, now: Instant) -> Result<(), NoPlace> {
         let own = self.of_origin.get(&origin).copied().unwrap_or_default();
         if origin != Origin::Loopback && own >= limits.for_one && limits.for_one < limits.places {
-            return match self.oldest(|standing| standing.origin == origin) {
-                Some((number, until)) if until <= now => self.send_away(number),
-                _ => Door::Shut,
-            };
+            let oldest = self.oldest(|standing| standing.origin == origin);
+            return self.replace(oldest, now).map_err(NoPlace::ForOrigin);
         }
         if self.standing.len() < limits.places {
-            return Door::Open;
+            return Ok(());
         }
         // The one of those origins that have most.
         let most = |origin: Origin| self.of_origin.get(&origin).copied().unwrap_or_default();
         let idle = self.standing.values().filter(|standing| !standing.busy && standing.until() <= now);
         let crowd = idle.map(|standing| most(standing.origin)).max();
         let oldest = self.oldest(|standing| crowd.is_none_or(|crowd| most(standing.origin) == crowd));
-        match oldest {
-            Some((number, until)) if until <= now => self.send_away(number),
-            Some((_, until)) => Door::Full(Some(until)),
-            None => Door::Full(None),
-        }
+        self.replace(oldest, now).map_err(NoPlace::ForAll)
     }
 
     /// Who of some has stood about for longest, and until when it may.
@@ -208,17 +183,23 @@ impl State {
             .min_by_key(|(number, until)| (*until, *number))
     }
 
+    /// Sends somebody away, who need not go before a time.
+    fn replace(&mut self, standing: Option<(u64, Instant)>, now: Instant) -> Result<(), Option<Instant>> {
+        match standing {
+            Some((number, until)) if until <= now => {
+                if let Some(standing) = self.leave(number) {
+                    standing.go.notify_one();
+                }
+                Ok(())
+            }
+            later => Err(later.map(|(_, until)| until)),
+        }
+    }
+
     fn stand(&mut self, number: u64, origin: Origin, go: &Arc<Notify>) {
         *self.of_origin.entry(origin).or_default() += 1;
         let (since, go) = (Instant::now(), Arc::clone(go));
-        self.standing.insert(number, Standing { origin, since, busy: false, go });
-    }
-
-    fn send_away(&mut self, number: u64) -> Door {
-        if let Some(standing) = self.leave(number) {
-            standing.go.notify_one();
-        }
-        Door::Open
+        self.standing.insert(number, Standing { origin, since, has_spoken: false, busy: false, go });
     }
 
     fn leave(&mut self, number: u64) -> Option<Standing> {
@@ -243,6 +224,15 @@ impl Guest {
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// It has gone a step further towards being known: its time begins anew, and is longer than before it said anything.
+    /// For steps that are few.
+    pub fn speaks(&self) {
+        if let Some(standing) = self.gate.lock().standing.get_mut(&self.number) {
+            standing.has_spoken = true;
+            standing.since = Instant::now();
+        }
     }
 
     /// Is served from now on.

@@ -34,7 +34,7 @@ use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
 use super::storage::Storage;
 use super::visitor::{Kept, Stay, Visitor};
-use crate::gate::{Gate, GateLimits, Seldom};
+use crate::gate::{Gate, GateLimits, Origin, Queue, Seldom};
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Status};
 
@@ -89,30 +89,26 @@ impl<K: Storage, E: Extension> Server<K, E> {
     /// timeout.
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
-        let (gate, watches) = (gate(self.limits.connections), gate(self.limits.watches));
+        let watches = gate(self.limits.watches);
+        let mut queue = Queue::new(gate(self.limits.connections), self.limits.connections);
         let full = Seldom::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
-            let accepted = tokio::select! {
+            let Ok((accepted, guest)) = tokio::select! {
                 () = &mut shutdown => break,
-                accepted = accept(&listener) => accepted,
+                admitted = queue.next(|| async { Ok::<_, Infallible>(accept(&listener).await) }) => admitted,
                 Some(_) = tasks.join_next() => continue,
                 _ = sweep.tick() => {
                     self.api.snapshots.sweep();
                     continue;
                 }
             };
-            let origin = accepted.origin();
-            // While all are busy a connection waits here, and those after it in the system's queue.
-            let guest = tokio::select! {
-                () = &mut shutdown => break,
-                guest = gate.enter(origin) => guest,
-            };
             let Some(guest) = guest else {
                 if let Some(left_out) = full.line() {
-                    tracing::warn!(?origin, left_out, "too many connections of one client to the API");
+                    let origin = accepted.origin();
+                    tracing::warn!(?origin, left_out, "too many connections to the API: closed");
                 }
                 continue;
             };
@@ -324,10 +320,10 @@ fn gate(places: usize) -> Arc<Gate> {
 }
 
 /// The next connection.
-async fn accept(listener: &Listener) -> Accepted {
+async fn accept(listener: &Listener) -> (Origin, Accepted) {
     loop {
         match listener.accept().await {
-            Ok(accepted) => return accepted,
+            Ok(accepted) => return (accepted.origin(), accepted),
             Err(error) => {
                 tracing::warn!(address = %listener.address(), %error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

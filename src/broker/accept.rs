@@ -1,5 +1,6 @@
 //! Listens, and starts a task per connection. The handle the cloud side holds.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +21,8 @@ use crate::gate::{self, Gate, GateLimits, Seldom};
 use crate::link::queue::{Limits, Refused};
 use crate::link::{Backlog, PublishError, add, packet_size};
 
+/// Connections that may wait for a place in the door: a fleet that comes all at once. Each costs a socket.
+const WAITING: usize = 16 << 10;
 /// How long to wait after the system refused to accept: usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long connections may take to end at shutdown.
@@ -43,7 +46,7 @@ pub enum BindError {
         /// The address asked for.
         address: SocketAddr,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -175,16 +178,16 @@ impl Broker {
 }
 
 async fn accept(hub: Arc<Hub>, listener: TcpListener) {
+    let mut queue = gate::Queue::new(Arc::clone(&hub.gate), WAITING);
+    let next = || async {
+        let (stream, peer) = listener.accept().await?;
+        add(&hub.counters.accepted, 1);
+        Ok::<_, io::Error>((gate::Origin::of(peer.ip()), (stream, peer)))
+    };
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    tokio::select! {
-                        () = admit(&hub, stream, peer) => {}
-                        () = hub.closed() => break,
-                        () = hub.inflow.closed() => break,
-                    }
-                }
+            admitted = queue.next(&next) => match admitted {
+                Ok(((stream, peer), guest)) => admit(&hub, stream, peer, guest),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
@@ -200,17 +203,14 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     }
 }
 
-/// Lets a connection stand in the door, where it has to say which node it is. Waits while nobody there can be asked to go.
-async fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) {
-    add(&hub.counters.accepted, 1);
-    let guest = match hub.places.available_permits() {
-        0 => None,
-        _ => hub.gate.enter(gate::Origin::of(peer.ip())).await,
-    };
+/// Lets a connection stand in the door, where it has to say which node it is.
+fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, guest: Option<gate::Guest>) {
+    let guest = guest.filter(|_| hub.places.available_permits() > 0);
     let Some(guest) = guest else {
         add(&hub.counters.over_limit, 1);
         if let Some(left_out) = hub.quiet.full.line() {
-            tracing::warn!(%peer, left_out, limit = hub.options.max_connections, "too many connections: closed");
+            let limit = hub.options.max_connections;
+            tracing::warn!(%peer, left_out, limit, "too many connections: closed");
         }
         return;
     };

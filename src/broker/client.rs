@@ -99,7 +99,7 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
     let limit = hub.options.connect_timeout;
     let welcomed = tokio::select! {
         // Boxed, so that the task does not keep the room for it while the client is connected.
-        welcomed = timeout(limit, Box::pin(welcome(hub, stream, peer))) => welcomed,
+        welcomed = timeout(limit, Box::pin(welcome(hub, stream, peer, &place))) => welcomed,
         () = hub.closed() => return,
         () = place.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
     };
@@ -133,15 +133,22 @@ async fn seat(hub: &Arc<Hub>, mut guest: Guest, peer: SocketAddr) {
 
 /// Takes a connection up to its CONNECT. None if its peer goes without a word, as those do who see whether the port
 /// answers: load balancers, monitoring, `edgesync check`.
-async fn welcome(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr) -> Result<Option<Guest>, String> {
+async fn welcome(
+    hub: &Arc<Hub>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    place: &gate::Guest,
+) -> Result<Option<Guest>, String> {
     let cuts = hub.registry.cuts();
     if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
         return Ok(None);
     }
+    place.speaks();
     let (mut stream, bearer) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
         format!("no TLS: {error}")
     })?;
+    place.speaks();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = greet(hub, &mut stream, &mut frames, &bearer, peer).await?;
     Ok(admitted.map(|admitted| Guest { stream, frames, admitted, bearer, cuts }))

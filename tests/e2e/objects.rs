@@ -112,7 +112,8 @@ async fn twenty_thousand_objects_arrive_and_none_is_sent_again() {
     assert_eq!(same_within(limit, &cloud, &agent).await, COUNT);
     println!("equal on both sides after {:.1?}", start.elapsed());
     let counters = cloud.counters(NODE).await;
-    assert_eq!((counters.sent, counters.resent), (COUNT as u64, 0), "{counters:?}");
+    // One message is sent again when a disk stands still for `sync.resend_min`, to hear what became of the others.
+    assert!(counters.resent <= 2 && counters.sent == COUNT as u64 + counters.resent, "{counters:?}");
 
     // All at once, into an empty database.
     agent.stop().await;

@@ -17,7 +17,8 @@ use rumqttc::v5::mqttbytes::v5::{
 use support::fleet::{PATIENCE, bind, departure, link_connected, link_message, message, node_options};
 use support::log::log;
 use support::scripted_broker::Peer;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
+use tokio::time::timeout;
 use tracing::Level;
 
 /// A raw client in a thread of its own, so that the endpoint can run meanwhile.
@@ -306,6 +307,32 @@ async fn a_disconnect_that_asks_for_the_will_gets_it() {
     .await;
     assert_eq!(message(&mut fleet).await.2, b"will");
     assert_eq!(broker.presence("n-1"), Some(b"will".to_vec()));
+}
+
+/// A full door leaves nobody to the system's queue: a connection that this drops tries again after seconds only.
+#[tokio::test]
+async fn who_finds_the_door_full_of_the_silent_is_taken_and_let_in_in_turn() {
+    let options = BrokerOptions { max_strangers: 4, ..Default::default() };
+    let (broker, _fleet) = bind(options).await;
+    let address = broker.address();
+    let silent: Vec<_> = (0..4).map(|_| Peer::dial(address)).collect();
+    let mut waiting: Vec<_> = (0..50).map(|_| Peer::dial(address)).collect();
+    for (n, peer) in waiting.iter_mut().enumerate() {
+        peer.send(&connect_packet(&format!("n-{n}"), 30));
+    }
+    timeout(PATIENCE, async {
+        while broker.traffic().accepted < 54 {
+            yield_now().await;
+        }
+    })
+    .await
+    .expect("all are taken from the system while nobody in the door has to go");
+    drop(silent);
+    let admitted = spawn_blocking(move || {
+        waiting.iter_mut().map(Peer::expect).filter(|packet| matches!(packet, Packet::ConnAck(_))).count()
+    });
+    assert_eq!(admitted.await.unwrap(), 50);
+    assert_eq!((broker.traffic().refused, broker.traffic().over_limit), (0, 0));
 }
 
 #[tokio::test]

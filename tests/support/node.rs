@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use edgesync::link::LinkOptions;
+use edgesync::link::retry::{Retry, RetryOptions};
 use edgesync::object::{Budget, ObjectKey, ResourceVersion};
 use edgesync::sync::change::{Put, Uid};
 use edgesync::sync::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
 use edgesync::sync::replica::{self, Applied, Held, Rows, Totals};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::line::{Endpoint, Line};
 
@@ -72,6 +75,19 @@ async fn until(origin: Instant, deadline: Option<Duration>) {
     }
 }
 
+/// A connection, once the cloud side lets it in: until then it comes again, as agents do.
+async fn let_in(node: &str, endpoint: &Endpoint) -> Line {
+    let within = LinkOptions::new("", 0, node).connect_timeout;
+    let mut retry = Retry::new(RetryOptions::default());
+    loop {
+        if let Ok(Ok(line)) = timeout(within, Line::open(endpoint, node)).await {
+            return line;
+        }
+        let random = uuid::Uuid::new_v4().as_u64_pair().0 as f64 / u64::MAX as f64;
+        tokio::time::sleep(retry.failed(Instant::now(), random)).await;
+    }
+}
+
 /// One connection of a node: until it is told to go.
 pub(crate) async fn session(
     node: &str,
@@ -80,7 +96,10 @@ pub(crate) async fn session(
     in_sync: &AtomicUsize,
     mut go: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    let mut line = Line::open(endpoint, node).await?;
+    let mut line = tokio::select! {
+        line = let_in(node, endpoint) => line,
+        () = told_to_go(&mut go) => return Ok(()),
+    };
     let origin = Instant::now();
     let random = || uuid::Uuid::new_v4().as_u64_pair().0;
     let config = EdgeConfig {

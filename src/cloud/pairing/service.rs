@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Pairing, now};
 use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
-use crate::gate::{Gate, GateLimits, Guest, Origin, Seldom};
+use crate::gate::{Gate, GateLimits, Guest, Origin, Queue, Seldom};
 use crate::join::Membership;
 use crate::join::calls::MEMBERSHIP;
 use crate::object::status::{Reason, Result, Status};
@@ -24,6 +24,8 @@ use crate::tls::Certificate;
 const MAX_CONNECTIONS: usize = 256;
 /// The most of one address.
 const MAX_OF_ONE: usize = 64;
+/// The most that wait for a place.
+const WAITING: usize = 1024;
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may last: the handshake, and the requests with their answers.
@@ -62,6 +64,11 @@ impl JoinService {
     /// 30 s.
     pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
         let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
+        let mut queue = Queue::new(gate, WAITING);
+        let next = || async {
+            let (stream, peer) = self.listener.accept().await?;
+            Ok::<_, io::Error>((Origin::of(peer.ip()), (stream, peer)))
+        };
         let full = Seldom::new();
         // Dropped at the end, and with it the connections.
         let mut connections = JoinSet::new();
@@ -69,9 +76,9 @@ impl JoinService {
             tokio::select! {
                 _ = stopped.changed() => return,
                 Some(_) = connections.join_next() => {}
-                taken = self.take(&gate) => match taken {
-                    Ok((stream, peer, Some(guest))) => {
-                        let pairing = self.pairing.clone();
+                admitted = queue.next(&next) => match admitted {
+                    Ok(((stream, peer), Some(guest))) => {
+                        let (pairing, guest) = (self.pairing.clone(), Arc::new(guest));
                         connections.spawn(async move {
                             tokio::select! {
                                 _ = timeout(PATIENCE, connection(pairing, stream, peer, guest.clone())) => {}
@@ -81,9 +88,9 @@ impl JoinService {
                             }
                         });
                     }
-                    Ok((_, peer, None)) => {
+                    Ok(((_, peer), None)) => {
                         if let Some(left_out) = full.line() {
-                            tracing::warn!(%peer, left_out, "too many connections of one address to the join service");
+                            tracing::warn!(%peer, left_out, "too many connections to the join service: closed");
                         }
                     }
                     Err(error) => {
@@ -93,13 +100,6 @@ impl JoinService {
                 },
             }
         }
-    }
-
-    /// The next connection, when there is a place for one; none if its address has too many.
-    async fn take(&self, gate: &Arc<Gate>) -> io::Result<(TcpStream, SocketAddr, Option<Arc<Guest>>)> {
-        let (stream, peer) = self.listener.accept().await?;
-        let guest = gate.enter(Origin::of(peer.ip())).await;
-        Ok((stream, peer, guest.map(Arc::new)))
     }
 }
 
