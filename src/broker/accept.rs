@@ -91,6 +91,11 @@ impl Broker {
         Ok((Self { hub, address: local }, receiver))
     }
 
+    #[cfg(test)]
+    pub(super) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, DisconnectReasonCode, Packet};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -79,7 +79,7 @@ impl Ended {
     }
 }
 
-/// A client that was let in.
+/// A client that was let in. Boxed where it is handed on: a task keeps the room for it at each step.
 struct Guest {
     stream: Wire,
     frames: FrameBuffer,
@@ -120,7 +120,7 @@ fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
 }
 
 /// Gives a node that is known a place of its own, which strangers cannot take.
-async fn seat(hub: &Arc<Hub>, mut guest: Guest, peer: SocketAddr) {
+async fn seat(hub: &Arc<Hub>, mut guest: Box<Guest>, peer: SocketAddr) {
     let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);
         refused(hub, peer, "there are too many nodes");
@@ -138,7 +138,7 @@ async fn welcome(
     stream: TcpStream,
     peer: SocketAddr,
     place: &gate::Guest,
-) -> Result<Option<Guest>, String> {
+) -> Result<Option<Box<Guest>>, String> {
     let cuts = hub.registry.cuts();
     if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
         return Ok(None);
@@ -151,7 +151,7 @@ async fn welcome(
     place.speaks();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = greet(hub, &mut stream, &mut frames, &bearer, peer).await?;
-    Ok(admitted.map(|admitted| Guest { stream, frames, admitted, bearer, cuts }))
+    Ok(admitted.map(|admitted| Box::new(Guest { stream, frames, admitted, bearer, cuts })))
 }
 
 /// Reads the CONNECT, if anything comes, and decides on it; a refusal is answered here.
@@ -234,8 +234,8 @@ async fn say<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) {
 }
 
 /// Serves a client that was let in.
-async fn attend(hub: &Arc<Hub>, guest: Guest, peer: SocketAddr) {
-    let Guest { mut stream, mut frames, admitted, bearer, cuts } = guest;
+async fn attend(hub: &Arc<Hub>, guest: Box<Guest>, peer: SocketAddr) {
+    let Guest { mut stream, mut frames, admitted, bearer, cuts } = *guest;
     frames.set_limit(hub.options.max_packet);
     let down = hub.options.topics.down(&admitted.node);
     let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
@@ -325,10 +325,28 @@ async fn last_words(mut stream: Wire, mut out: BytesMut, code: DisconnectReasonC
     let talk = async {
         stream.write_all_buf(&mut out).await?;
         stream.shutdown().await?;
-        let mut rest = [0; 4096];
-        while stream.read(&mut rest).await? > 0 {}
-        std::io::Result::Ok(())
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
     };
     // It may have gone already, or never stop talking.
     let _ = timeout(LAST_WORDS, talk).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Broker, BrokerOptions};
+    use crate::gate::{Gate, GateLimits, Origin};
+
+    /// There is one for each node that is connected.
+    #[tokio::test]
+    async fn the_task_of_a_connection_is_small() {
+        let (broker, _events) =
+            Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
+        let stream = TcpStream::connect(broker.address()).await.unwrap();
+        let gate = Gate::new(GateLimits { places: 1, for_one: 1 });
+        let place = gate.try_enter(Origin::Loopback).unwrap();
+        let task = serve(broker.hub(), stream, broker.address(), place);
+        let size = size_of_val(&task);
+        assert!(size <= 4608, "{size}");
+    }
 }

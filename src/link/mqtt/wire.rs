@@ -5,17 +5,21 @@
 //! packet whose properties are cut short are skipped in silence, and it writes a DISCONNECT without
 //! properties one byte longer than its header says.
 
+use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::Error;
 use rumqttc::v5::mqttbytes::v5::{Disconnect, DisconnectReasonCode, Packet};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// How much is read at once, at least.
+/// How much is read at once, at most, while nothing waits.
+const FIRST: usize = 16 * 1024;
+/// How much is read at once, at least, for a packet that has begun to come.
 const CHUNK: usize = 4 * 1024;
-/// An empty buffer larger than this is given back.
-const KEEP: usize = 16 * 1024;
 /// MQTT's limit for the length field, in bytes.
 const LENGTH_BYTES: usize = 4;
 
@@ -76,14 +80,24 @@ impl FrameBuffer {
     }
 
     /// Reads what is there; 0 means the end, with or without the good-bye of TLS. Safe to cancel. The buffer grows with
-    /// the bytes that have come, not with the length a header promises, and never above the limit and one chunk.
+    /// the bytes that have come, not with the length a header promises, and never above the limit and one chunk. While
+    /// nothing has come there is none: most connections wait most of the time.
     pub(crate) async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
-        if self.bytes.is_empty() && self.bytes.capacity() > KEEP {
-            self.bytes = BytesMut::new();
-        }
         let held = self.bytes.len();
-        self.bytes.reserve(held.min(self.limit.saturating_sub(held)).max(CHUNK));
-        let read = reader.read_buf(&mut self.bytes).await;
+        let read = if held == 0 {
+            self.bytes = BytesMut::new();
+            poll_fn(|cx| {
+                let mut chunk = [MaybeUninit::uninit(); FIRST];
+                let mut read = ReadBuf::uninit(&mut chunk);
+                ready!(Pin::new(&mut *reader).poll_read(cx, &mut read))?;
+                self.bytes.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            })
+            .await
+        } else {
+            self.bytes.reserve(held.min(self.limit.saturating_sub(held)).max(CHUNK));
+            reader.read_buf(&mut self.bytes).await
+        };
         read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(0) } else { Err(error) })
     }
 
@@ -189,8 +203,7 @@ impl SendBuffer {
         !self.bytes.is_empty() || self.held
     }
 
-    /// Writes what it can, and flushes once all is written. Safe to cancel. A large buffer is given back when it is
-    /// empty.
+    /// Writes what it can, and flushes once all is written. Safe to cancel. An empty buffer is given back.
     pub(crate) async fn write_to<W: AsyncWrite + Unpin>(&mut self, writer: &mut W) -> io::Result<usize> {
         if self.bytes.is_empty() {
             writer.flush().await?;
@@ -202,7 +215,7 @@ impl SendBuffer {
         if count == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        if self.bytes.is_empty() && self.bytes.capacity() > KEEP {
+        if self.bytes.is_empty() {
             self.bytes = BytesMut::new();
         }
         Ok(count)
