@@ -251,13 +251,17 @@ pub struct ConfigArgs {
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ServerArgs {
     /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
-    /// [default: the server of --kubeconfig, or else /run/edgesync-cloud/edgesync-cloud.sock]
-    #[arg(long = "server", value_name = "ADDRESS", env = "EDGESYNC_CLOUD_SERVER")]
+    /// [default: the server of --kubeconfig, or else of the variable EDGESYNC_CLOUD_SERVER, or else
+    /// /run/edgesync-cloud/edgesync-cloud.sock]
+    #[arg(long = "server", value_name = "ADDRESS")]
     pub address: Option<Address>,
     /// A kubeconfig of "edgesync-cloud kubeconfig", for a cloud side on another machine
     #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
     pub kubeconfig: Option<PathBuf>,
 }
+
+/// The variable that names the API that is asked, where neither `--server` nor a kubeconfig does.
+pub const SERVER_VARIABLE: &str = "EDGESYNC_CLOUD_SERVER";
 
 /// Where the cloud side of this machine answers, unless it is configured otherwise.
 pub const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";

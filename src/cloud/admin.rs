@@ -82,6 +82,16 @@ impl Admin {
 }
 
 impl Admin {
+    async fn revoke(&self, node: &str) -> Result<Value> {
+        let certificates = self.parts.pairing.revoke_node(node).await?;
+        let known = certificates > 0 || self.parts.store.knows_name(node).await.map_err(Status::internal)?;
+        if !known {
+            let message = format!("there is no node '{node}': 'edgesync-cloud nodes' shows all");
+            return Err(Status::new(Reason::NotFound, message));
+        }
+        Ok(json!({ "node": node, "certificates": certificates }))
+    }
+
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
     async fn forget(&self, node: &str) -> Result<Value> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
@@ -283,9 +293,7 @@ impl Extension for Admin {
                 Ok(json!({ "node": node, "admitted": admitted }))
             }
             ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
-            ("POST", ["nodes", node, "revoke"]) => {
-                Ok(json!({ "node": node, "certificates": self.parts.pairing.revoke_node(node).await? }))
-            }
+            ("POST", ["nodes", node, "revoke"]) => self.revoke(node).await,
             _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }
     }

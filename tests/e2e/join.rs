@@ -187,6 +187,12 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     let refused = kubectl(&eve, &["get", "secret", "by-ada"]).await;
     assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
 
+    // The cloud side that a kubeconfig names is the one that is asked, whatever is usual on this machine.
+    let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    elsewhere.args(["nodes", "--kubeconfig", &eve]).env("EDGESYNC_CLOUD_SERVER", site.path("nowhere.sock"));
+    let asked = ended(elsewhere).await;
+    assert!(asked.status.success(), "{}", said(&asked));
+
     // Nobody comes in over TCP without a certificate, whoever they are on this machine.
     let without = ask(&["nodes", "--server", &address]).await;
     assert_eq!(without.status.code(), Some(64), "{}", said(&without));

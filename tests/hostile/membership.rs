@@ -123,6 +123,12 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
     let mut stolen = fleet.device(&site, "edge-1").await;
     stolen.run_as_configured().await;
     in_sync(&stolen).await;
+    let mistyped = fleet.command(&["node", "revoke", "edge-l"]).await;
+    assert!(
+        !mistyped.status.success() && said(&mistyped).contains("there is no node 'edge-l'"),
+        "{}",
+        said(&mistyped)
+    );
     let output = fleet.command(&["node", "revoke", "edge-1"]).await;
     assert!(output.status.success(), "{}", said(&output));
     let elsewhere = Site::new();

@@ -237,6 +237,20 @@ impl CloudStore {
         .await
     }
 
+    /// Whether a name was ever used, or a token was made for it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn knows_name(&self, node: &str) -> Result<bool, CloudError> {
+        let node = node.to_owned();
+        self.readers
+            .run(move |conn| {
+                let mut token = conn.prepare_cached("SELECT 1 FROM tokens WHERE node = ?1")?;
+                Ok(was_used(conn, &node)? || token.exists([&node])?)
+            })
+            .await
+    }
+
     /// Notes that an external broker refuses all certificates of a node that are revoked so far. Gives their number.
     ///
     /// # Errors
@@ -316,7 +330,7 @@ impl Tx<'_> {
             _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
             Some(only) if only != node => PairingRefusal::OtherNode(only.clone()),
             _ if token.used >= token.uses => PairingRefusal::UsedUp,
-            None if self.was_used(node)? => PairingRefusal::NameTaken(node.to_owned()),
+            None if was_used(self.conn, node)? => PairingRefusal::NameTaken(node.to_owned()),
             _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
             _ => return Ok(Ok(token)),
         };
@@ -357,16 +371,6 @@ impl Tx<'_> {
         revoke("certificates")
     }
 
-    /// Whether anybody has joined under a name, reported in it, or was removed.
-    fn was_used(&self, node: &str) -> rusqlite::Result<bool> {
-        let mut known = self.conn.prepare_cached(
-            "SELECT 1 FROM members WHERE name = ?1
-             UNION ALL SELECT 1 FROM nodes WHERE name = ?1
-             UNION ALL SELECT 1 FROM removed_nodes WHERE name = ?1",
-        )?;
-        known.exists([node])
-    }
-
     /// How many certificates of a node are not revoked and end after a time.
     fn held(&self, node: &str, since: Timestamp) -> Result<u32, CloudError> {
         let mut count = self.conn.prepare_cached(
@@ -388,6 +392,16 @@ impl Tx<'_> {
         ))?;
         Ok(())
     }
+}
+
+/// Whether anybody has joined under a name, reported in it, or was removed.
+fn was_used(conn: &Connection, node: &str) -> rusqlite::Result<bool> {
+    let mut known = conn.prepare_cached(
+        "SELECT 1 FROM members WHERE name = ?1
+         UNION ALL SELECT 1 FROM nodes WHERE name = ?1
+         UNION ALL SELECT 1 FROM removed_nodes WHERE name = ?1",
+    )?;
+    known.exists([node])
 }
 
 fn find_token(conn: &Connection, id: &str) -> rusqlite::Result<Option<TokenRecord>> {
