@@ -56,6 +56,7 @@ mod steps;
 mod storage;
 mod table;
 mod trail;
+mod turns;
 mod visitor;
 mod watch;
 mod weight;

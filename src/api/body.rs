@@ -2,6 +2,7 @@
 //! requests are done.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
@@ -25,16 +26,20 @@ pub(super) struct HttpBody<'a> {
     content_type: Option<&'a str>,
     limits: &'a Limits,
     rooms: &'a Rooms,
+    /// Becomes false once it has been read.
+    unread: &'a AtomicBool,
 }
 
 impl<'a> HttpBody<'a> {
+    /// `unread` becomes false once the body has been read.
     pub(super) fn new(
         body: Incoming,
         content_type: Option<&'a str>,
         limits: &'a Limits,
         rooms: &'a Rooms,
+        unread: &'a AtomicBool,
     ) -> Self {
-        Self { body, content_type, limits, rooms }
+        Self { body, content_type, limits, rooms, unread }
     }
 
     /// Reads the body as it is.
@@ -53,6 +58,7 @@ impl<'a> HttpBody<'a> {
             Some(_) => Status::too_large(limit),
             None => Status::bad_request(format!("the body could not be read: {error}")),
         })?;
+        self.unread.store(false, Ordering::Relaxed);
         Ok(RawBody { bytes: read.to_bytes(), _room: room })
     }
 }

@@ -10,6 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+pub(super) use documents::Schemas;
+
 use super::audit::{self, Actor};
 use super::auth;
 use super::convert::Texts;
@@ -29,6 +31,7 @@ use super::select::Selection;
 use super::snapshots::Snapshots;
 use super::storage::Storage;
 use super::table::{Include, TableView, View};
+use super::turns::Turns;
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
 use crate::object::status::Result;
@@ -43,6 +46,9 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) extension: E,
     pub(super) metrics: Arc<ApiMetrics>,
     pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
+    pub(super) schemas: Schemas,
+    /// The writes that are under way.
+    pub(super) turns: Turns,
     /// The largest object, in bytes.
     pub(super) object_bytes: usize,
     /// Becomes true when watches are to end.
@@ -105,7 +111,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
             Request::Health(health) => Ok(documents::health(&health, &self.storage.checks())?),
             Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension).await),
             Request::Discovery(what) => Ok(documents::discovery(&self.storage.kinds(), &what, &head)?),
-            Request::OpenApi(what) => Ok(documents::openapi(&self.storage.kinds(), &what, &head)?),
+            Request::OpenApi(what) => Ok(documents::openapi(&*self.storage, &self.schemas, &what, &head)?),
             Request::Version => self.value(&documents::version(), &head),
             Request::Resources => {
                 let kinds = self.storage.kinds();
@@ -398,6 +404,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     fn as_write<'a>(&'a self, home: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
         Write {
             storage: &*self.api.storage,
+            turns: &self.api.turns,
             kind: &self.kind,
             home,
             namespace: self.namespace(),

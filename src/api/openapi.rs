@@ -2,7 +2,7 @@
 //! patches, and for those that want to know whether the server checks fields. Documents from a list
 //! of kinds. Pure.
 //!
-//! Documents are made when they are asked for, and come in parts of one kind each: nothing is kept, and what
+//! Documents are made when they are asked for, and come in parts of one kind each: only their digests are kept, and what
 //! one costs in memory does not grow with the number of kinds.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ mod v2;
 mod v3;
 
 pub(super) use v2::{V2Form, document as v2_document, protobuf as v2_protobuf};
-pub(super) use v3::{accepts as v3_accepts, document as v3_document, index as v3_index};
+pub(super) use v3::{Index as V3Index, accepts as v3_accepts, document as v3_document};
 
 /// Which of the two languages a document is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, ORIGIN,
-    USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, IF_NONE_MATCH, ORIGIN, USER_AGENT,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,7 +22,7 @@ use super::accept::choose;
 use super::audit::Actor;
 use super::auth::{Access, Caller, Peer, Role};
 use super::body::{HttpBody, Rooms};
-use super::dispatch::{Api, Head};
+use super::dispatch::{Api, Head, Schemas};
 use super::extension::Extension;
 use super::limits::Limits;
 use super::listen::{Accepted, Listener};
@@ -33,6 +34,7 @@ use super::response::{self, ResponseBody};
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
 use super::storage::Storage;
+use super::turns::Turns;
 use super::visitor::{Kept, Stay, Visitor};
 use crate::gate::{Gate, GateLimits, Origin, Queue, Seldom};
 use crate::object::status::{Reason, Result};
@@ -74,6 +76,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 extension,
                 metrics: Arc::new(ApiMetrics::default()),
                 snapshots: Arc::new(Snapshots::new(snapshots)),
+                schemas: Schemas::default(),
+                turns: Turns::default(),
                 object_bytes: limits.body_bytes,
                 stopping: watch::channel(false).0,
             },
@@ -219,7 +223,12 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
         let label = Label::of(&parsed, &*self.api.storage);
         let gzip = takes_gzip(request.headers());
-        let response = self.answer(request, parsed, peer, (visitor, &mut stay)).await;
+        let unread = AtomicBool::new(!request.body().is_end_stream());
+        let mut response = self.answer(request, parsed, peer, (visitor, &mut stay), &unread).await;
+        if unread.into_inner() {
+            // Nobody is to send another request behind a body that nobody will read.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         let elapsed = started.elapsed();
         let status = response.status().as_u16();
         let bytes = response.body().size_hint().lower();
@@ -236,6 +245,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         parsed: Result<Request, Refusal>,
         peer: &Peer,
         (visitor, stay): (&Visitor, &mut Option<Stay>),
+        unread: &AtomicBool,
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
         let stray = match peer {
@@ -281,7 +291,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             if_none_match: header(&head.headers, &IF_NONE_MATCH),
             actor: Actor { caller: &caller, peer },
         };
-        let body = HttpBody::new(body, info.content_type, &self.limits, &self.rooms);
+        let body = HttpBody::new(body, info.content_type, &self.limits, &self.rooms, unread);
         match self.api.answer(request, info, body).await {
             Ok(response) => response,
             Err(Refusal { status, allow }) => {

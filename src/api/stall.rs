@@ -1,6 +1,8 @@
-//! A connection whose peer must keep reading: a write that makes no progress for a while fails.
+//! A connection whose peer must keep reading: a write that makes no progress for a while fails. Its peer hears the last
+//! answer even if it is still sending.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -8,17 +10,23 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+/// How long what the peer still sends is read after the connection was shut: closing with bytes unread would make the
+/// system throw away the answer that is on its way.
+const LINGER: Duration = Duration::from_millis(500);
+
 /// Wraps a connection; reading is bounded elsewhere, by the timeouts of head and body.
 pub(super) struct NoStall<I> {
     io: I,
     patience: Duration,
     /// Runs while a write waits for the peer.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Runs once it is shut.
+    lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> NoStall<I> {
     pub(super) fn new(io: I, patience: Duration) -> Self {
-        Self { io, patience, waiting: None }
+        Self { io, patience, waiting: None, lingering: None }
     }
 
     /// Passes on the outcome of a write, or fails once it has been pending for too long.
@@ -44,7 +52,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for NoStall<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.bounded(cx, written)
@@ -69,8 +77,21 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let closed = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.bounded(cx, closed)
+        if self.lingering.is_none() {
+            let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+            ready!(self.bounded(cx, shut))?;
+        }
+        let mut unread = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut read = ReadBuf::uninit(&mut unread);
+            match Pin::new(&mut self.io).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => break,
+            }
+        }
+        let lingering = self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        lingering.as_mut().poll(cx).map(Ok)
     }
 }
 

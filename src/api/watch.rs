@@ -19,10 +19,12 @@ use super::select::Selection;
 use super::storage::{Change, ChangeType, PAGE_ROWS, Snapshot, Storage};
 use super::table::View;
 use crate::object::status::{Cause, Reason, Result};
-use crate::object::{Object, Status};
+use crate::object::{Object, Resource, Status};
 
 /// How often a watch that asks for bookmarks gets one when nothing else happens.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How often a watch of a custom kind looks whether that is still what it was.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a watch lasts at most if the client does not say: between this and twice as long.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Once this many bytes are gathered, lines are sent.
@@ -144,12 +146,22 @@ impl<K: Storage> Watch<K> {
             }
         };
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;
+        let (mut kinds, mut look) = (0, tokio::time::interval(LOOK_EVERY));
+        let mut stopping = self.stopping.clone();
         loop {
             let batch = tokio::select! {
+                biased;
+                () = sender.closed() => return Err(End::Gone),
+                _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+                // The objects go before their definition, and that is to be told first.
                 batch = self.storage.changes(&self.kind.stored_as, after) => Some(batch?),
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => None,
-                () = sender.closed() => return Err(End::Gone),
-                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(()),
+                _ = look.tick(), if self.kind.custom => {
+                    if std::mem::replace(&mut kinds, self.storage.kinds_version()) != kinds && !self.is_served() {
+                        return Ok(());
+                    }
+                    continue;
+                }
             };
             let Some(batch) = batch else {
                 send_line(self.bookmark(after, false), sender).await?;
@@ -164,6 +176,12 @@ impl<K: Storage> Watch<K> {
             send_all(out, sender).await?;
             after = batch.version;
         }
+    }
+
+    /// Whether the kind is served as it was when the watch began: with another schema the client is to list anew.
+    fn is_served(&self) -> bool {
+        let Resource { group, version, plural, .. } = &*self.kind.resource;
+        self.storage.kind(group, version, plural).is_some_and(|kind| kind == self.kind)
     }
 
     /// Sends all objects as added ones. Returns the version after which changes follow.

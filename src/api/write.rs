@@ -1,5 +1,6 @@
 //! Writing verbs over a [`Storage`]: read, work out what is to be stored (`prepare`, pure), compare and
-//! swap; again if somebody else was faster and the client did not insist on a version.
+//! swap; again if somebody else was faster and the client did not insist on a version. Those that do not write in turn, so
+//! that only one that insists can be faster.
 
 mod delete;
 mod prepare;
@@ -15,6 +16,7 @@ use super::kind::Kind;
 use super::patch::{self, PatchType};
 use super::request::Options;
 use super::storage::{Storage, Stored};
+use super::turns::{Turn, Turns};
 use crate::object::status::{Cause, Reason, Result};
 use crate::object::{Object, Scope, Status};
 
@@ -30,6 +32,8 @@ const NAME_ATTEMPTS: usize = 8;
 pub(super) struct Write<'a, K> {
     /// Who keeps the objects.
     pub(super) storage: &'a K,
+    /// The writes that are under way.
+    pub(super) turns: &'a Turns,
     /// The kind in the version of the path.
     pub(super) kind: &'a Arc<Kind>,
     /// The kind in the form in which it is kept: mostly the same.
@@ -124,6 +128,7 @@ impl<K: Storage> Write<'_, K> {
     pub(super) async fn update(&self, name: &str, body: Value) -> Result<Written> {
         let sent = convert::agree(&self.kind.resource, self.namespace, Some(name), body)?;
         let unconditional = sent.resource_version().is_empty();
+        let _turn = if unconditional { Some(self.turn(name).await) } else { None };
         for attempt in 1.. {
             let Some(old) = self.old(name).await? else {
                 if self.part == Part::Object
@@ -146,6 +151,7 @@ impl<K: Storage> Write<'_, K> {
     /// Changes an object, or its status, as a patch says.
     pub(super) async fn patch(&self, name: &str, kind: PatchType, patch: &Value) -> Result<Written> {
         self.check_patch_options(kind)?;
+        let _turn = self.turn(name).await;
         for attempt in 1.. {
             let Some(old) = self.old(name).await? else {
                 if kind == PatchType::Apply && self.part == Part::Object {
@@ -220,6 +226,11 @@ impl<K: Storage> Write<'_, K> {
         }
         let draft = prepare::apply(self, None, applied)?;
         self.store_new(draft).await
+    }
+
+    /// Waits until no other write that insists on no version is at work on the object.
+    async fn turn(&self, name: &str) -> Turn<'_> {
+        self.turns.take(self.kind.stored_as.key(self.namespace, name)).await
     }
 
     /// The object as it is now.

@@ -209,7 +209,8 @@ fn explain(error: &CliError) -> String {
     match error {
         // No object is missing, the path is.
         CliError::Client(ClientError::Api(status))
-            if status.is(&Reason::NotFound) && status.details.is_none() =>
+            if status.is(&Reason::NotFound)
+                && status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
             "the server does not serve this kind; apply its CustomResourceDefinition first (NotFound)"
                 .to_owned()

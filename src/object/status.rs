@@ -123,10 +123,11 @@ impl Status {
         Self::new(Reason::NotFound, message).with(about(resource, name))
     }
 
-    /// 404: the path leads to nothing that is served.
+    /// 404: the path leads to nothing that is served. It has details, though empty ones: `kubectl debug` looks into them.
     #[must_use]
     pub fn no_such_path() -> Self {
         Self::new(Reason::NotFound, "the server could not find the requested resource")
+            .with(Details::default())
     }
 
     /// 405: the verb is not for this kind.
@@ -296,8 +297,10 @@ impl Cause {
 
 /// Written by hand because a Status has constant fields, which its readers do not need.
 impl Details {
-    fn is_empty(&self) -> bool {
-        *self == Self { continue_token: self.continue_token.clone(), ..Self::default() }
+    /// Whether there is nothing but what goes into the metadata.
+    fn is_token_alone(&self) -> bool {
+        let token = &self.continue_token;
+        !token.is_empty() && *self == Self { continue_token: token.clone(), ..Self::default() }
     }
 }
 
@@ -321,8 +324,7 @@ impl Serialize for Status {
             out.serialize_field("reason", reason)?;
         }
         match &self.details {
-            // Nothing but what has gone into the metadata.
-            Some(details) if details.is_empty() => {}
+            Some(details) if details.is_token_alone() => {}
             Some(details) => out.serialize_field("details", details)?,
             None => {}
         }
@@ -384,6 +386,12 @@ mod tests {
 
     fn deployments() -> Resource {
         Resource { group: "apps".into(), kind: "Deployment".into(), plural: "deployments".into(), ..pods() }
+    }
+
+    #[test]
+    fn a_missing_path_has_details_that_are_empty() {
+        let text = serde_json::to_string(&Status::no_such_path()).unwrap();
+        assert!(text.ends_with(r#""reason":"NotFound","details":{},"code":404}"#), "{text}");
     }
 
     #[test]

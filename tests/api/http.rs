@@ -3,7 +3,7 @@
 
 use crate::serving;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use edgesync::api::{
@@ -12,7 +12,7 @@ use edgesync::api::{
 use edgesync::object::status::Result;
 use edgesync::object::{Object, Resource, Status, kinds};
 use serde_json::{Value, json};
-use serving::{Running, config_map, connect, parse, raw, send, soon};
+use serving::{Running, TOKEN, config_map, connect, parse, raw, send, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
@@ -237,6 +237,25 @@ async fn bodies_beyond_the_limit_are_refused_whether_announced_or_not() {
 }
 
 #[tokio::test]
+async fn whoever_still_sends_what_is_refused_hears_why_and_that_the_connection_ends() {
+    let running = Running::cloud(Limits { body_bytes: 1_000, ..Limits::cloud() }).await;
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 8388608\r\n{JSON}\r\n"
+    );
+    for address in [&running.unix, &running.tcp] {
+        let mut stream = connect(address).await;
+        // More than the system keeps for somebody who does not read.
+        soon("what is sent", stream.write_all(&[head.as_bytes(), &[b' '; 300 << 10]].concat()))
+            .await
+            .unwrap();
+        let mut answer = Vec::new();
+        soon("an answer", stream.read_to_end(&mut answer)).await.unwrap();
+        let answer = parse(&answer);
+        assert_eq!((answer.code, answer.header("connection")), (413, Some("close")));
+    }
+}
+
+#[tokio::test]
 async fn objects_of_several_megabytes_are_stored() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
@@ -323,13 +342,18 @@ struct ReadOnly {
     item: String,
     pages_that_work: usize,
     permits: Semaphore,
+    kinds_version: AtomicU64,
+    /// How often it was asked for its kinds.
+    asked: AtomicUsize,
 }
 
 impl ReadOnly {
     fn new(item_bytes: usize, pages_that_work: usize) -> Arc<Self> {
         let item = json!({"apiVersion": "v1", "metadata": {"name": "a"}, "data": "x".repeat(item_bytes)})
             .to_string();
-        Arc::new(Self { pages: Arc::default(), item, pages_that_work, permits: Semaphore::new(0) })
+        let (pages, permits) = (Arc::default(), Semaphore::new(0));
+        let (kinds_version, asked) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Arc::new(Self { pages, item, pages_that_work, permits, kinds_version, asked })
     }
 }
 
@@ -342,11 +366,12 @@ impl Storage for ReadOnly {
     }
 
     fn kinds(&self) -> Vec<Arc<Kind>> {
-        Vec::new()
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.kind("", "v1", "configmaps").into_iter().collect()
     }
 
     fn kinds_version(&self) -> u64 {
-        0
+        self.kinds_version.load(Ordering::Relaxed)
     }
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
@@ -422,6 +447,23 @@ async fn a_keeper_that_only_reads_refuses_every_write() {
     let ready = send(&running.unix, "GET", "/readyz", "", "").await;
     assert_eq!(ready.code, 500);
     assert!(ready.body.contains("[-]store failed"), "{}", ready.body);
+}
+
+#[tokio::test]
+async fn the_schemas_are_gone_through_once_for_all_who_ask_and_again_when_the_kinds_change() {
+    let storage = ReadOnly::new(1, 1);
+    let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
+    let asked = || storage.asked.swap(0, Ordering::Relaxed);
+    let index = async || send(&running.unix, "GET", "/openapi/v3", "", "").await;
+    let first = index().await;
+    assert!(first.body.contains("/openapi/v3/api/v1?hash="), "{first:?}");
+    assert_eq!((index().await.body, asked()), (first.body, 1));
+    let document = async |headers: &str| send(&running.unix, "GET", "/openapi/v3/api/v1", headers, "").await;
+    let tag = document("").await.header("etag").unwrap().to_owned();
+    assert_eq!(asked(), 1, "its parts are made from the kinds");
+    assert_eq!((document(&format!("If-None-Match: {tag}\r\n")).await.code, asked()), (304, 0));
+    storage.kinds_version.store(1, Ordering::Relaxed);
+    assert_eq!((index().await.code, asked()), (200, 1));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use crate::kubectl;
 use crate::site;
-use kubectl::Cluster;
+use kubectl::{Background, Cluster};
 use serde_json::{Value, json};
 use site::{PATIENCE, eventually};
 
@@ -439,6 +439,38 @@ async fn server_side_apply_gives_each_field_an_owner() {
 }
 
 #[tokio::test]
+async fn what_is_applied_by_the_server_after_the_client_keeps_its_status_and_once_more_its_version() {
+    let cluster = Cluster::start().await;
+    let apply = |text: &str| cluster.client.feed(&["apply", "--server-side", "-f", "-"], text).ok();
+    let namespace = |label: &str| {
+        format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: line-4, labels: {{a: {label}}}}}}}")
+    };
+    cluster.apply(&namespace("one"));
+    apply(&namespace("two"));
+    let found = cluster.get("ns/line-4");
+    assert_eq!(
+        (&found["metadata"]["labels"]["a"], &found["status"]["phase"]),
+        (&json!("two"), &json!("Active"))
+    );
+
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}";
+    cluster.apply(pod);
+    let running = r#"{"status":{"phase":"Running"}}"#;
+    cluster.kubectl(&["patch", "pod", "p", "--subresource=status", "--type=merge", "-p", running]).ok();
+    apply(pod);
+    assert_eq!(cluster.get("pod/p")["status"]["phase"], "Running");
+
+    // Defaults fall into a list that is replaced as a whole.
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: from-inside}, \
+                  spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}}";
+    apply(policy);
+    let version = || cluster.get("networkpolicy/from-inside")["metadata"]["resourceVersion"].clone();
+    let before = version();
+    apply(policy);
+    assert_eq!(version(), before);
+}
+
+#[tokio::test]
 async fn a_dry_run_on_the_server_changes_nothing() {
     let cluster = Cluster::start().await;
     let dry = |arguments: &[&str]| cluster.kubectl(&[arguments, &["--dry-run=server"]].concat());
@@ -623,6 +655,47 @@ async fn lists_of_a_custom_resource_are_applied_by_their_keys() {
     assert!(conflict.contains(".spec.parts[name=\"x\"].count"), "{conflict}");
     apply("one", "").ok();
     assert_eq!(cluster.get("widget/a")["spec"]["parts"], json!([{"name": "z", "count": 2}]));
+}
+
+#[tokio::test]
+async fn what_a_stricter_schema_finds_wrong_may_stay_as_it_is_and_go() {
+    let cluster = with_widgets().await;
+    cluster.apply(&widget("a", 1, ""));
+    cluster.apply(&WIDGETS.replace("required: [size]", "required: [size, weight]"));
+    let patch = |patch: &str| cluster.kubectl(&["patch", "widget", "a", "--type=merge", "-p", patch]);
+    eventually("the stricter schema is in force", PATIENCE, async || {
+        let refused = cluster.client.feed(&["create", "--dry-run=server", "-f", "-"], &widget("b", 1, ""));
+        (refused.code != Some(0)).then_some(())
+    })
+    .await;
+    patch(r#"{"metadata":{"finalizers":["example.com/hold"]},"spec":{"size":2}}"#).ok();
+    cluster.kubectl(&["delete", "widget", "a", "--wait=false"]).ok();
+    patch(r#"{"spec":{"size":"large"}}"#).fails_with("spec.size");
+    patch(r#"{"metadata":{"finalizers":null}}"#).ok();
+    assert!(!cluster.has("widget/a"));
+}
+
+#[tokio::test]
+async fn watches_of_a_custom_kind_end_with_its_definition_and_when_that_changes() {
+    let cluster = with_widgets().await;
+    cluster.apply(&widget("a", 1, ""));
+    let watch = async || {
+        let watch = cluster.follow(&["get", "widgets", "-w", "--output-watch-events"]);
+        watch.line("ADDED").await;
+        watch
+    };
+    let ends = async |mut watch: Background| {
+        eventually("the watch ends", PATIENCE, async || (!watch.runs()).then_some(())).await;
+        watch.lines()
+    };
+    let (changed, mut other) = (watch().await, cluster.follow(&["get", "ns", "-w"]));
+    other.line("default").await;
+    cluster.apply(&WIDGETS.replace("What a widget is like.", "What it is like."));
+    ends(changed).await;
+    let removed = watch().await;
+    cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
+    assert!(ends(removed).await.last().unwrap().contains("DELETED"));
+    assert!(other.runs(), "it is of another kind");
 }
 
 #[tokio::test]

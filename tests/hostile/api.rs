@@ -125,6 +125,32 @@ async fn a_second_delete_frees_what_is_stuck_in_foreground_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_that_insist_on_no_version_are_never_refused_for_being_too_slow() {
+    const WRITERS: usize = 32;
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    cloud.apply([config_map(1)]).await;
+    let writers = (0..WRITERS).map(|writer| {
+        let (client, socket) = (cloud.client(), cloud.socket.clone());
+        tokio::spawn(async move {
+            let path = path_of(&config_map(1));
+            for round in 0..10 {
+                let patch = json!({ "data": { format!("w{writer}"): format!("{round}") } }).to_string();
+                assert_eq!(raw(&socket, "PATCH", &path, "application/merge-patch+json", &patch).await, 200);
+                let mut whole = config_map(1);
+                whole["metadata"]["labels"] = json!({ "round": format!("{writer}-{round}") });
+                client.put::<Value>(&path, &whole).await.unwrap();
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let object = cloud.get(&config_map(1)).await;
+    assert!(object["metadata"]["labels"]["round"].as_str().unwrap().ends_with("-9"), "{object}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creates_that_race_the_end_of_a_namespace_leave_nothing_behind() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;

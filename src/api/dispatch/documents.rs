@@ -1,6 +1,6 @@
 //! Answers that are no objects: health, metrics, discovery, OpenAPI.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::Response;
 use hyper::body::Bytes;
@@ -14,9 +14,10 @@ use crate::api::extension::Extension;
 use crate::api::kind::Kind;
 use crate::api::media::Accepted;
 use crate::api::metrics::{ApiMetrics, MetricsWriter};
-use crate::api::openapi::{self, Document, V2Form};
+use crate::api::openapi::{self, Document, V2Form, V3Index};
 use crate::api::request::{Discovery, HealthRequest, OpenApi};
 use crate::api::response::{self, ResponseBody};
+use crate::api::storage::Storage;
 use crate::object::Status;
 use crate::object::status::Result;
 
@@ -102,9 +103,29 @@ fn has_it(head: &Head<'_>, tag: &str) -> bool {
     head.if_none_match.is_some_and(|tags| discovery::matches_etag(tags, tag))
 }
 
+/// The index of the documents of OpenAPI, kept until the kinds change.
+#[derive(Debug, Default)]
+pub(in crate::api) struct Schemas(Mutex<Option<(u64, Arc<V3Index>)>>);
+
+impl Schemas {
+    fn index(&self, storage: &impl Storage) -> Arc<V3Index> {
+        let version = storage.kinds_version();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((of, index)) if *of == version => Arc::clone(index),
+            _ => {
+                let index = Arc::new(V3Index::of(&storage.kinds()));
+                *kept = Some((version, Arc::clone(&index)));
+                index
+            }
+        }
+    }
+}
+
 /// What objects look like.
 pub(super) fn openapi(
-    kinds: &[Arc<Kind>],
+    storage: &impl Storage,
+    schemas: &Schemas,
     what: &OpenApi,
     head: &Head<'_>,
 ) -> Result<Response<ResponseBody>> {
@@ -118,16 +139,20 @@ pub(super) fn openapi(
                 let body = ResponseBody::Whole(Some(Bytes::from(openapi::v2_protobuf())));
                 Ok(response::stream(form.content_type(), body))
             }
-            Some(form) => Ok(in_parts(form.content_type(), openapi::v2_document(kinds))),
+            Some(form) => Ok(in_parts(form.content_type(), openapi::v2_document(&storage.kinds()))),
             None => Err(Status::not_acceptable(&[json])),
         },
-        OpenApi::V3Index => Ok(tagged(json, openapi::v3_index(kinds).to_string(), head)),
+        OpenApi::V3Index => Ok(tagged(json, schemas.index(storage).text().to_owned(), head)),
         OpenApi::V3 { group, version } => {
-            let (document, digest) =
-                openapi::v3_document(kinds, group, version).ok_or_else(Status::no_such_path)?;
+            let index = schemas.index(storage);
+            let digest = index.digest(group, version).ok_or_else(Status::no_such_path)?;
             let tag = format!("\"{digest}\"");
-            let mut response =
-                if has_it(head, &tag) { response::not_modified() } else { in_parts(json, document) };
+            let mut response = if has_it(head, &tag) {
+                response::not_modified()
+            } else {
+                let document = openapi::v3_document(&storage.kinds(), group, version);
+                in_parts(json, document.ok_or_else(Status::no_such_path)?)
+            };
             if let Ok(tag) = HeaderValue::from_str(&tag) {
                 response.headers_mut().insert(ETAG, tag);
             }

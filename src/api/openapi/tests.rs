@@ -39,7 +39,7 @@ fn kinds() -> Vec<Arc<Kind>> {
 }
 
 fn v3(group: &str) -> Value {
-    let (document, _) = v3_document(&kinds(), group, "v1").unwrap();
+    let document = v3_document(&kinds(), group, "v1").unwrap();
     serde_json::from_str(&document.text()).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn what_can_only_be_read_has_no_operations_that_write() {
     assert_eq!(object.keys().collect::<Vec<_>>(), ["get", "parameters"]);
     let mut kinds = kinds();
     kinds[0] = Arc::new(Kind { writable: Writable::Status, ..Kind::clone(&kinds[0]) });
-    let (document, _) = v3_document(&kinds, "", "v1").unwrap();
+    let document = v3_document(&kinds, "", "v1").unwrap();
     let document: Value = serde_json::from_str(&document.text()).unwrap();
     for (path, expected) in [
         ("services", &["get", "parameters"][..]),
@@ -153,23 +153,24 @@ fn operations_have_names_of_their_own() {
 #[test]
 fn kinds_that_share_a_name_are_described_once() {
     let twice: Vec<Arc<Kind>> = [kinds(), kinds()].concat();
-    let (once, _) = v3_document(&kinds(), "", "v1").unwrap();
-    let (document, _) = v3_document(&twice, "", "v1").unwrap();
+    let once = v3_document(&kinds(), "", "v1").unwrap();
+    let document = v3_document(&twice, "", "v1").unwrap();
     assert_eq!(document.text(), once.text());
 }
 
 #[test]
 fn the_index_has_the_digest_of_each_document_and_it_changes_with_a_kind() {
-    let index = v3_index(&kinds());
-    let (_, digest) = v3_document(&kinds(), "example.com", "v1").unwrap();
-    let url = format!("/openapi/v3/apis/example.com/v1?hash={digest}");
-    assert_eq!(index["paths"]["apis/example.com/v1"]["serverRelativeURL"], url);
-    assert_eq!(index["paths"].as_object().unwrap().len(), 2);
+    let read = |index: &V3Index| serde_json::from_str::<Value>(index.text()).unwrap()["paths"].take();
+    let index = V3Index::of(&kinds());
+    let url = format!("/openapi/v3/apis/example.com/v1?hash={}", index.digest("example.com", "v1").unwrap());
+    let index = read(&index);
+    assert_eq!(index["apis/example.com/v1"]["serverRelativeURL"], url);
+    assert_eq!(index.as_object().unwrap().len(), 2);
     let mut changed = kinds();
     changed[2] = Arc::new(Kind { status_subresource: true, ..Kind::clone(&changed[2]) });
-    let changed = v3_index(&changed);
-    assert_eq!(changed["paths"]["api/v1"], index["paths"]["api/v1"]);
-    assert_ne!(changed["paths"]["apis/example.com/v1"], index["paths"]["apis/example.com/v1"]);
+    let changed = read(&V3Index::of(&changed));
+    assert_eq!(changed["api/v1"], index["api/v1"]);
+    assert_ne!(changed["apis/example.com/v1"], index["apis/example.com/v1"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `/openapi/v3`: an index, and one document for each group and version. Pure.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -17,32 +18,47 @@ pub(in crate::api) fn accepts(accept: Option<&str>) -> bool {
     accept.is_none_or(|accept| accept.trim().is_empty() || choose(accept, known).is_some())
 }
 
-/// The document of a group and version, if there is one, with the digest that the index has for it.
-pub(in crate::api) fn document(
-    kinds: &[Arc<Kind>],
-    group: &str,
-    version: &str,
-) -> Option<(Document, String)> {
+/// The document of a group and version, if there is one.
+pub(in crate::api) fn document(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Document> {
     let groups = groups(kinds);
     let found = groups.iter().find(|candidate| candidate.name == group)?;
     let found = found.versions.iter().find(|candidate| candidate.name == version)?;
-    let make = || of(&found.kinds, group, version);
-    Some((make(), digest(make())))
+    Some(of(&found.kinds, group, version))
 }
 
-/// The index: where the document of each group and version is. It goes through all documents to know their
-/// digests, so the server keeps it until the kinds change.
-pub(in crate::api) fn index(kinds: &[Arc<Kind>]) -> Value {
-    let mut paths = Map::new();
-    for group in groups(kinds) {
-        for version in &group.versions {
-            let path = version.path(group.name);
-            let hash = digest(of(&version.kinds, group.name, version.name));
-            let url = json!({ "serverRelativeURL": format!("/openapi/v3{path}?hash={hash}") });
-            paths.insert(path.trim_start_matches('/').to_owned(), url);
+/// Where the document of each group and version is, and its digest. Making it goes through all documents; it is good as long
+/// as the kinds stay what they are.
+#[derive(Debug)]
+pub(in crate::api) struct Index {
+    text: String,
+    /// By the path of the group and version.
+    digests: HashMap<String, String>,
+}
+
+impl Index {
+    pub(in crate::api) fn of(kinds: &[Arc<Kind>]) -> Self {
+        let (mut paths, mut digests) = (Map::new(), HashMap::new());
+        for group in groups(kinds) {
+            for version in &group.versions {
+                let path = operations::root(group.name, version.name);
+                let hash = digest(of(&version.kinds, group.name, version.name));
+                let url = json!({ "serverRelativeURL": format!("/openapi/v3{path}?hash={hash}") });
+                paths.insert(path.trim_start_matches('/').to_owned(), url);
+                digests.insert(path, hash);
+            }
         }
+        Self { text: json!({ "paths": paths }).to_string(), digests }
     }
-    json!({ "paths": paths })
+
+    /// As clients get it.
+    pub(in crate::api) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The digest of the document of a group and version, if there is one.
+    pub(in crate::api) fn digest(&self, group: &str, version: &str) -> Option<&str> {
+        self.digests.get(&operations::root(group, version)).map(String::as_str)
+    }
 }
 
 fn digest(document: Document) -> String {

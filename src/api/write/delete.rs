@@ -137,6 +137,7 @@ pub(in crate::api) async fn delete<K: Storage>(
     name: &str,
     options: &DeleteOptions,
 ) -> Result<Deleted> {
+    let _turn = write.turn(name).await;
     let mut attempt = 0;
     loop {
         attempt += 1;

@@ -77,7 +77,12 @@ pub(super) fn finish_create<K: Storage>(write: &Write<'_, K>, draft: &mut Draft)
     rules::complete(&write.home.resource, None, object);
     check(write, None, object)?;
     let facts = Facts::of(write);
+    // A status that is a part of its own is the server's here: who creates the object does not own it.
+    let status = if write.home.status_subresource { object.fields_mut().remove("status") } else { None };
     apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
+    if let Some(status) = status {
+        object.fields_mut().insert("status".to_owned(), status);
+    }
     write.storage.admit(write.home, None, object)
 }
 
@@ -132,6 +137,10 @@ pub(super) fn apply<K: Storage>(
     let schema = write.home.schema.as_deref();
     let force = write.options.force || live.is_some_and(|live| is_unrecorded(write.home, live));
     let mut object = apply::apply(live, &applied, schema, &facts.manager(write), force)?;
+    if let (Part::Object, Some(old)) = (write.part, old) {
+        // Whoever owns it by the record: a status that is a part of its own does not go with the rest.
+        object = select_part(write, old, object);
+    }
     if let Some(schema) = schema {
         schema::apply_defaults(schema, object.fields_mut());
     }
@@ -325,6 +334,11 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
         causes.extend(schema::validate(schema, object.fields()));
     }
     causes.retain(|cause| part.is_about(&cause.field));
+    if let (Some(schema), Some(old), false) = (kind.schema.as_deref(), old, causes.is_empty()) {
+        // What was wrong before may stay: the schema may have become stricter, and an object has to be able to go.
+        let before = schema::validate(schema, old.fields());
+        causes.retain(|cause| !before.contains(cause));
+    }
     if causes.is_empty() {
         causes = match old {
             None => rules::check_create(resource, object),
