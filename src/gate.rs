@@ -3,7 +3,8 @@
 //! Every service that others can connect to has a gate of its own, with a bounded number of places. Whoever connects takes
 //! one, and gives it back when it is known and let in, or gone. When all places are taken, the guest that has stood about
 //! for longest goes, so that nobody keeps others out by doing nothing. One origin (an IPv4 address, the /64 of an IPv6
-//! address, a user of this machine) gets a part of the places only. Who finds no place waits in a [`Queue`].
+//! address, a user of this machine) gets a part of the places only. Who has said nothing yet, or finds no place, waits in a
+//! [`Queue`].
 //!
 //! Knows tokio and nothing of what is served.
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use queue::Queue;
+pub use queue::{Queue, QueueLimits, Tcp, Visitor};
 pub use seldom::Seldom;
 
 /// How long a guest may stand about before it has to go for another one; only those who stand in a crowd are asked.

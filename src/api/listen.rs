@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
-use crate::gate::Origin;
+use crate::gate::{self, Origin};
 #[cfg(feature = "cloud")]
 use crate::tls;
 
@@ -112,6 +112,18 @@ impl Accepted {
             Self::Tls(_, from, _) => Origin::of(from.ip()),
             Self::Unix(_, uid) => Origin::User(*uid),
         }
+    }
+}
+
+impl gate::Visitor for Accepted {
+    async fn speaks(&self) {
+        // Whatever is wrong with it shows when it is read.
+        let _ = match self {
+            Self::Tcp(stream, _) => stream.readable().await,
+            #[cfg(feature = "cloud")]
+            Self::Tls(stream, ..) => stream.readable().await,
+            Self::Unix(stream, _) => stream.readable().await,
+        };
     }
 }
 

@@ -36,7 +36,7 @@ use super::stall::NoStall;
 use super::storage::Storage;
 use super::turns::Turns;
 use super::visitor::{Kept, Stay, Visitor};
-use crate::gate::{Gate, GateLimits, Origin, Queue, Seldom};
+use crate::gate::{Gate, GateLimits, Origin, Queue, QueueLimits, Seldom};
 use crate::object::status::{Reason, Result};
 use crate::object::{Resource, Status};
 
@@ -94,7 +94,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
         let watches = gate(self.limits.watches);
-        let mut queue = Queue::new(gate(self.limits.connections), self.limits.connections);
+        let limits = QueueLimits { most: self.limits.connections, silence: self.limits.first_timeout };
+        let mut queue = Queue::new(gate(self.limits.connections), limits);
         let full = Seldom::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);

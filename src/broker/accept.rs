@@ -21,7 +21,8 @@ use crate::gate::{self, Gate, GateLimits, Seldom};
 use crate::link::queue::{Limits, Refused};
 use crate::link::{Backlog, PublishError, add, packet_size};
 
-/// Connections that may wait for a place in the door: a fleet that comes all at once. Each costs a socket.
+/// Connections that may wait for a place in the door, and as many that have said nothing: a fleet that comes all at once.
+/// Each costs a socket.
 const WAITING: usize = 16 << 10;
 /// How long to wait after the system refused to accept: usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -183,16 +184,17 @@ impl Broker {
 }
 
 async fn accept(hub: Arc<Hub>, listener: TcpListener) {
-    let mut queue = gate::Queue::new(Arc::clone(&hub.gate), WAITING);
+    let limits = gate::QueueLimits { most: WAITING, silence: hub.options.connect_timeout };
+    let mut queue = gate::Queue::new(Arc::clone(&hub.gate), limits);
     let next = || async {
         let (stream, peer) = listener.accept().await?;
         add(&hub.counters.accepted, 1);
-        Ok::<_, io::Error>((gate::Origin::of(peer.ip()), (stream, peer)))
+        Ok::<_, io::Error>((gate::Origin::of(peer.ip()), gate::Tcp(stream, peer)))
     };
     loop {
         tokio::select! {
             admitted = queue.next(&next) => match admitted {
-                Ok(((stream, peer), guest)) => admit(&hub, stream, peer, guest),
+                Ok((gate::Tcp(stream, peer), guest)) => admit(&hub, stream, peer, guest),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;

@@ -22,12 +22,31 @@ fn enters(gate: &Arc<Gate>, origin: Origin) -> Option<Arc<Guest>> {
 
 /// Waits for a place.
 async fn enter(gate: &Arc<Gate>, origin: Origin) -> Option<Guest> {
-    let mut comes = vec![(origin, ())];
-    come(&mut Queue::new(Arc::clone(gate), 1), &mut comes).await.1
+    let mut comes = vec![(origin, 0)];
+    come(&mut queue(gate, 1), &mut comes).await.1
+}
+
+/// A connection is a number. Those from [`SLOW`] on say something after a second, and those from [`SILENT`] on nothing.
+impl Visitor for u32 {
+    async fn speaks(&self) {
+        match *self {
+            SILENT.. => pending().await,
+            SLOW.. => tokio::time::sleep(Duration::from_secs(1)).await,
+            _ => {}
+        }
+    }
+}
+
+const SLOW: u32 = 10_000;
+const SILENT: u32 = 100_000;
+const SILENCE: Duration = Duration::from_secs(10);
+
+fn queue(gate: &Arc<Gate>, most: usize) -> Queue<u32> {
+    Queue::new(Arc::clone(gate), QueueLimits { most, silence: SILENCE })
 }
 
 /// Who is next of those who wait and of those who come now.
-async fn come<T>(queue: &mut Queue<T>, comes: &mut Vec<(Origin, T)>) -> (T, Option<Guest>) {
+async fn come(queue: &mut Queue<u32>, comes: &mut Vec<(Origin, u32)>) -> (u32, Option<Guest>) {
     let left = Cell::new(std::mem::take(comes));
     let accept = || async {
         let mut coming = left.take();
@@ -189,7 +208,7 @@ async fn who_goes_on_with_its_handshake_is_left_in_peace() {
 }
 
 /// Until all who come have found their place or wait.
-async fn all_come<T>(queue: &mut Queue<T>, mut comes: Vec<(Origin, T)>) {
+async fn all_come(queue: &mut Queue<u32>, mut comes: Vec<(Origin, u32)>) {
     assert!(timeout(Duration::from_millis(1), come(queue, &mut comes)).await.is_err());
 }
 
@@ -197,7 +216,7 @@ async fn all_come<T>(queue: &mut Queue<T>, mut comes: Vec<(Origin, T)>) {
 #[tokio::test(start_paused = true)]
 async fn who_finds_no_place_waits_for_one() {
     let gate = Gate::new(LIMITS);
-    let mut queue = Queue::new(Arc::clone(&gate), 1000);
+    let mut queue = queue(&gate, 1000);
     let mut inside: VecDeque<_> = (0..8).filter_map(|_| enters(&gate, Origin::Loopback)).collect();
     all_come(&mut queue, (0..500).map(|number| (Origin::Loopback, number)).collect()).await;
     let mut seen = Vec::new();
@@ -218,7 +237,7 @@ async fn who_finds_no_place_waits_for_one() {
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_last_is_the_next_of_its_origin() {
     let gate = Gate::new(LIMITS);
-    let mut queue = Queue::new(Arc::clone(&gate), 1000);
+    let mut queue = queue(&gate, 1000);
     let _silent: Vec<_> = (0..8).filter_map(|_| enters(&gate, Origin::Loopback)).collect();
     all_come(&mut queue, (0..900).map(|number| (Origin::Loopback, number)).collect()).await;
     let begun = Instant::now();
@@ -229,7 +248,7 @@ async fn whoever_comes_last_is_the_next_of_its_origin() {
 #[tokio::test(start_paused = true)]
 async fn a_crowd_in_the_queue_delays_itself_and_not_the_others() {
     let gate = Gate::new(LIMITS);
-    let mut queue = Queue::new(Arc::clone(&gate), 100);
+    let mut queue = queue(&gate, 100);
     let crowd: Vec<_> = (0..3).filter_map(|_| enters(&gate, v4(1))).collect();
     let comes = (0..50).map(|number| (v4(1), number));
     let mut comes: Vec<_> = comes.chain([(v4(2), 100), (v4(3), 101)]).collect();
@@ -246,7 +265,7 @@ async fn a_crowd_in_the_queue_delays_itself_and_not_the_others() {
 #[tokio::test(start_paused = true)]
 async fn when_too_many_wait_the_oldest_of_the_crowd_goes() {
     let gate = Gate::new(GateLimits { places: 1, for_one: 1 });
-    let mut queue = Queue::new(Arc::clone(&gate), 4);
+    let mut queue = queue(&gate, 4);
     let busy = enters(&gate, v4(1)).unwrap().busy();
     let of = |origin, numbers: std::ops::Range<u32>| numbers.map(move |number| (origin, number));
     let mut comes: Vec<_> = of(v4(1), 0..3).chain(of(v4(2), 10..12)).chain(of(v4(1), 3..4)).collect();
@@ -267,7 +286,7 @@ async fn when_too_many_wait_the_oldest_of_the_crowd_goes() {
 #[tokio::test(start_paused = true)]
 async fn who_has_waited_for_too_long_is_let_go_without_costing_anybody_a_place() {
     let gate = Gate::new(GateLimits { places: 1, for_one: 1 });
-    let mut queue = Queue::new(Arc::clone(&gate), 10);
+    let mut queue = queue(&gate, 10);
     let inside = enters(&gate, v4(1)).unwrap();
     let busy = inside.busy();
     all_come(&mut queue, vec![(v4(2), 1), (v4(3), 2)]).await;
@@ -278,4 +297,31 @@ async fn who_has_waited_for_too_long_is_let_go_without_costing_anybody_a_place()
         assert_eq!((who, guest.is_some()), (late, false));
     }
     assert!(!is_sent_away(&inside).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_says_nothing_takes_nobodys_place() {
+    let gate = Gate::new(LIMITS);
+    let mut queue = queue(&gate, 1000);
+    all_come(&mut queue, (0..900).map(|number| (Origin::Loopback, SILENT + number)).collect()).await;
+    let begun = Instant::now();
+    let (who, guest) = come(&mut queue, &mut vec![(Origin::Loopback, 1)]).await;
+    assert!(who == 1 && guest.is_some() && begun.elapsed().is_zero());
+    // In the end they go, without a word.
+    assert!(timeout(2 * SILENCE, come(&mut queue, &mut Vec::new())).await.is_err());
+    assert!(format!("{queue:?}").contains("silent: 0"), "{queue:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_too_many_who_say_nothing_the_oldest_of_the_crowd_goes() {
+    let gate = Gate::new(LIMITS);
+    let mut queue = queue(&gate, 4);
+    let of = |origin, numbers: std::ops::Range<u32>| numbers.map(move |number| (origin, SLOW + number));
+    let mut comes: Vec<_> = of(v4(1), 0..3).chain(of(v4(2), 10..12)).collect();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(come(&mut queue, &mut comes).await.0 - SLOW);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 10, 11]);
 }

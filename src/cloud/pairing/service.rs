@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Pairing, now};
 use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
-use crate::gate::{Gate, GateLimits, Guest, Origin, Queue, Seldom};
+use crate::gate::{Gate, GateLimits, Guest, Origin, Queue, QueueLimits, Seldom, Tcp};
 use crate::join::Membership;
 use crate::join::calls::MEMBERSHIP;
 use crate::object::status::{Reason, Result, Status};
@@ -24,7 +24,7 @@ use crate::tls::Certificate;
 const MAX_CONNECTIONS: usize = 256;
 /// The most of one address.
 const MAX_OF_ONE: usize = 64;
-/// The most that wait for a place.
+/// The most that wait for a place, and as many that have said nothing.
 const WAITING: usize = 1024;
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -64,10 +64,10 @@ impl JoinService {
     /// 30 s.
     pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
         let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
-        let mut queue = Queue::new(gate, WAITING);
+        let mut queue = Queue::new(gate, QueueLimits { most: WAITING, silence: HANDSHAKE });
         let next = || async {
             let (stream, peer) = self.listener.accept().await?;
-            Ok::<_, io::Error>((Origin::of(peer.ip()), (stream, peer)))
+            Ok::<_, io::Error>((Origin::of(peer.ip()), Tcp(stream, peer)))
         };
         let full = Seldom::new();
         // Dropped at the end, and with it the connections.
@@ -77,7 +77,7 @@ impl JoinService {
                 _ = stopped.changed() => return,
                 Some(_) = connections.join_next() => {}
                 admitted = queue.next(&next) => match admitted {
-                    Ok(((stream, peer), Some(guest))) => {
+                    Ok((Tcp(stream, peer), Some(guest))) => {
                         let (pairing, guest) = (self.pairing.clone(), Arc::new(guest));
                         connections.spawn(async move {
                             tokio::select! {
@@ -88,7 +88,7 @@ impl JoinService {
                             }
                         });
                     }
-                    Ok(((_, peer), None)) => {
+                    Ok((Tcp(_, peer), None)) => {
                         if let Some(left_out) = full.line() {
                             tracing::warn!(%peer, left_out, "too many connections to the join service: closed");
                         }
@@ -104,6 +104,7 @@ impl JoinService {
 }
 
 async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr, guest: Arc<Guest>) {
+    guest.speaks();
     let (stream, shown) = match timeout(HANDSHAKE, pairing.joining_tls().accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
