@@ -1,11 +1,14 @@
 //! Listening: TCP on loopback, TLS anywhere, and Unix sockets whose file is made, guarded and removed.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
@@ -119,10 +122,13 @@ impl gate::Visitor for Accepted {
     async fn speaks(&self) {
         // Whatever is wrong with it shows when it is read.
         let _ = match self {
-            Self::Tcp(stream, _) => stream.readable().await,
+            Self::Tcp(stream, _) => stream.peek(&mut [0]).await,
             #[cfg(feature = "cloud")]
-            Self::Tls(stream, ..) => stream.readable().await,
-            Self::Unix(stream, _) => stream.readable().await,
+            Self::Tls(stream, ..) => stream.peek(&mut [0]).await,
+            Self::Unix(stream, _) => {
+                let peek = || SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
+                stream.async_io(Interest::READABLE, peek).await
+            }
         };
     }
 }

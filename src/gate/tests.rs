@@ -325,3 +325,15 @@ async fn of_too_many_who_say_nothing_the_oldest_of_the_crowd_goes() {
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 10, 11]);
 }
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_silent_until_it_does() {
+    use tokio::io::AsyncWriteExt as _;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut theirs = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (ours, peer) = listener.accept().await.unwrap();
+    let ours = Tcp(ours, peer);
+    assert!(timeout(Duration::from_millis(100), ours.speaks()).await.is_err());
+    theirs.write_all(b"a").await.unwrap();
+    timeout(Duration::from_secs(10), ours.speaks()).await.unwrap();
+}
