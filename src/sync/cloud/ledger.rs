@@ -31,6 +31,16 @@ pub struct LedgerFacts {
     pub epochs: Vec<(Epoch, u64)>,
 }
 
+/// Where the records of a node are while it is not connected.
+#[derive(Clone, Debug)]
+pub enum Records {
+    /// In the store, which no other cloud side has: they are read where the node differs from them.
+    Stored(LedgerFacts),
+    /// Nowhere. Other replicas may serve the node, so whatever is known of it is forgotten with its session. Each session
+    /// begins with what its Hello proves: that the node holds what it is to hold, or where it does not.
+    Proven,
+}
+
 /// Of so many database files of a node it is remembered what was recorded of them.
 const MAX_EPOCHS: usize = 8;
 
@@ -86,6 +96,14 @@ impl Ledger {
             (self.epoch, self.tally) = (epoch, held);
             self.differences = Some(Differences::new());
         }
+    }
+
+    /// Opens it for a node that holds what it is to hold.
+    pub(super) fn presume(&mut self, epoch: Epoch, confirmed: u64, tally: Tally) {
+        self.differences = Some(Differences::new());
+        (self.epoch, self.tally) = (epoch, tally);
+        let (epoch, tally) = (Some(epoch), Some(tally));
+        self.facts = LedgerFacts { epoch, confirmed, tally, ..LedgerFacts::default() };
     }
 
     /// Opens it with the records of the store.
