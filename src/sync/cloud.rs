@@ -180,6 +180,7 @@ impl CloudMachine {
 
     /// What the node is to hold of a UID has changed: until now it was `before`.
     pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<&Desired>, desired: &impl DesiredState) {
+        self.view.note_change(uid, before);
         if !self.behind {
             self.ledger.note_change(uid, before.map(Desired::record), desired);
         }

@@ -14,6 +14,7 @@ use crate::sync::frame::{
 use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
+use super::ledger::Differences;
 use super::pace::LATE;
 use super::quota::Room;
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
@@ -146,7 +147,7 @@ impl CloudMachine {
     }
 
     /// What is known of the node may be outdated, so it counts for nothing, and neither does what the node still reports of
-    /// the time before. The Hello proves what it holds, if that is what it is to hold.
+    /// the time before. The Hello proves what it holds, if that is what it is to hold, or was to hold lately.
     fn begin_with_proof(&mut self, now: Now, hello: &Hello, desired: &impl DesiredState) {
         self.suspect = false;
         #[cfg(test)]
@@ -156,9 +157,8 @@ impl CloudMachine {
         }
         self.resume(now);
         self.recorder.rebase(hello.revision, None);
-        let tally = desired.tally(hello.epoch);
-        if tally == hello.held() {
-            self.ledger.presume(hello.epoch, hello.revision, tally);
+        if let Some(but) = self.view.proven(hello.epoch, hello.held(), desired) {
+            self.ledger.presume(hello.epoch, hello.revision, hello.held(), but, desired);
         }
     }
 
@@ -206,7 +206,8 @@ impl CloudMachine {
         match &self.phase {
             Phase::Connecting(connecting) if self.view.is_shared() => {
                 let Hello { epoch, revision, .. } = connecting.hello;
-                self.ledger.presume(epoch, revision, desired.tally(epoch));
+                let (tally, but) = (desired.tally(epoch), Differences::new());
+                self.ledger.presume(epoch, revision, tally, but, desired);
             }
             _ => self.ledger.open(records, desired),
         }

@@ -6,16 +6,20 @@
 //! replica first catches up: what it knows must be at least as new as the store was when the node said Hello. No other
 //! replica can have told the node more than that.
 
+mod past;
+
 use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
+use crate::sync::digest::{Epoch, Tally};
 #[cfg(test)]
 use crate::sync::fault::{Fault, planted};
 use crate::sync::timing::Now;
 
-use super::desired::DesiredState;
-use super::ledger::Records;
+use super::desired::{Desired, DesiredState};
+use super::ledger::{Differences, Records};
 use super::types::Record;
 use super::{CloudEffect, CloudMachine};
+use past::Past;
 
 /// What is lent as desired, compared with what other replicas may have told the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,7 @@ struct Shared {
     next_token: u64,
     /// The incarnation that the Hello names, if the removals that it calls for are still to be judged.
     named: Option<String>,
+    past: Past,
 }
 
 /// See the module. Empty where there are no other replicas.
@@ -42,13 +47,31 @@ pub(super) struct View(Option<Box<Shared>>);
 
 impl View {
     pub(super) fn new(records: &Records) -> Self {
-        let shared = || Box::new(Shared { state: State::Unknown, next_token: 0, named: None });
+        let (state, past) = (State::Unknown, Past::default());
+        let shared = || Box::new(Shared { state, next_token: 0, named: None, past });
         Self(matches!(records, Records::Proven).then(shared))
     }
 
     /// Whether there may be other replicas.
     pub(super) fn is_shared(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// What the node is to hold of a UID has changed: until now it was `before`.
+    pub(super) fn note_change(&mut self, uid: &Uid, before: Option<&Desired>) {
+        if let Some(shared) = &mut self.0 {
+            shared.past.note(uid, before.map(Desired::record));
+        }
+    }
+
+    /// What a node that holds this holds of the UIDs that have changed since it was in sync, if it lately was.
+    pub(super) fn proven(
+        &self,
+        epoch: Epoch,
+        held: Tally,
+        desired: &impl DesiredState,
+    ) -> Option<Differences> {
+        self.0.as_ref()?.past.find(epoch, held, desired)
     }
 
     /// A session is over: another replica may serve the node before the next one.

@@ -20,6 +20,8 @@ const SEEDS: Seeds = Seeds { run, count: 300, one: "sync::simulation::replicas::
 const STEPS: u64 = 100;
 /// Objects that come and go; a group of them is more than the mass-delete guard lets pass in doubt.
 const NAMES: u64 = 60;
+/// So many changes a replica can take back.
+const REMEMBERED: usize = 64;
 /// Bytes of a return with nothing new.
 const MAX_RETURN: usize = 400;
 
@@ -142,6 +144,7 @@ impl World {
     /// G5: at another replica exactly what changed meanwhile is sent, once.
     fn move_with_changes(&mut self, to: usize) -> Result<(), String> {
         self.say(|| "--- changes, then another replica".into());
+        let known = self.cluster.view.changes;
         self.cut();
         for _ in 0..self.random().below(30) {
             self.change_something(0);
@@ -151,11 +154,17 @@ impl World {
         self.tell_all();
         self.pass(Duration::from_secs(1))?;
         let expected = self.differences();
-        self.sent = (0, 0);
+        (self.sent, self.inventories) = ((0, 0), 0);
         self.connect(to);
         self.settle(Duration::from_secs(10))?;
         if self.sent != expected {
             return Err(format!("G5: {expected:?} changed and gone, (puts, removals) sent: {:?}", self.sent));
+        }
+        let told = self.cluster.told_since(known);
+        if told <= REMEMBERED && self.inventories > 0 {
+            return Err(format!(
+                "cost: an inventory was asked for, although only {told} objects had changed"
+            ));
         }
         Ok(())
     }

@@ -156,6 +156,20 @@ fn what_the_node_holds_is_found_against_what_it_is_to_hold() {
 }
 
 #[test]
+fn what_has_changed_since_a_node_was_in_sync_anywhere_is_known_without_its_inventory() {
+    let mut rig = Rig::new(&[("a", 3), ("b", 5), ("c", 6)]);
+    rig.hear("a", Some(7));
+    rig.hear("c", None);
+    rig.hear("a", Some(8));
+    rig.hear("d", Some(9));
+    rig.connect("1", Some("inc"), &[("a", 7), ("b", 5)]);
+    assert!(matches!(rig.frames[0], Down::Welcome(_)), "{:?}", rig.frames);
+    assert_eq!((rig.opened, rig.sent().len(), rig.asked.len()), (0, 1, 1));
+    rig.catch_up(0, 9);
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
 fn a_replica_that_lags_leaves_alone_what_it_has_not_heard_of_and_asks_once() {
     let mut rig = Rig::new(&[("rolled", 3), ("deleted", 4), ("same", 2)]);
     rig.connect("1", Some("inc"), &[("rolled", 8), ("new", 9), ("same", 2)]);

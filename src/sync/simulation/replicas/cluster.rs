@@ -185,6 +185,11 @@ impl Cluster {
         view
     }
 
+    /// Of how many objects changes say something that came after so many others, an object counted each time.
+    pub(super) fn told_since(&self, changes: usize) -> usize {
+        self.tell(&mut self.view_at(changes), self.log.len()).len()
+    }
+
     pub(super) fn said_hello(&mut self, now: Now, held: HashSet<Uid>) {
         (self.hello, self.held) = (now, held);
     }

@@ -121,6 +121,8 @@ pub(super) struct World {
     pub(super) traffic: (usize, usize),
     /// Objects and removals that were sent to the node.
     pub(super) sent: (u64, u64),
+    /// How often the node was asked for its inventory.
+    pub(super) inventories: u64,
     /// How often the clock woke somebody in a second, and which second that was.
     woken: (u64, usize),
 }
@@ -145,6 +147,7 @@ impl World {
             delivered: HashSet::new(),
             traffic: (0, 0),
             sent: (0, 0),
+            inventories: 0,
             woken: (0, 0),
         };
         (0..count).for_each(|replica| world.start_replica(replica));

@@ -95,6 +95,7 @@ impl World {
                         self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
                         self.sent.0 += after.sent - before.sent;
                         self.sent.1 += after.removals_sent - before.removals_sent;
+                        self.inventories += u64::from(matches!(frame, Down::InventoryRequest(_)));
                     }
                     self.transmit(DOWN, connection, &bytes);
                 }
