@@ -30,7 +30,7 @@ use crate::process::Service;
 use crate::process::random;
 use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::sync::change::Uid;
-use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record, Witnesses};
+use crate::sync::cloud::{CloudConfig, CloudMachine, Issued, Loaded, Record, Records, Witnesses};
 use crate::sync::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use crate::sync::timing::{Now, earlier};
 
@@ -413,7 +413,8 @@ impl<S: Source> Fleet<S> {
         self.placement.meet_node(name, labels);
         let ledger = facts.as_ref().map(|facts| facts.ledger.clone()).unwrap_or_default();
         let (config, issued) = (self.config.clone(), self.issued.clone());
-        let mut machine = CloudMachine::new(config, self.incarnation.clone(), issued, ledger);
+        let mut machine =
+            CloudMachine::new(config, self.incarnation.clone(), issued, Records::Stored(ledger));
         machine.set_registered(self.registered.contains(name) && !self.lifecycle.wants_report(name));
         let mut node = Node::new(machine, self.news.count());
         node.desired = self.placement.count(name) as u64;

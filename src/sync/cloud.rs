@@ -6,6 +6,9 @@
 //! Neither is kept here for each object. The desired state is lent with each input; the ledger is open only while the
 //! node is connected, and then has only what differs. So a node in sync costs the same however much it holds.
 //!
+//! Where several cloud sides serve the same nodes ([`Records::Proven`]), nothing is recorded beyond a session, and a machine
+//! may know less than the node was told elsewhere: `view` says what it does then.
+//!
 //! Inputs are methods that take the time; outputs are pulled: [`CloudMachine::poll_effect`],
 //! [`CloudMachine::poll_frame`], [`CloudMachine::deadline`].
 
@@ -21,6 +24,7 @@ mod send;
 pub(super) mod testing;
 mod types;
 mod upload;
+mod view;
 mod witness;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -37,7 +41,7 @@ use super::frame::{Confirm, Down};
 use super::message::{Body, Outgoing};
 use super::timing::{Now, earlier};
 pub use desired::{Desired, DesiredState};
-pub use ledger::LedgerFacts;
+pub use ledger::{LedgerFacts, Records};
 pub use types::{
     CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, Record, RecordBatch,
     Refusal,
@@ -51,6 +55,7 @@ use queue::{Action, Queue};
 use record::Recorder;
 use send::Sender;
 use upload::Taker;
+use view::View;
 
 /// The limits that the node of the current session told.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +100,7 @@ pub struct CloudMachine {
     incarnation: Arc<str>,
     issued: Arc<Issued>,
     ledger: Ledger,
+    view: View,
     /// A request for the records is under way.
     reading: bool,
     /// Not every change of the desired state was noted: the records are to be read again before anything more is sent.
@@ -135,13 +141,19 @@ impl CloudMachine {
         config: Arc<CloudConfig>,
         incarnation: Arc<str>,
         issued: Arc<Issued>,
-        facts: LedgerFacts,
+        records: Records,
     ) -> Self {
+        let view = View::new(&records);
+        let facts = match records {
+            Records::Stored(facts) => facts,
+            Records::Proven => LedgerFacts::default(),
+        };
         Self {
             config,
             incarnation,
             issued,
             ledger: Ledger::new(facts),
+            view,
             reading: false,
             behind: false,
             ahead: HashMap::new(),
@@ -168,6 +180,7 @@ impl CloudMachine {
 
     /// What the node is to hold of a UID has changed: until now it was `before`.
     pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<&Desired>, desired: &impl DesiredState) {
+        self.view.note_change(uid, before);
         if !self.behind {
             self.ledger.note_change(uid, before.map(Desired::record), desired);
         }
@@ -208,6 +221,9 @@ impl CloudMachine {
     /// Gives the ledger up that is behind, once nothing needs it any more.
     fn read_again(&mut self) {
         if self.behind && self.is_live() && self.sender.len() == 0 && self.recorder.is_idle() {
+            if self.view.is_shared() {
+                return self.prove_again();
+            }
             self.ledger.close();
             self.request_records();
         }
@@ -260,6 +276,9 @@ impl CloudMachine {
         if self.trouble.get(uid).is_some_and(|trouble| trouble.retry_at > now) {
             self.queue.remove(uid);
             return;
+        }
+        if !self.may_act(uid, desired) {
+            return self.queue.remove(uid);
         }
         if let Some(object) = self.object(uid, desired) {
             let lane = self.lane(uid, action, desired);
@@ -342,6 +361,7 @@ impl CloudMachine {
 
     fn end_session(&mut self) {
         self.pace.end_session();
+        self.view.end_session();
         self.phase = Phase::Offline;
         self.queue.clear();
         self.sender.clear();
@@ -350,11 +370,18 @@ impl CloudMachine {
         self.held = HashSet::new();
         self.leftovers = HashMap::new();
         self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
+        if self.view.is_shared() {
+            self.recorder.forget();
+        }
         self.close_ledger();
     }
 
     /// Nobody needs the ledger of a node that is not connected, once what was gathered for it is stored.
     fn close_ledger(&mut self) {
+        #[cfg(test)]
+        if fault::planted(fault::Fault::LedgerUnproven) && self.view.is_shared() {
+            return;
+        }
         if matches!(self.phase, Phase::Offline) && self.recorder.is_idle() {
             self.ledger.close();
             self.behind = false;
@@ -458,10 +485,21 @@ impl CloudMachine {
         self.frames.push_back(Down::Confirm(Confirm { session, revision, pending, held }));
     }
 
-    /// Objects to be sent or removed, rejected ones not counted. At least one while the records are to be read again.
+    /// Objects to be sent or removed, rejected ones not counted. At least one while the records are to be read again, or
+    /// while something waits until this replica has caught up.
     #[must_use]
     pub fn pending(&self) -> u64 {
-        (self.queue.len() + self.sender.len()) as u64 + u64::from(self.behind)
+        let waits = self.behind || self.view.is_awaited();
+        (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
+    }
+
+    /// What the node holds, as far as it is proven.
+    #[cfg(test)]
+    pub(super) fn recorded_versions<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (&'a str, ResourceVersion)> {
+        self.ledger.versions(desired)
     }
 
     /// Objects on their way to the node or being prepared for it.

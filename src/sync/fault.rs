@@ -59,6 +59,16 @@ pub(crate) enum Fault {
     Restless,
     /// The cloud's store does not notice that its machine was away.
     PauseUnnoticed,
+    /// A replica goes on with what it knew of a node when it served it last.
+    LedgerUnproven,
+    /// A replica takes what another one has confirmed for the loss of its own store.
+    LossByMemory,
+    /// A replica that has not caught up has removed what it has not heard of.
+    DeleteUnasked,
+    /// A replica that has not caught up sends an older version than the node holds.
+    RollBackUnasked,
+    /// A replica that has not caught up sends what the node does not hold.
+    RestoreUnasked,
 }
 
 thread_local! {

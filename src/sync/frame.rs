@@ -16,7 +16,7 @@ use crate::object::{Budget, Exceeded, ResourceVersion};
 
 use super::change::{Change, ObjectRef, Rejected, Uid};
 use super::compression;
-use super::digest::{BucketSet, Buckets, Digest, Epoch};
+use super::digest::{BucketSet, Buckets, Digest, Epoch, Tally};
 use super::message::{Interner, Message, MessageText};
 pub use super::upload::{Lease, Upload, UploadConfirm};
 pub use words::MAX_WORD;
@@ -63,6 +63,18 @@ pub struct Hello {
     /// The largest object the node accepts, in bytes of JSON.
     #[serde(default = "default_max_object", skip_serializing_if = "is_default_max_object")]
     pub max_object: u32,
+}
+
+impl Hello {
+    /// Count and digest of the objects held.
+    pub(in crate::sync) fn held(&self) -> Tally {
+        Tally { count: self.count, digest: self.digest }
+    }
+
+    /// The newest change that the cloud has confirmed, by the node's word.
+    pub(in crate::sync) fn last_confirmed(&self) -> u64 {
+        self.confirmed.unwrap_or(self.revision).min(self.revision)
+    }
 }
 
 fn default_max_frame() -> u32 {

@@ -7,6 +7,7 @@
 mod fleet;
 pub(in crate::sync) mod model;
 pub(in crate::sync) mod numbered;
+mod replicas;
 mod scenarios;
 pub(in crate::sync) mod seeds;
 pub(in crate::sync) mod timeline;

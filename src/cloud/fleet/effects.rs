@@ -216,6 +216,8 @@ impl<S: Source> Fleet<S> {
         let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         match effect {
             CloudEffect::Open => self.wants_records(name),
+            // The embedded store has no replicas.
+            CloudEffect::CatchUp { .. } => {}
             CloudEffect::Load { token, objects } => {
                 let size = |uid: &Uid| self.placement.object(uid).map_or(0, |object| object.size);
                 let wanted = |(uid, version)| Wanted { size: size(&uid), uid, version };

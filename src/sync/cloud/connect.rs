@@ -5,13 +5,16 @@ use std::collections::HashSet;
 
 use crate::object::Budget;
 use crate::sync::change::Uid;
-use crate::sync::digest::{BucketSet, Tally};
+use crate::sync::digest::BucketSet;
+#[cfg(test)]
+use crate::sync::fault::{Fault, planted};
 use crate::sync::frame::{
     Confirm, Down, Hello, HelloRequest, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Up, Welcome,
 };
 use crate::sync::timing::Now;
 
 use super::desired::DesiredState;
+use super::ledger::Differences;
 use super::pace::LATE;
 use super::quota::Room;
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
@@ -90,10 +93,8 @@ impl CloudMachine {
             self.refuse_session(hello.session, reason, 3600);
             return;
         }
-        let told = hello.confirmed.unwrap_or(hello.revision).min(hello.revision);
         let facts = self.ledger.facts();
-        let (recorded, accepted) = (facts.confirmed, facts.accepted.clone());
-        let same_file = facts.epoch == Some(hello.epoch);
+        let recorded = facts.confirmed;
         match facts.epoch {
             Some(from) if from != hello.epoch => {
                 self.notice(CloudNotice::EpochChanged { from, to: hello.epoch });
@@ -103,17 +104,9 @@ impl CloudMachine {
             }
             _ => {}
         }
-        // Each change that a node calls confirmed was recorded once. A copy of its database knows no more than that, so
-        // it is this store that has forgotten. But it is one node that says so: its own removals are held back, no more.
-        self.suspect |= self.ledger.facts().highest(hello.epoch).is_some_and(|highest| told > highest);
-        let in_step = same_file && (told..=hello.revision).contains(&recorded);
-        self.recorder.rebase(if in_step { recorded } else { told }, accepted);
-        if self.suspect {
-            self.doubt();
-        }
-        if in_step && hello.revision == recorded {
-            let held = Tally { count: hello.count, digest: hello.digest };
-            self.ledger.open_if_equal(hello.epoch, held, desired);
+        match self.view.is_shared() {
+            true => self.begin_with_proof(now, &hello, desired),
+            false => self.begin_with_records(&hello, desired),
         }
         let opening = Stage::Opening(Vec::new(), Budget::of_items(BACKLOG_ITEMS));
         let until = now + self.config.answer_timeout / 3;
@@ -124,11 +117,57 @@ impl CloudMachine {
             repairs: 0,
             was_late: false,
         }));
+        #[cfg(test)]
+        if planted(Fault::LedgerUnproven) && self.ledger.is_open() {
+            return self.go_live(desired);
+        }
         if self.ledger.is_open() && !self.behind {
             self.begin_replay(now, desired);
         } else {
             self.flush_records(desired);
         }
+    }
+
+    /// What is recorded of the node is the base that its reports build on.
+    fn begin_with_records(&mut self, hello: &Hello, desired: &impl DesiredState) {
+        let facts = self.ledger.facts();
+        let (recorded, accepted) = (facts.confirmed, facts.accepted.clone());
+        let told = hello.last_confirmed();
+        // Each change that a node calls confirmed was recorded once. A copy of its database knows no more than that, so
+        // it is this store that has forgotten. But it is one node that says so: its own removals are held back, no more.
+        self.suspect |= facts.highest(hello.epoch).is_some_and(|highest| told > highest);
+        let in_step = facts.epoch == Some(hello.epoch) && (told..=hello.revision).contains(&recorded);
+        self.recorder.rebase(if in_step { recorded } else { told }, accepted);
+        if self.suspect {
+            self.doubt();
+        }
+        if in_step && hello.revision == recorded {
+            self.ledger.open_if_equal(hello.epoch, hello.held(), desired);
+        }
+    }
+
+    /// What is known of the node may be outdated, so it counts for nothing, and neither does what the node still reports of
+    /// the time before. The Hello proves what it holds, if that is what it is to hold, or was to hold lately.
+    fn begin_with_proof(&mut self, now: Now, hello: &Hello, desired: &impl DesiredState) {
+        self.suspect = false;
+        #[cfg(test)]
+        if planted(Fault::LossByMemory) {
+            let highest = self.ledger.facts().highest(hello.epoch);
+            self.suspect = highest.is_some_and(|highest| hello.last_confirmed() > highest);
+        }
+        self.resume(now);
+        self.recorder.rebase(hello.revision, None);
+        if let Some(but) = self.view.proven(hello.epoch, hello.held(), desired) {
+            self.ledger.presume(hello.epoch, hello.revision, hello.held(), but, desired);
+        }
+    }
+
+    /// What the node holds is to be proven anew: it says Hello.
+    pub(super) fn prove_again(&mut self) {
+        let Phase::Live { session, .. } = &self.phase else { return };
+        let session = session.clone();
+        self.end_session();
+        self.request_hello(session, "too much has changed at once".into(), 0);
     }
 
     /// Whether the records are to be read before anything else is done.
@@ -151,7 +190,7 @@ impl CloudMachine {
         self.reading = false;
         let Some(records) = records else { return };
         if self.is_opening() {
-            self.ledger.open(records, desired);
+            self.open_ledger(records, desired);
             self.behind = false;
             self.begin_replay(now, desired);
         } else if self.behind && self.is_live() {
@@ -160,6 +199,17 @@ impl CloudMachine {
             self.note_leftovers(desired);
             self.reconsider_all(now, desired);
             self.flush_records(desired);
+        }
+    }
+
+    fn open_ledger(&mut self, records: Vec<(Uid, Record)>, desired: &impl DesiredState) {
+        match &self.phase {
+            Phase::Connecting(connecting) if self.view.is_shared() => {
+                let Hello { epoch, revision, .. } = connecting.hello;
+                let (tally, but) = (desired.tally(epoch), Differences::new());
+                self.ledger.presume(epoch, revision, tally, but, desired);
+            }
+            _ => self.ledger.open(records, desired),
         }
     }
 
@@ -239,10 +289,10 @@ impl CloudMachine {
             return;
         }
         #[cfg(test)]
-        if crate::sync::fault::planted(crate::sync::fault::Fault::WelcomeUncompared) {
+        if planted(Fault::WelcomeUncompared) {
             return self.go_live(desired);
         }
-        if self.ledger.tally() == (Tally { count: hello.count, digest: hello.digest }) {
+        if self.ledger.tally() == hello.held() {
             return self.go_live(desired);
         }
         if hello.count == 0 {
@@ -358,9 +408,16 @@ impl CloudMachine {
             },
         };
         self.note_leftovers(desired);
-        self.guard_deletions(hello.incarnation.as_deref(), desired);
+        // Which removals are wanted is known once this replica has caught up. Until then the node does not learn of another
+        // incarnation: whoever serves it next is to look at its removals too.
+        let is_judged = !self.view.is_shared() || self.leftovers.is_empty();
+        match is_judged {
+            true => self.guard_deletions(hello.incarnation.as_deref(), desired),
+            false => self.view.judge_later(hello.incarnation.clone()),
+        }
         self.reconsider_all(self.last_heard, desired);
-        let changed = hello.incarnation.as_deref() != Some(&self.incarnation);
+        let may_learn = is_judged || hello.incarnation.is_none();
+        let changed = may_learn && hello.incarnation.as_deref() != Some(&self.incarnation);
         let (pending, held) = (self.pending(), self.held_count);
         self.told = (pending, held);
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
@@ -377,7 +434,7 @@ impl CloudMachine {
     }
 
     /// Holds removals back that look like the loss of the cloud's store rather than somebody's wish.
-    fn guard_deletions(&mut self, known_incarnation: Option<&str>, desired: &impl DesiredState) {
+    pub(super) fn guard_deletions(&mut self, known_incarnation: Option<&str>, desired: &impl DesiredState) {
         let replaced: HashSet<_> = self
             .ledger
             .differences()
@@ -401,7 +458,7 @@ impl CloudMachine {
         let many = removals.len() as u64 > self.config.mass_delete_min
             && removals.len() as f64 > self.config.mass_delete_share * self.ledger.tally().count as f64;
         #[cfg(test)]
-        let many = many && !crate::sync::fault::planted(crate::sync::fault::Fault::NoGuard);
+        let many = many && !planted(Fault::NoGuard);
         self.held.clear();
         if suspicious && many {
             self.held.extend(removals.into_iter().map(|(uid, _)| uid));

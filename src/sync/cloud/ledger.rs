@@ -12,7 +12,7 @@ use crate::sync::digest::{BucketSet, Buckets, Epoch, Tally};
 #[cfg(test)]
 use crate::sync::fault::{Fault, planted};
 
-use super::desired::DesiredState;
+use super::desired::{Desired, DesiredState};
 use super::types::Record;
 
 /// What is stored of a node beside its records.
@@ -29,6 +29,16 @@ pub struct LedgerFacts {
     /// For each database file that the node has had lately: the newest change that was ever recorded of it. The last
     /// one is that of now.
     pub epochs: Vec<(Epoch, u64)>,
+}
+
+/// Where the records of a node are while it is not connected.
+#[derive(Clone, Debug)]
+pub enum Records {
+    /// In the store, which no other cloud side has: they are read where the node differs from them.
+    Stored(LedgerFacts),
+    /// Nowhere. Other replicas may serve the node, so whatever is known of it is forgotten with its session. Each session
+    /// begins with what its Hello proves: that the node holds what it is to hold, or where it does not.
+    Proven,
 }
 
 /// Of so many database files of a node it is remembered what was recorded of them.
@@ -53,7 +63,7 @@ impl LedgerFacts {
 }
 
 /// By UID, where what is recorded differs from what is desired: none if nothing is recorded.
-type Differences = HashMap<Uid, Option<Record>>;
+pub(super) type Differences = HashMap<Uid, Option<Record>>;
 
 /// See the module.
 #[derive(Debug)]
@@ -86,6 +96,22 @@ impl Ledger {
             (self.epoch, self.tally) = (epoch, held);
             self.differences = Some(Differences::new());
         }
+    }
+
+    /// Opens it for a node that holds what it is to hold, but for some objects.
+    pub(super) fn presume(
+        &mut self,
+        epoch: Epoch,
+        confirmed: u64,
+        tally: Tally,
+        mut but: Differences,
+        desired: &impl DesiredState,
+    ) {
+        but.retain(|uid, record| !is_wanted(record.as_ref(), desired.get(uid).as_ref()));
+        self.differences = Some(but);
+        (self.epoch, self.tally) = (epoch, tally);
+        let (epoch, tally) = (Some(epoch), Some(tally));
+        self.facts = LedgerFacts { epoch, confirmed, tally, ..LedgerFacts::default() };
     }
 
     /// Opens it with the records of the store.
@@ -147,12 +173,8 @@ impl Ledger {
 
     fn forget_if_equal(&mut self, uid: &str, desired: &impl DesiredState) {
         let Some(differences) = &mut self.differences else { return };
-        let equal = match (differences.get(uid), desired.get(uid)) {
-            (Some(Some(record)), Some(desired)) => is_same(&desired.version, &record.version),
-            (Some(None), None) => true,
-            _ => false,
-        };
-        if equal {
+        let equal = |record: &Option<Record>| is_wanted(record.as_ref(), desired.get(uid).as_ref());
+        if differences.get(uid).is_some_and(equal) {
             differences.remove(uid);
         }
     }
@@ -172,12 +194,7 @@ impl Ledger {
             }
             let put = put.into_iter().map(|(uid, record)| (uid, Some(record)));
             for (uid, record) in put.chain(remove.into_iter().map(|uid| (uid, None))) {
-                let wanted = desired.get(&uid);
-                let equal = match (&record, wanted) {
-                    (Some(record), Some(desired)) => is_same(&desired.version, &record.version),
-                    (None, None) => true,
-                    _ => false,
-                };
+                let equal = is_wanted(record.as_ref(), desired.get(&uid).as_ref());
                 #[cfg(test)]
                 let equal = equal && !planted(Fault::LedgerOfAll);
                 if equal {
@@ -262,6 +279,15 @@ impl Ledger {
 
     pub(super) fn facts(&self) -> &LedgerFacts {
         &self.facts
+    }
+}
+
+/// Whether a node that holds this of an object holds what it is to hold of it.
+fn is_wanted(held: Option<&Record>, wanted: Option<&Desired>) -> bool {
+    match (held, wanted) {
+        (Some(held), Some(wanted)) => is_same(&wanted.version, &held.version),
+        (None, None) => true,
+        _ => false,
     }
 }
 

@@ -65,6 +65,12 @@ impl Recorder {
         self.confirm_owed = false;
     }
 
+    /// Forgets what is being stored too: a session is over whose records nobody keeps.
+    pub(super) fn forget(&mut self) {
+        (self.storing, self.retry) = (None, None);
+        self.give_up();
+    }
+
     pub(super) fn reset(&mut self) {
         self.gather_anew(Pending { reset: true, dirty: true, ..Pending::default() });
     }
@@ -247,7 +253,14 @@ impl CloudMachine {
         if planted(Fault::ClaimsAreNews) {
             return self.effects.push_back(CloudEffect::StoreWentBack);
         }
-        if self.issued.is_news(version) && !std::mem::replace(&mut self.has_told, true) {
+        if self.issued.is_news(version) {
+            self.tell_that_the_store_went_back();
+        }
+    }
+
+    /// Once in an incarnation.
+    pub(super) fn tell_that_the_store_went_back(&mut self) {
+        if !std::mem::replace(&mut self.has_told, true) {
             self.effects.push_back(CloudEffect::StoreWentBack);
         }
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts};
+use super::{
+    CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts, Records,
+};
 use crate::object::{ObjectRef, Resource, ResourceVersion};
 use crate::sync::change::Uid;
 use crate::sync::digest::{Digest, Epoch};
@@ -61,8 +63,13 @@ impl DesiredState for Wishes {
 
 /// A machine with the limits and times of the default configuration.
 pub(super) fn machine() -> CloudMachine {
+    machine_with(Records::Stored(LedgerFacts::default()))
+}
+
+/// The same with records that are kept elsewhere, or nowhere.
+pub(super) fn machine_with(records: Records) -> CloudMachine {
     let config = CloudConfig::defaults();
-    CloudMachine::new(Arc::new(config), "inc".into(), Arc::new(Issued::default()), LedgerFacts::default())
+    CloudMachine::new(Arc::new(config), "inc".into(), Arc::new(Issued::default()), records)
 }
 
 /// The Hello of a node that holds nothing.

@@ -107,8 +107,16 @@ pub struct RecordBatch {
 /// Work for the cloud's store and fleet.
 #[derive(Debug)]
 pub enum CloudEffect {
-    /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`].
+    /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`]. With
+    /// [`super::Records::Proven`] there are none: answer with none once there is room for what differs.
     Open,
+    /// Let this replica catch up: answer with [`super::CloudMachine::caught_up`] once the machine was told of everything
+    /// that the store had when this was polled, however long that takes. Until then the node only gets newer versions of
+    /// what it holds. Only with [`super::Records::Proven`].
+    CatchUp {
+        /// Comes back with the answer.
+        token: u64,
+    },
     /// Load these bodies; answer with [`super::CloudMachine::loaded`], with what could be loaded. At most
     /// two at a time; the answer to one of an earlier session is ignored.
     Load {

@@ -69,6 +69,10 @@ pub(in crate::sync) struct EdgeDb {
 pub(in crate::sync) trait Truth {
     /// Whether this version of an object may take the place of that one.
     fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool;
+    /// Whether an object that is not held may be held from now on, in this version.
+    fn may_insert(&self, _uid: &Uid, _version: &ResourceVersion) -> bool {
+        true
+    }
     /// Whether the object may go.
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool;
 }
@@ -101,6 +105,9 @@ impl Rows for Transaction<'_> {
             && !self.truth.may_replace(&put.uid, &old.version, &put.version)
         {
             return Err(format!("G2: {} went from {} back to {}", put.uid, old.version, put.version));
+        }
+        if !self.db.rows.contains_key(&put.uid) && !self.truth.may_insert(&put.uid, &put.version) {
+            return Err(format!("G2: {} came back as it was at {}", put.uid, put.version));
         }
         let content = written(put.body.get());
         let row = Row { version: put.version.clone(), key: put.key(), revision, content };

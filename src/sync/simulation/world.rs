@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::sync::change::Change;
 use crate::sync::cloud::testing::Wishes;
-use crate::sync::cloud::{CloudConfig, CloudEffect, CloudMachine};
+use crate::sync::cloud::{CloudConfig, CloudEffect, CloudMachine, Records};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::sync::frame::{Down, MIN_MAX_FRAME, Up};
 use crate::sync::timing::Now;
@@ -71,7 +71,7 @@ impl Sizes {
         }
     }
 
-    fn edge(self) -> EdgeConfig {
+    pub(super) fn edge(self) -> EdgeConfig {
         EdgeConfig {
             max_frame: u32::try_from(self.max_frame()).unwrap(),
             max_object: u32::try_from(self.max_object()).unwrap(),
@@ -79,7 +79,7 @@ impl Sizes {
         }
     }
 
-    fn cloud(self) -> Arc<CloudConfig> {
+    pub(super) fn cloud(self) -> Arc<CloudConfig> {
         let defaults = CloudConfig::defaults();
         Arc::new(match self {
             Self::Default => defaults,
@@ -342,7 +342,8 @@ impl World {
         self.wishes =
             Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect());
         let incarnation = db.incarnation.as_str().into();
-        let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), db.facts.clone());
+        let records = Records::Stored(db.facts.clone());
+        let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);
         self.cloud = Some(machine);
         self.time.say(|| "cloud starts".into());
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::object::{ObjectRef, Resource};
-use crate::sync::cloud::{CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts};
+use crate::sync::cloud::{CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records};
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Report, Up};
 use crate::sync::timing::Now;
@@ -230,7 +230,7 @@ impl DesiredState for Wish {
 /// The machine of a node that holds nothing and is welcome.
 fn welcome(wish: &Wish) -> CloudMachine {
     let config = crate::cloud::fleet::cloud_config(&crate::config::cloud::Config::default());
-    let (issued, state) = (Arc::new(Issued::default()), LedgerFacts::default());
+    let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));
     let mut cloud = CloudMachine::new(Arc::new(config), "inc".into(), issued, state);
     let hello = Hello {
         node: "edge".into(),
