@@ -4,5 +4,10 @@
 //! library. May depend on [`crate::object`] and [`crate::placement`].
 
 mod access;
+mod kinds;
+mod plan;
 
 pub use access::{AccessError, Cluster, Credentials, Unserved};
+pub use plan::{
+    Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
+};
