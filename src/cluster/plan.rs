@@ -237,6 +237,12 @@ impl Watch {
         self.origins.insert(interest.origin.clone());
     }
 
+    /// Whether another watch asks the cluster for the same.
+    pub(super) fn asks_the_same(&self, other: &Self) -> bool {
+        (&self.resource, &self.selector, self.on_a_node)
+            == (&other.resource, &other.selector, other.on_a_node)
+    }
+
     /// Whether all that another watch of the same kind tells is told by this one.
     fn covers(&self, other: &Self) -> bool {
         self.selector.covers(&other.selector) && (!self.on_a_node || other.on_a_node)

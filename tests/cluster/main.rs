@@ -11,5 +11,6 @@ mod site;
 mod support;
 
 mod access;
+mod feed;
 mod kubernetes;
 mod server;
