@@ -31,7 +31,7 @@
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
 //!
 //! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default; `cluster`
-//! to the feature `kubernetes`, which is not.
+//! and `store::cache` to the feature `kubernetes`, which is not.
 //!
 //! # The dependency rule
 //!

@@ -11,6 +11,7 @@ mod site;
 mod support;
 
 mod access;
+mod cache;
 mod feed;
 mod kubernetes;
 mod server;
