@@ -1,8 +1,22 @@
-//! A Kubernetes cluster as what a fleet follows: who one is there, and what is to be watched.
+//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, and what that tells.
 //!
 //! The cluster is the store then: it gives UIDs and versions, and this part only reads. Nothing else knows the client
 //! library. May depend on [`crate::object`] and [`crate::placement`].
 
 mod access;
+mod feed;
+mod follower;
+mod holdings;
+mod item;
+mod kinds;
+mod plan;
+mod spots;
+mod watching;
 
 pub use access::{AccessError, Cluster, Credentials, Unserved};
+pub use feed::Feed;
+pub use item::Item;
+pub use plan::{
+    Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
+};
+pub use watching::Seen;

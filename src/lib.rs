@@ -27,10 +27,11 @@
 //!   snapshots; damage never stops it. [`store::durable`] writes the small private files of everybody.
 //! - Link: [`link`] carries bytes and is made again whenever it is lost.
 //! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
+//! - Cluster: `cluster` follows a Kubernetes cluster: what is wanted of it, as it changes.
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
 //!
 //! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default; `cluster`
-//! to the feature `kubernetes`, which is not.
+//! and `store::cache` to the feature `kubernetes`, which is not.
 //!
 //! # The dependency rule
 //!

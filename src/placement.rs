@@ -22,6 +22,7 @@ pub mod rules;
 mod slots;
 pub mod spec;
 mod summary;
+mod unread;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, RuleText, Summary, concerns};
+pub use unread::Unread;
 
 type Uid = Arc<str>;
 type NodeName = Arc<str>;

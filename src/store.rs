@@ -12,9 +12,12 @@
 //! - [`seal`] keeps Secrets unreadable on the disk.
 //! - [`snapshots`] keeps a commit readable between reads, for lists in several pages.
 //! - [`edge`] is what an edge node holds, on top of these.
+//! - `cache` is a copy of what is elsewhere, on top of these too (feature `kubernetes`).
 //! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
+#[cfg(feature = "kubernetes")]
+pub mod cache;
 pub mod checksum;
 #[cfg(feature = "cloud")]
 pub mod cloud;

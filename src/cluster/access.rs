@@ -8,6 +8,10 @@ use std::time::Duration;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
+use super::kinds;
+use super::plan::Kinds;
+use crate::object::ResourceVersion;
+
 /// The longest that the API server may be silent, also where a watch has nothing to tell.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 /// The longest that making a connection may take.
@@ -150,6 +154,22 @@ impl Cluster {
     pub async fn version(&self) -> Result<String, Unserved> {
         let asked = self.client.apiserver_version().await;
         asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
+    }
+
+    /// Which kinds the cluster serves.
+    ///
+    /// # Errors
+    /// It does not serve, is not ready yet, or does not tell.
+    pub async fn kinds(&self) -> Result<Kinds, Unserved> {
+        kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
+    }
+
+    /// The newest version that the cluster has given. Each that it gives later is newer, unless it is restored from a copy.
+    ///
+    /// # Errors
+    /// It does not serve, or its Nodes cannot be listed.
+    pub async fn reached(&self) -> Result<ResourceVersion, Unserved> {
+        kinds::reached(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
     /// What an error of the client means.

@@ -73,6 +73,8 @@ pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MA
 pub use rules::RuleStatus;
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;
+#[cfg(feature = "kubernetes")]
+pub(in crate::store) use summaries::summary;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome};
 
 /// The most kinds whose descriptions are shared between objects.

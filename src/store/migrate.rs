@@ -54,6 +54,11 @@ pub const CLOUD: &[Migration] = &[
     },
 ];
 
+/// The schema of a [cache](super::cache), which is made anew rather than migrated.
+#[cfg(feature = "kubernetes")]
+pub const CACHE: &[Migration] =
+    &[Migration { name: "0001_objects.sql", sql: include_str!("../../migrations/cache/0001_objects.sql") }];
+
 /// Brings the file to the newest schema.
 ///
 /// # Errors

@@ -86,6 +86,22 @@ impl Kubernetes {
         self.run().await;
     }
 
+    /// Has a copy of all that etcd has made, or put back if there is one.
+    pub(crate) async fn copy_or_restore(&mut self) {
+        self.server.kill();
+        self.etcd.kill();
+        let (data, copy) = (self.directory.join("etcd"), self.directory.join("etcd.copy"));
+        if copy.exists() {
+            fs::remove_dir_all(&data).unwrap();
+            fs::rename(&copy, &data).unwrap();
+        } else {
+            let copied = std::process::Command::new("cp").arg("-r").args([&data, &copy]).status().unwrap();
+            assert!(copied.success());
+        }
+        self.etcd.start();
+        self.run().await;
+    }
+
     /// The kubeconfig of a user with a certificate and without any rights of its own.
     pub(crate) fn user(&self, name: &str) -> PathBuf {
         let identity = self.authority.issue(&subject(name, ""), &[], -HOUR, HOUR);

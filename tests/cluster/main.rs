@@ -1,4 +1,4 @@
-//! A real Kubernetes API server with etcd: that it is one, and what the rest of these tests rely on.
+//! A real Kubernetes API server with etcd: that it is one, and what this program makes of it.
 //!
 //! `tests/cluster/run` prepares it, says what it does not do, and runs this.
 #![cfg(feature = "kubernetes")]
@@ -10,5 +10,8 @@ mod site;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access;
+mod cache;
+mod feed;
 mod kubernetes;
 mod server;

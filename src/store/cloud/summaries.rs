@@ -13,7 +13,7 @@ use super::read::{MAX_PAGE_BYTES, resource_map};
 use super::{CloudError, Shared};
 use crate::object::node_labels::NODE_LABELS_ANNOTATION;
 use crate::object::objectsync::is_placement;
-use crate::object::{Object, Resource};
+use crate::object::{Object, Resource, ResourceVersion};
 use crate::placement::{NODES_ANNOTATION, Summary, concerns};
 use crate::store::StoreError;
 
@@ -63,7 +63,7 @@ pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Re
                 kinds.entry(kind).or_insert_with(|| shared.share(&Resource { version, ..resource.clone() }));
             let body = row.get_ref(3)?.as_str()?;
             bytes += body.len();
-            Ok(Some(summary(body, Arc::clone(resource), row.get(2)?)))
+            Ok(Some(summary(body, Arc::clone(resource), row.get::<_, u64>(2)?.into())))
         });
         summaries.extend(summary.optional()?.flatten().transpose()?);
     }
@@ -103,7 +103,11 @@ struct Annotations<'a> {
 }
 
 /// The summary of an object that is given as JSON text.
-fn summary(body: &str, resource: Arc<Resource>, version: u64) -> Result<Summary, StoreError> {
+pub(in crate::store) fn summary(
+    body: &str,
+    resource: Arc<Resource>,
+    version: ResourceVersion,
+) -> Result<Summary, StoreError> {
     let object = match serde_json::from_str::<Head<'_>>(body) {
         Ok(head) if !is_placement(&resource) => head.object(&resource),
         // Whatever is odd about it, it is no reason to place it otherwise.
@@ -111,7 +115,7 @@ fn summary(body: &str, resource: Arc<Resource>, version: u64) -> Result<Summary,
             StoreError::corrupt(format!("the object of version {version} is damaged: {error}"))
         })?,
     };
-    Ok(Summary::of(&object, resource, version.into()).with_size(body.len()))
+    Ok(Summary::of(&object, resource, version).with_size(body.len()))
 }
 
 impl Head<'_> {
@@ -174,9 +178,9 @@ mod tests {
             let text = body.to_string();
             let whole: Object = serde_json::from_str(&text).unwrap();
             let whole = Summary::of(&whole, Arc::clone(&resource), 7.into()).with_size(text.len());
-            assert_eq!(summary(&text, resource, 7).unwrap(), whole, "{text}");
+            assert_eq!(summary(&text, resource, 7.into()).unwrap(), whole, "{text}");
         }
         let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
-        assert!(matches!(summary(r#"{"metadata": {"#, resource, 7), Err(StoreError::Corrupt(_))));
+        assert!(matches!(summary(r#"{"metadata": {"#, resource, 7.into()), Err(StoreError::Corrupt(_))));
     }
 }

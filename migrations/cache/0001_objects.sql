@@ -1,0 +1,20 @@
+-- A copy of objects whose truth is elsewhere. The file is made anew whenever it is opened.
+
+CREATE TABLE kinds (
+    id INTEGER PRIMARY KEY,
+    "group" TEXT NOT NULL,
+    version TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    plural TEXT NOT NULL,
+    namespaced INTEGER NOT NULL,
+    UNIQUE ("group", version, kind, plural, namespaced)
+);
+
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY,
+    uid TEXT NOT NULL UNIQUE,
+    kind_id INTEGER NOT NULL REFERENCES kinds (id),
+    version TEXT NOT NULL,
+    -- JSON text, without metadata.managedFields
+    body TEXT NOT NULL
+);

@@ -1,0 +1,85 @@
+//! What is told of a cluster, in the cache of a replica: each object as the cluster has it.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgesync::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
+use edgesync::placement::ObjectMatch;
+use edgesync::store::cache::{Cache, CacheChange, CacheOptions};
+use serde_json::Value;
+
+use crate::kubectl::Kubectl;
+use crate::kubernetes::Kubernetes;
+use crate::site::Site;
+
+/// More than there are in a page, in a part of a list and in a part of a cache.
+const OBJECTS: usize = 1000;
+
+/// Takes in all that is told, until it is complete.
+async fn fill(feed: &mut Feed, cache: &Cache) {
+    let put = |seen: &Seen| CacheChange::Put(Arc::clone(&seen.summary), Arc::clone(&seen.body));
+    loop {
+        let changes = match feed.next().await {
+            Item::Listed(objects) => objects.iter().map(put).collect(),
+            Item::Set(object) => vec![put(&object)],
+            Item::Gone(summary) => vec![CacheChange::Remove(Arc::clone(&summary.uid))],
+            Item::Complete => return,
+            _ => continue,
+        };
+        cache.apply(changes).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it() {
+    let site = Site::new();
+    let kubernetes = Kubernetes::start(&site).await;
+    let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
+    for text in [
+        include_str!("../../packaging/kubernetes/crds/placements.yaml"),
+        include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
+    ] {
+        admin.feed(&["create", "-f", "-"], text).ok();
+    }
+    let objects: String = (0..OBJECTS)
+        .map(|number| {
+            let kind = if number % 2 == 0 { "ConfigMap" } else { "Secret" };
+            format!(
+                "---\n{{apiVersion: v1, kind: {kind}, metadata: {{name: o{number}, namespace: default, \
+                 labels: {{tier: edge}}}}, {}: {{text: '{number} ä\"'}}}}\n",
+                if kind == "Secret" { "stringData" } else { "data" }
+            )
+        })
+        .collect();
+    admin.feed(&["create", "-f", "-"], &objects).ok();
+
+    let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
+    let kinds = ["cm", "secret"].map(|kind| kind.parse().unwrap()).into();
+    let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
+    let mut feed = Feed::new(cluster, vec![Interest::rule(Origin::Configured(0), objects)]);
+    let cache = Cache::open(&site.path("cache.db"), &CacheOptions::default()).unwrap();
+    let filled = tokio::time::timeout(Duration::from_secs(90), fill(&mut feed, &cache));
+    assert!(filled.await.is_ok(), "not all is told");
+
+    let (mut told, mut next) = (Vec::new(), Some(0));
+    while let Some(from) = next {
+        let part = cache.part(from).await.unwrap();
+        told.extend(part.summaries);
+        next = part.next;
+    }
+    let bodies = cache.bodies(told.iter().map(|summary| Arc::clone(&summary.uid)).collect()).await.unwrap();
+    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+    let cached = bodies.iter().map(|loaded| read(loaded.body.as_str()));
+    let cached: BTreeMap<_, _> = cached.map(|object| (name(&object), object)).collect();
+    let list = admin.run(&["get", "cm,secret", "-l", "tier=edge", "-n", "default", "-o", "json"]).json();
+    let expected = list["items"].as_array().unwrap().iter();
+    let expected: BTreeMap<_, _> = expected.map(|object| (name(object), object.clone())).collect();
+    assert_eq!((expected.len(), told.len()), (OBJECTS, OBJECTS));
+    assert_eq!(cached, expected);
+}
