@@ -47,7 +47,7 @@ pub struct Queue<T> {
     /// Those who have said nothing, by origin and in the order in which they came: they go when theirs is dropped.
     silent: HashMap<Origin, BTreeMap<u64, oneshot::Sender<()>>>,
     /// Each until it has said something, or goes.
-    speaking: FuturesUnordered<Pin<Box<dyn Future<Output = (Origin, u64, Option<T>)> + Send>>>,
+    speaking: FuturesUnordered<Speaking<T>>,
     next: u64,
     count: usize,
     waiting: HashMap<Origin, Line<T>>,
@@ -63,6 +63,9 @@ pub struct QueueLimits {
     /// How long somebody may say nothing.
     pub silence: Duration,
 }
+
+/// Somebody who has said nothing yet: comes back when that changes, or is gone.
+type Speaking<T> = Pin<Box<dyn Future<Output = (Origin, u64, Option<T>)> + Send>>;
 
 /// Those of one origin, and since when they wait.
 type Line<T> = VecDeque<(Instant, T)>;
