@@ -187,9 +187,14 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     let limits = gate::QueueLimits { most: WAITING, silence: hub.options.connect_timeout };
     let mut queue = gate::Queue::new(Arc::clone(&hub.gate), limits);
     let next = || async {
-        let (stream, peer) = listener.accept().await?;
-        add(&hub.counters.accepted, 1);
-        Ok::<_, io::Error>((gate::Origin::of(peer.ip()), gate::Tcp(stream, peer)))
+        loop {
+            let (stream, peer) = listener.accept().await?;
+            add(&hub.counters.accepted, 1);
+            if hub.places.available_permits() > 0 {
+                return Ok::<_, io::Error>((gate::Origin::of(peer.ip()), gate::Tcp(stream, peer)));
+            }
+            too_many(&hub, peer);
+        }
     };
     loop {
         tokio::select! {
@@ -212,15 +217,16 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
 
 /// Lets a connection stand in the door, where it has to say which node it is.
 fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, guest: Option<gate::Guest>) {
-    let guest = guest.filter(|_| hub.places.available_permits() > 0);
-    let Some(guest) = guest else {
-        add(&hub.counters.over_limit, 1);
-        if let Some(left_out) = hub.quiet.full.line() {
-            let limit = hub.options.max_connections;
-            tracing::warn!(%peer, left_out, limit, "too many connections: closed");
-        }
-        return;
-    };
+    let Some(guest) = guest else { return too_many(hub, peer) };
     let hub = Arc::clone(hub);
     tokio::spawn(async move { client::serve(&hub, stream, peer, guest).await });
+}
+
+/// A connection is closed without a word.
+fn too_many(hub: &Hub, peer: SocketAddr) {
+    add(&hub.counters.over_limit, 1);
+    if let Some(left_out) = hub.quiet.full.line() {
+        let limit = hub.options.max_connections;
+        tracing::warn!(%peer, left_out, limit, "too many connections: closed");
+    }
 }
