@@ -159,17 +159,18 @@ pub(crate) fn client_command(program: &str, address: SocketAddr, arguments: &[&s
     command
 }
 
-/// An address that nobody else binds.
+/// An address that nobody else binds. A broker with a configuration of ours listens on all addresses of this machine, so its
+/// port is none that the system gives to connections: one of another test could have it for a while.
 pub(crate) fn free_address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     // Process ids have 22 bits; the second byte stays between 64 and 127, far from 127.0.0.1.
     let ip = Ipv4Addr::new(127, 64 + (high & 0x3f), middle, low);
     let mut given_out = GIVEN_OUT.lock().unwrap();
     loop {
-        let listener = TcpListener::bind((ip, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        if given_out.insert(address.port()) {
-            return address;
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let port = 10_000 + (random % 22_000) as u16;
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() && given_out.insert(port) {
+            return (ip, port).into();
         }
     }
 }
