@@ -46,6 +46,7 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) extension: E,
     pub(super) metrics: Arc<ApiMetrics>,
     pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
+    /// Which documents of OpenAPI there are.
     pub(super) schemas: Schemas,
     /// The writes that are under way.
     pub(super) turns: Turns,

@@ -188,12 +188,12 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     let mut queue = gate::Queue::new(Arc::clone(&hub.gate), limits);
     let next = || async {
         loop {
-            let (stream, peer) = listener.accept().await?;
+            let (origin, tcp) = gate::Tcp::accept(&listener).await?;
             add(&hub.counters.accepted, 1);
             if hub.places.available_permits() > 0 {
-                return Ok::<_, io::Error>((gate::Origin::of(peer.ip()), gate::Tcp(stream, peer)));
+                return Ok::<_, io::Error>((origin, tcp));
             }
-            too_many(&hub, peer);
+            too_many(&hub, tcp.1);
         }
     };
     loop {

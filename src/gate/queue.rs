@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,6 +33,17 @@ pub trait Visitor: Send + 'static {
 /// A connection over TCP, and who is at its other end.
 #[derive(Debug)]
 pub struct Tcp(pub TcpStream, pub SocketAddr);
+
+impl Tcp {
+    /// The next one of a listener. Safe to cancel.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn accept(listener: &TcpListener) -> io::Result<(Origin, Self)> {
+        let (stream, peer) = listener.accept().await?;
+        Ok((Origin::of(peer.ip()), Self(stream, peer)))
+    }
+}
 
 impl Visitor for Tcp {
     async fn speaks(&self) {

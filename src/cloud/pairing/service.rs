@@ -1,7 +1,6 @@
 //! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on a port of its own.
 //! The first two are KubeEdge's. A refusal is a line of text, which is shown on the device.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tokio::time::timeout;
 
 use super::{Pairing, now};
 use crate::api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
-use crate::gate::{Gate, GateLimits, Guest, Origin, Queue, QueueLimits, Seldom, Tcp};
+use crate::gate::{Gate, GateLimits, Guest, Queue, QueueLimits, Seldom, Tcp};
 use crate::join::Membership;
 use crate::join::calls::MEMBERSHIP;
 use crate::object::status::{Reason, Result, Status};
@@ -65,10 +64,6 @@ impl JoinService {
     pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
         let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
         let mut queue = Queue::new(gate, QueueLimits { most: WAITING, silence: HANDSHAKE });
-        let next = || async {
-            let (stream, peer) = self.listener.accept().await?;
-            Ok::<_, io::Error>((Origin::of(peer.ip()), Tcp(stream, peer)))
-        };
         let full = Seldom::new();
         // Dropped at the end, and with it the connections.
         let mut connections = JoinSet::new();
@@ -76,7 +71,7 @@ impl JoinService {
             tokio::select! {
                 _ = stopped.changed() => return,
                 Some(_) = connections.join_next() => {}
-                admitted = queue.next(&next) => match admitted {
+                admitted = queue.next(|| Tcp::accept(&self.listener)) => match admitted {
                     Ok((Tcp(stream, peer), Some(guest))) => {
                         let (pairing, guest) = (self.pairing.clone(), Arc::new(guest));
                         connections.spawn(async move {
