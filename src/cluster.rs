@@ -1,7 +1,7 @@
-//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, and what that tells.
+//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, what that tells, and how
+//! single objects are written.
 //!
-//! The cluster is the store then: it gives UIDs and versions, and this part only reads. Nothing else knows the client
-//! library. May depend on [`crate::object`] and [`crate::placement`].
+//! The cluster is the store then: it gives UIDs and versions. Nothing else knows the client library. May depend on [`crate::object`] and [`crate::placement`].
 
 mod access;
 mod feed;
@@ -9,6 +9,7 @@ mod follower;
 mod holdings;
 mod item;
 mod kinds;
+mod objects;
 mod plan;
 mod spots;
 mod watching;
@@ -16,6 +17,7 @@ mod watching;
 pub use access::{AccessError, Cluster, Credentials, Unserved};
 pub use feed::Feed;
 pub use item::Item;
+pub use objects::{Failure, Precondition};
 pub use plan::{
     Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
 };

@@ -64,6 +64,17 @@ pub(super) async fn reached(client: &Client) -> Result<ResourceVersion, kube::Er
     Ok(ResourceVersion::new(list.metadata.resource_version.unwrap_or_default()))
 }
 
+/// A kind, as the client library names it.
+pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
+    ApiResource {
+        group: resource.group.clone(),
+        version: resource.version.clone(),
+        api_version: resource.api_version(),
+        kind: resource.kind.clone(),
+        plural: resource.plural.clone(),
+    }
+}
+
 /// The kinds of a group, each in the version that the cluster prefers, or else in the first one that has it.
 async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<Resource>>, kube::Error>) {
     let preferred = group.preferred_version.map(|version| version.version).unwrap_or_default();

@@ -12,6 +12,7 @@ use kube::{Client, Error};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
+use super::kinds;
 use super::plan::{Place, Spot, Watch};
 use crate::object::{Object, Resource, ResourceVersion};
 use crate::placement::Summary;
@@ -206,16 +207,10 @@ pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
 }
 
 fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: resource.group.clone(),
-        version: resource.version.clone(),
-        api_version: resource.api_version(),
-        kind: resource.kind.clone(),
-        plural: resource.plural.clone(),
-    };
+    let kind = kinds::to_ask_for(resource);
     match place {
-        Place::Everywhere => Api::all_with(client, &resource),
-        Place::Namespace(name) => Api::namespaced_with(client, name, &resource),
+        Place::Everywhere => Api::all_with(client, &kind),
+        Place::Namespace(name) => Api::namespaced_with(client, name, &kind),
     }
 }
 

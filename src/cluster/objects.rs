@@ -1,0 +1,206 @@
+//! Single objects of a cluster: read from its quorum, written with the preconditions that keep writers apart.
+
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
+use serde_json::{Value, json};
+
+use super::access::{Cluster, Unserved};
+use super::kinds;
+use crate::object::{Object, ObjectKey, Resource};
+
+/// Who writes, in `metadata.managedFields`.
+const MANAGER: &str = "edgesync-cloud";
+/// Objects in an answer to a request for a list.
+const PAGE: u32 = 500;
+
+/// Why an object was not read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// It is another one than the writer knew, or there is one already where one was to be made. What was to be written is to
+    /// be made anew from what there is.
+    #[error("{0} was changed meanwhile")]
+    Conflict(ObjectKey),
+    /// There is no such object, or no such kind.
+    #[error("there is no {0}")]
+    NotFound(ObjectKey),
+    /// Whoever asks has no right to do that, in the words of the cluster.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It never can be as it is to be written, in the words of the cluster.
+    #[error("{0}")]
+    Invalid(String),
+    /// The cluster does not serve now: it is to be tried again later. Whether it was written is not known.
+    #[error(transparent)]
+    Unserved(#[from] Unserved),
+}
+
+/// What must be true of an object that is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Precondition<'a> {
+    /// Its UID is this one.
+    pub uid: Option<&'a str>,
+    /// It has not been changed since it had this version.
+    pub version: Option<&'a str>,
+}
+
+impl Cluster {
+    /// An object as it is now, if there is one. Of a kind that is not served there is none.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn get(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Failure> {
+        let key = || resource.key(namespace, name);
+        let got = self.api(resource, namespace).get_opt(name).await;
+        match got.map_err(|error| self.failure(error, key()))? {
+            Some(object) => self.read(resource, object).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// All objects of a kind as they are now, in a namespace or everywhere, that have these labels (a selector). They are asked
+    /// for in pages, and are of one time.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &str,
+    ) -> Result<Vec<Object>, Failure> {
+        let namespace = namespace.unwrap_or_default();
+        let api = self.api(resource, namespace);
+        let mut parameters = ListParams::default().limit(PAGE);
+        if !selector.is_empty() {
+            parameters = parameters.labels(selector);
+        }
+        let mut objects = Vec::new();
+        loop {
+            let page = api.list(&parameters).await;
+            let page = page.map_err(|error| self.failure(error, resource.key(namespace, "")))?;
+            for object in page.items {
+                objects.push(self.read(resource, object)?);
+            }
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => parameters = parameters.continue_token(&next),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// Makes an object. What a kind with the subresource `status` is given of that is left out.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`] if there is one of that name.
+    pub async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let made = api.create(&parameters(), &self.write(object)?).await;
+        self.read(resource, made.map_err(|error| self.failure(error, key))?)
+    }
+
+    /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for its status.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn replace(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let replaced = api.replace(object.name(), &parameters(), &self.write(object)?).await;
+        self.read(resource, replaced.map_err(|error| self.failure(error, key))?)
+    }
+
+    /// Replaces the status of an object and nothing else of it, through the subresource `status`.
+    ///
+    /// # Errors
+    /// See [`Failure`]; [`Failure::NotFound`] too if the kind has no such subresource.
+    pub async fn replace_status(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;
+        self.read(resource, replaced.map_err(|error| self.failure(error, key))?)
+    }
+
+    /// Changes some fields of an object (RFC 7386), if it is as it must be.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn merge(
+        &self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        precondition: Precondition<'_>,
+        mut patch: Value,
+    ) -> Result<Object, Failure> {
+        let required = [("uid", precondition.uid), ("resourceVersion", precondition.version)];
+        let required = required.into_iter().filter_map(|(field, value)| Some((field, value?)));
+        required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
+        let api = self.api(resource, namespace);
+        let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        self.read(resource, changed.map_err(|error| self.failure(error, resource.key(namespace, name)))?)
+    }
+
+    /// Deletes an object, if it is as it must be. Tells whether there was one.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn delete(
+        &self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        precondition: Precondition<'_>,
+    ) -> Result<bool, Failure> {
+        let Precondition { uid, version } = precondition;
+        let preconditions =
+            Preconditions { uid: uid.map(str::to_owned), resource_version: version.map(str::to_owned) };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let deleted = self.api(resource, namespace).delete(name, &parameters).await;
+        match deleted.map_err(|error| self.failure(error, resource.key(namespace, name))) {
+            Ok(_) => Ok(true),
+            Err(Failure::NotFound(_)) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn api(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
+        let kind = kinds::to_ask_for(resource);
+        match namespace {
+            "" => Api::all_with(self.client.clone(), &kind),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, &kind),
+        }
+    }
+
+    fn read(&self, resource: &Resource, object: DynamicObject) -> Result<Object, Failure> {
+        let mut object = serde_json::to_value(object).map_err(|error| Failure::Invalid(error.to_string()))?;
+        // What is in a list does not say what it is.
+        object["apiVersion"] = json!(resource.api_version());
+        object["kind"] = json!(resource.kind);
+        serde_json::from_value(object).map_err(|error| Failure::Invalid(error.to_string()))
+    }
+
+    fn write(&self, object: &Object) -> Result<DynamicObject, Failure> {
+        let object = serde_json::to_value(object).and_then(serde_json::from_value);
+        object.map_err(|error| Failure::Invalid(error.to_string()))
+    }
+
+    fn failure(&self, error: kube::Error, key: ObjectKey) -> Failure {
+        let kube::Error::Api(status) = &error else { return self.unserved(&error).into() };
+        match status.code {
+            404 => Failure::NotFound(key),
+            409 => Failure::Conflict(key),
+            403 => Failure::Forbidden(status.message.clone()),
+            400 | 413 | 415 | 422 => Failure::Invalid(status.message.clone()),
+            _ => self.unserved(&error).into(),
+        }
+    }
+}
+
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
+}
