@@ -57,7 +57,7 @@ impl Cluster {
     ) -> Result<Option<Object>, Failure> {
         let key = || resource.key(namespace, name);
         let got = self.api(resource, namespace).get_opt(name).await;
-        match got.map_err(|error| self.failure(error, key()))? {
+        match got.map_err(|error| self.failure(&error, key()))? {
             Some(object) => self.read(resource, object).map(Some),
             None => Ok(None),
         }
@@ -83,7 +83,7 @@ impl Cluster {
         let mut objects = Vec::new();
         loop {
             let page = api.list(&parameters).await;
-            let page = page.map_err(|error| self.failure(error, resource.key(namespace, "")))?;
+            let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
             for object in page.items {
                 objects.push(self.read(resource, object)?);
             }
@@ -102,7 +102,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let made = api.create(&parameters(), &self.write(object)?).await;
-        self.read(resource, made.map_err(|error| self.failure(error, key))?)
+        self.read(resource, made.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for its status.
@@ -113,7 +113,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let replaced = api.replace(object.name(), &parameters(), &self.write(object)?).await;
-        self.read(resource, replaced.map_err(|error| self.failure(error, key))?)
+        self.read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Replaces the status of an object and nothing else of it, through the subresource `status`.
@@ -124,7 +124,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;
-        self.read(resource, replaced.map_err(|error| self.failure(error, key))?)
+        self.read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Changes some fields of an object (RFC 7386), if it is as it must be.
@@ -143,7 +143,7 @@ impl Cluster {
         required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
         let api = self.api(resource, namespace);
         let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        self.read(resource, changed.map_err(|error| self.failure(error, resource.key(namespace, name)))?)
+        self.read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
     }
 
     /// Deletes an object, if it is as it must be. Tells whether there was one.
@@ -161,7 +161,7 @@ impl Cluster {
             Preconditions { uid: uid.map(str::to_owned), resource_version: version.map(str::to_owned) };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let deleted = self.api(resource, namespace).delete(name, &parameters).await;
-        match deleted.map_err(|error| self.failure(error, resource.key(namespace, name))) {
+        match deleted.map_err(|error| self.failure(&error, resource.key(namespace, name))) {
             Ok(_) => Ok(true),
             Err(Failure::NotFound(_)) => Ok(false),
             Err(failure) => Err(failure),
@@ -189,14 +189,14 @@ impl Cluster {
         object.map_err(|error| Failure::Invalid(error.to_string()))
     }
 
-    fn failure(&self, error: kube::Error, key: ObjectKey) -> Failure {
-        let kube::Error::Api(status) = &error else { return self.unserved(&error).into() };
+    fn failure(&self, error: &kube::Error, key: ObjectKey) -> Failure {
+        let kube::Error::Api(status) = error else { return self.unserved(error).into() };
         match status.code {
             404 => Failure::NotFound(key),
             409 => Failure::Conflict(key),
             403 => Failure::Forbidden(status.message.clone()),
             400 | 413 | 415 | 422 => Failure::Invalid(status.message.clone()),
-            _ => self.unserved(&error).into(),
+            _ => self.unserved(error).into(),
         }
     }
 }
