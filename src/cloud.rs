@@ -1,9 +1,10 @@
 //! The cloud side: the embedded store, what belongs on which node, and the fleet of nodes.
 //!
 //! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another. Between the fleet and whoever keeps
-//! its objects stands one trait, `source::Source`.
+//! its objects stands one trait, `source::Source`: a database of this process, or a Kubernetes cluster.
 
 mod admin;
+mod bare;
 mod collect;
 mod definitions;
 mod fleet;
@@ -14,6 +15,7 @@ pub mod metrics;
 mod node;
 mod objects;
 mod pairing;
+mod probes;
 mod service;
 mod source;
 mod upkeep;

@@ -16,6 +16,8 @@ pub mod edge;
 mod error;
 mod host;
 mod kubeedge;
+#[cfg(feature = "cloud")]
+mod kubernetes;
 mod link;
 mod log;
 mod peer;
@@ -33,6 +35,8 @@ use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use host::{JoinUrl, host_name};
 pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
+#[cfg(feature = "cloud")]
+pub use kubernetes::{Kubernetes, ObjectSyncs};
 pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 pub use peer::Peer;

@@ -38,7 +38,10 @@ pub use on_node::OnNode;
 pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
-pub use summary::{MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, RuleText, Summary, concerns};
+pub use summary::{
+    DELETIONS_CONFIRMED_ANNOTATION, MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, NodeNotes, RuleText,
+    Summary, concerns,
+};
 pub use unread::Unread;
 
 type Uid = Arc<str>;

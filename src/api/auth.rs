@@ -116,6 +116,8 @@ pub struct Access {
     /// Of whom the permissions of the socket let in, beside root and the user of the process.
     group: Role,
     operators: Option<Arc<dyn Operators>>,
+    /// Of those who show nothing.
+    anybody: Option<Role>,
 }
 
 /// Tokens are not shown.
@@ -132,14 +134,21 @@ impl Access {
     #[must_use]
     pub fn tokens(tokens: Vec<(String, Role)>, own_uid: u32) -> Self {
         let tokens = tokens.into_iter().filter(|(token, _)| !token.is_empty()).collect();
-        Self { tokens, own_uid, group: Role::Local, operators: None }
+        Self { tokens, own_uid, group: Role::Local, operators: None, anybody: None }
     }
 
     /// Operators with their certificates. The user of the process and root need none on the Unix socket; others there may
     /// look.
     #[must_use]
     pub fn certificates(operators: Arc<dyn Operators>, own_uid: u32) -> Self {
-        Self { tokens: Vec::new(), own_uid, group: Role::View, operators: Some(operators) }
+        Self { tokens: Vec::new(), own_uid, group: Role::View, operators: Some(operators), anybody: None }
+    }
+
+    /// Whoever gets there may look.
+    #[cfg(feature = "cloud")]
+    #[must_use]
+    pub fn anybody() -> Self {
+        Self { tokens: Vec::new(), own_uid: 0, group: Role::View, operators: None, anybody: Some(Role::View) }
     }
 
     /// Who it is that sends a request with this `Authorization` header. On the Unix socket a token may raise the role, never
@@ -156,7 +165,7 @@ impl Access {
                     None => None,
                 }
             }
-            Peer::Tcp(_) | Peer::Tls(_) => None,
+            Peer::Tcp(_) | Peer::Tls(_) => self.anybody,
             Peer::Unix { uid: Some(uid) } if *uid == 0 || *uid == self.own_uid => Some(Role::Admin),
             Peer::Unix { .. } => Some(self.group),
         };

@@ -146,6 +146,16 @@ impl Listener {
         }
     }
 
+    /// Listens without TLS, on any address: for what everybody may know who gets there.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    #[cfg(feature = "cloud")]
+    pub async fn bind_open(address: SocketAddr) -> Result<Self, ListenError> {
+        let (listener, bound) = listen(address).await?;
+        Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener), _file: None })
+    }
+
     /// Listens with TLS, on any address. The handshake of each connection is made in its own task.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What operators ask of the fleet, under `/edgesync/v1/`; and the metrics of the cloud side.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -47,10 +48,8 @@ pub(super) type Answer = oneshot::Sender<Result<bool>>;
 
 /// What it answers from, beside the fleet.
 pub(super) struct Parts {
-    /// The store.
-    pub(super) store: CloudStore,
-    /// Its database.
-    pub(super) database: PathBuf,
+    /// The embedded store and its file; none where a cluster is the store.
+    pub(super) database: Option<(CloudStore, PathBuf)>,
     /// The way to the nodes.
     pub(super) downlink: Downlink,
     /// Who belongs to the fleet.
@@ -63,14 +62,15 @@ pub(super) struct Parts {
 
 /// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
 /// `operators` and `broker-config`; and the metrics of the cloud side.
+#[derive(Clone)]
 pub(super) struct Admin {
     requests: mpsc::Sender<AdminRequest>,
-    parts: Parts,
+    parts: Arc<Parts>,
 }
 
 impl Admin {
     pub(super) fn new(requests: mpsc::Sender<AdminRequest>, parts: Parts) -> Self {
-        Self { requests, parts }
+        Self { requests, parts: Arc::new(parts) }
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest) -> Result<T> {
@@ -82,9 +82,28 @@ impl Admin {
 }
 
 impl Admin {
+    /// The numbers for the metrics; none if the fleet does not answer in time: then only the families of the API and the
+    /// process are there, and an alert can tell.
+    pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
+        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
+        let mut numbers = answered.ok()?.ok()?;
+        if let Some((store, path)) = &self.parts.database {
+            numbers.store = store.stats();
+            numbers.database_bytes = size(path);
+            numbers.log_bytes = size(&wal_path(path));
+        }
+        match &self.parts.downlink {
+            Downlink::Embedded(broker) => numbers.endpoint = Some(broker.traffic()),
+            Downlink::External(external) => {
+                numbers.link = Some((external.link().traffic(), external.link().endings()));
+            }
+        }
+        Some(numbers)
+    }
+
     async fn revoke(&self, node: &str) -> Result<Value> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
-        let known = certificates > 0 || self.parts.store.knows_name(node).await.map_err(Status::internal)?;
+        let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
             let message = format!("there is no node '{node}': 'edgesync-cloud nodes' shows all");
             return Err(Status::new(Reason::NotFound, message));
@@ -299,20 +318,9 @@ impl Extension for Admin {
     }
 
     async fn metrics(&self, out: &mut MetricsWriter<'_>) {
-        // Without an answer only the families of the API and the process are there: an alert can tell.
-        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
-        let Ok(Ok(mut numbers)) = answered else { return };
-        let Parts { store, database, downlink, .. } = &self.parts;
-        numbers.store = store.stats();
-        numbers.database_bytes = size(database);
-        numbers.log_bytes = size(&wal_path(database));
-        match downlink {
-            Downlink::Embedded(broker) => numbers.endpoint = Some(broker.traffic()),
-            Downlink::External(external) => {
-                numbers.link = Some((external.link().traffic(), external.link().endings()));
-            }
+        if let Some(numbers) = self.numbers().await {
+            metrics::write(&numbers, out);
         }
-        metrics::write(&numbers, out);
     }
 }
 

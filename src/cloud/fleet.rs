@@ -10,6 +10,7 @@ mod numbers;
 mod opening;
 mod placing;
 mod removal;
+mod replicas;
 mod rules;
 mod upstream;
 
@@ -47,6 +48,7 @@ use news::News;
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
+use replicas::Replicas;
 use rules::Rules;
 use upstream::{Events, Intake, Stored};
 
@@ -72,6 +74,7 @@ enum Inbox {
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
     RuleStatusWritten(Result<()>),
+    Confirmed(String, Result<()>),
     Removed(String, Result<bool>),
     Admitted(String, Result<bool>),
 }
@@ -127,6 +130,7 @@ pub(super) struct Fleet<S: Source> {
     events: Events,
     pairing: Pairing,
     questions: Questions,
+    replicas: Replicas,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -197,7 +201,10 @@ impl<S: Source> Fleet<S> {
             bad_frames: BTreeMap::new(),
             metrics_per_node: config.nodes.metrics_per_node,
             counts: Counts::default(),
-            lifecycle: NodeLifecycle::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
+            lifecycle: match S::IS_SHARED {
+                true => NodeLifecycle::of_replica(Now::ZERO, Timestamp::now(), config.nodes.lease_flush),
+                false => NodeLifecycle::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
+            },
             registered: known.nodes.into_iter().collect(),
             intake: Intake::default(),
             removals: Removals::new(known.removed),
@@ -205,6 +212,7 @@ impl<S: Source> Fleet<S> {
             events: Events::new(config.nodes.event_ttl),
             pairing,
             questions: Questions::new(),
+            replicas: Replicas::default(),
         };
         fleet.read_all().await?;
         for (name, facts) in fleet.source.nodes().await? {
@@ -230,7 +238,8 @@ impl<S: Source> Fleet<S> {
                 claiming += objects.iter().filter(|object| self.claims_more(object)).count();
             }
             match change {
-                Change::Failed(error) => return Err(error),
+                // A cluster comes back; nobody else repairs a database.
+                Change::Failed(error) if !S::IS_SHARED => return Err(error),
                 change => {
                     complete |= matches!(change, Change::Complete);
                     self.changed(change);
@@ -308,7 +317,7 @@ impl<S: Source> Fleet<S> {
         self.write_due();
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
         let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
-        let next = earlier(next, self.reading_deadline());
+        let next = earlier(next, earlier(self.reading_deadline(), self.differences_deadline()));
         next.map_or(idle, |at| (self.origin + at).min(idle))
     }
 
@@ -386,7 +395,7 @@ impl<S: Source> Fleet<S> {
     ) -> Option<T> {
         self.inform(name);
         let node = self.nodes.get_mut(name)?;
-        let result = act(&mut node.machine, &DesiredOn(self.placement.on(name), &self.work));
+        let result = act(&mut node.machine, &self.replicas.desired(self.placement.on(name), &self.work));
         self.touch(name);
         Some(result)
     }
@@ -412,9 +421,9 @@ impl<S: Source> Fleet<S> {
         let labels = self.labels.get(name).cloned().unwrap_or_default();
         self.placement.meet_node(name, labels);
         let ledger = facts.as_ref().map(|facts| facts.ledger.clone()).unwrap_or_default();
+        let records = if S::IS_SHARED { Records::Proven } else { Records::Stored(ledger) };
         let (config, issued) = (self.config.clone(), self.issued.clone());
-        let mut machine =
-            CloudMachine::new(config, self.incarnation.clone(), issued, Records::Stored(ledger));
+        let mut machine = CloudMachine::new(config, self.incarnation.clone(), issued, records);
         machine.set_registered(self.registered.contains(name) && !self.lifecycle.wants_report(name));
         let mut node = Node::new(machine, self.news.count());
         node.desired = self.placement.count(name) as u64;
@@ -479,6 +488,9 @@ impl<S: Source> Fleet<S> {
             node.waiting = None;
             node.machine.disconnected();
             self.touch(name);
+        }
+        if S::IS_SHARED {
+            self.gone_from_here(name);
         }
     }
 
@@ -603,18 +615,14 @@ impl<S: Source> Fleet<S> {
                 self.questions.push_back(Asked::Nodes { answer, items: Vec::new(), at: None });
             }
             AdminRequest::Node(name, answer) => {
-                let desired = DesiredOn(self.placement.on(&name), &self.work);
+                let desired = self.replicas.desired(self.placement.on(&name), &self.work);
                 let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle, &desired));
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
             AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),
             AdminRequest::ConfirmDeletions(name, answer) => {
-                let now = self.now();
-                let confirmed =
-                    self.with_machine(&name, |machine, desired| machine.confirm_deletions(now, desired));
-                tracing::info!(node = name, ?confirmed, "removals that were held back are confirmed");
-                let _ = answer.send(confirmed);
+                let _ = answer.send(self.confirm_deletions(&name));
             }
             AdminRequest::Numbers(answer) => {
                 self.questions.push_back(Asked::Numbers { answer, numbers: Box::default(), at: None });

@@ -53,6 +53,8 @@ pub(super) struct NodeLifecycle {
     leases: Batches,
     changes: Batches,
     flush: Duration,
+    /// Other replicas may serve the same nodes: of those that are not connected here nothing is said.
+    is_shared: bool,
 }
 
 /// What is to be written of one sort, one write at a time.
@@ -114,6 +116,7 @@ impl NodeLifecycle {
             leases: Batches { at: now + flush, ..Batches::default() },
             changes: Batches::default(),
             flush,
+            is_shared: false,
         };
         for node in &known.nodes {
             lifecycle.nodes.insert(node.as_str().into(), Vital::default());
@@ -131,6 +134,11 @@ impl NodeLifecycle {
             lifecycle.extend(now, name);
         }
         lifecycle
+    }
+
+    /// One of several replicas: it says nothing of nodes that are not connected here, whatever is stored of them.
+    pub(super) fn of_replica(now: Now, clock: Timestamp, flush: Duration) -> Self {
+        Self { is_shared: true, ..Self::new(now, clock, &Registered::default(), flush) }
     }
 
     /// How often Leases are written from now on.
@@ -368,6 +376,11 @@ impl NodeLifecycle {
             vital.deadline = None;
             let mut changed = false;
             if vital.until.is_some_and(|until| until <= now) {
+                if self.is_shared {
+                    // It may live at another replica. Who looks after all Leases says if it does not.
+                    self.forget(&name);
+                    continue;
+                }
                 vital.until = None;
                 vital.life = Life::Lost;
                 vital.sync = None;

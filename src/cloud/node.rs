@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::metrics::NodeNumbers;
 use crate::gate::Seldom;
-use crate::object::ResourceVersion;
-use crate::placement::{OnNode, Placed};
+use crate::object::{ObjectRef, ResourceVersion};
+use crate::placement::{OnNode, Placed, Unread};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use crate::sync::timing::Now;
 
@@ -49,6 +49,11 @@ pub(super) struct Node {
     pub(super) quiet: Seldom,
     /// Reads and writes of the store about it that are under way.
     pub(super) busy: u32,
+    /// It is in the table of those whose differences are to be told; and it has ObjectSyncs because it differed.
+    pub(super) differs: bool,
+    pub(super) has_syncs: bool,
+    /// What an operator has confirmed at some replica, as its Node has it.
+    pub(super) confirmed: Box<str>,
 }
 
 impl Node {
@@ -71,6 +76,9 @@ impl Node {
             refused_until: Now::ZERO,
             quiet: Seldom::of(LINES),
             busy: 0,
+            differs: false,
+            has_syncs: false,
+            confirmed: "".into(),
         }
     }
 
@@ -176,17 +184,21 @@ impl Node {
     }
 }
 
-/// What a node is to hold, as its machine sees it. Counts how often it looks.
-pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a Work);
+/// What a node is to hold, as its machine sees it; and what of it cannot be read now. Counts how often it looks.
+pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a [Unread], pub(super) &'a Work);
 
 impl DesiredState for DesiredOn<'_> {
     fn get(&self, uid: &str) -> Option<Desired> {
-        self.1.object();
+        self.2.object();
         self.0.get(uid).map(|object| desired(&object))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
-        self.0.iter().inspect(|_| self.1.object())
+        self.0.iter().inspect(|_| self.2.object())
+    }
+
+    fn is_unread(&self, object: &ObjectRef) -> bool {
+        self.1.iter().any(|unread| unread.may_have(object))
     }
 }
 

@@ -345,6 +345,14 @@ impl Pairing {
         .await
     }
 
+    /// Whether a name was ever used.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn knows_name(&self, node: &str) -> Result<bool> {
+        self.shared.store.knows_name(node).await.map_err(Status::internal)
+    }
+
     /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
     /// the name was used.
     ///

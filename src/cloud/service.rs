@@ -1,7 +1,7 @@
 //! Starts the cloud side and ends it: store, endpoint or broker, fleet, API.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
+use crate::api::{Access, Address, Limits, Listener, Server, Storage, own_uid};
 use crate::broker::{Broker, BrokerOptions, Downlink, FleetEvents, external};
-use crate::config::cloud::{BrokerMode, Config};
+use crate::config::cloud::{BrokerMode, Config, StoreType};
 use crate::config::{BrokerUrl, JoinUrl, host_name};
 use crate::link::presence::CloudPresence;
 use crate::link::{Introduction, Publish, Topics};
@@ -26,7 +26,8 @@ use super::fleet::Fleet;
 use super::objects::CloudObjects;
 use super::pairing::service::JoinService;
 use super::pairing::{Pairing, PairingOptions};
-use super::source::Embedded;
+use super::probes::Probes;
+use super::source::{Embedded, Source};
 use super::upkeep::Upkeep;
 
 /// How long the end waits for an external broker to take the farewell.
@@ -37,14 +38,67 @@ const ADMIN_QUEUE: usize = 64;
 /// Runs the cloud side until it is told to stop.
 ///
 /// # Errors
-/// What keeps it from starting: a database that is damaged or in use, an address that is taken.
-pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
+/// What keeps it from starting: a database that is damaged or in use, a cluster that there is no way to, an address that is
+/// taken.
+pub async fn run(service: Service<Config>) -> anyhow::Result<()> {
+    let config = service.config();
+    let (kind, health) = (config.store.r#type, config.api.health);
+    let signals = Signals::new().context("installing signal handlers")?;
+    let probes = Probes::open(health).await?;
+    match kind {
+        StoreType::Sqlite => run_embedded(service, signals, probes).await,
+        StoreType::Kubernetes => anyhow::bail!(
+            "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release --features kubernetes"
+        ),
+    }
+}
+
+/// Runs over a database of this process.
+async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let mut signals = Signals::new().context("installing signal handlers")?;
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
+    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
+    let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
+    let backing = Backing {
+        source: Embedded::new(Arc::clone(&objects)),
+        objects: Arc::clone(&objects),
+        pairing,
+        database: Some((store, config.store.path.clone())),
+        shown: config.store.path.display().to_string(),
+    };
+    let begin = move || {
+        upkeep.read_all(&objects);
+        upkeep
+    };
+    serve(service, signals, &probes, backing, begin).await
+}
+
+/// Who keeps the objects of a fleet, and who belongs to it.
+struct Backing<S, K> {
+    source: S,
+    /// What the API serves.
+    objects: Arc<K>,
+    pairing: Pairing,
+    /// The embedded store and its file.
+    database: Option<(CloudStore, PathBuf)>,
+    /// In the log.
+    shown: String,
+}
+
+/// Serves a fleet until the process is told to stop. Once nodes are served, `begin` starts what lasts as long as they are.
+async fn serve<S: Source, K: Storage, T>(
+    mut service: Service<Config>,
+    mut signals: Signals,
+    probes: &Probes,
+    backing: Backing<S, K>,
+    begin: impl FnOnce() -> T,
+) -> anyhow::Result<()> {
+    let config = service.config().clone();
+    let Backing { source, objects, pairing, database, shown } = backing;
+    let store = database.as_ref().map(|(store, _)| store.clone());
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
     let socket = Address::Unix(config.api.socket.clone());
     let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
     let listener =
@@ -62,13 +116,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
-    let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let joining = join.as_ref().map(JoinService::address);
     let parts = Parts {
-        store: store.clone(),
-        database: config.store.path.clone(),
+        database,
         downlink: downlink.clone(),
         pairing: pairing.clone(),
         broker: BrokerDefaults {
@@ -79,7 +130,12 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         service: joining.map(|address| join_url(&config, address)),
     };
     let access = Access::certificates(pairing.operators(), own_uid());
-    let server = Server::new(Arc::clone(&objects), Admin::new(requests, parts), access, limits);
+    let extension = Admin::new(requests, parts);
+    probes.started(extension.clone(), {
+        let objects = Arc::clone(&objects);
+        move || objects.checks()
+    });
+    let server = Server::new(objects, extension, access, limits);
     let mut pairs = JoinSet::new();
     if let Some(join) = join {
         pairs.spawn(join.serve(api_stopped.clone()));
@@ -98,22 +154,26 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         });
     }
     let joining = joining.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    tracing::info!(%address, broker, joining, store = %config.store.path.display(), "the cloud side runs");
+    tracing::info!(%address, broker, joining, store = shown, "the cloud side runs");
     let running = format!("API on {address}, broker {broker}");
-    systemd::ready(&format!("{running}; reading what is to be where"));
+    let reading = "reading what is to be where";
+    probes.readiness().set(Some(reading.to_owned()));
+    systemd::ready(&format!("{running}; {reading}"));
     // What nodes say waits in the endpoint until it is known what belongs on them.
-    let fleet = Fleet::start(&config, Embedded::new(Arc::clone(&objects)), downlink.clone(), pairing);
-    let (fleet, failed) = match signals.unless_stopped(fleet).await {
+    let fleet = Fleet::start(&config, source, downlink.clone(), pairing);
+    let (fleet, kept, failed) = match signals.unless_stopped(fleet).await {
         Some(Ok(mut fleet)) => {
             systemd::status(&running);
-            upkeep.read_all(&objects);
+            probes.readiness().set(None);
+            let kept = begin();
             fleet.run(&mut service, &mut signals, events, admin).await;
-            (Some(fleet), None)
+            (Some(fleet), Some(kept), None)
         }
-        Some(Err(error)) => (None, Some(error)),
-        None => (None, None),
+        Some(Err(error)) => (None, None, Some(error)),
+        None => (None, None, None),
     };
     systemd::stopping("draining");
+    probes.readiness().set(Some("it stops".to_owned()));
     match failed {
         None => tracing::info!("told to stop: draining"),
         Some(_) => tracing::error!("the fleet cannot be served: draining"),
@@ -126,11 +186,13 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
             drop(stop_api);
             while api.join_next().await.is_some() {}
             pairs.shutdown().await;
-            drop(upkeep);
+            drop(kept);
             if let Some(mut fleet) = fleet {
                 fleet.finish().await;
             }
-            store.close().await;
+            if let Some(store) = store {
+                store.close().await;
+            }
         })
         .await;
     tracing::info!("stopped");

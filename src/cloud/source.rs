@@ -1,6 +1,7 @@
 //! The seam between the fleet and whoever keeps the objects: all that a fleet asks for, and what it is told of.
 //!
-//! The fleet knows its [`Source`] by this trait alone. [`Embedded`] is the database of this process.
+//! The fleet knows its [`Source`] by this trait alone. [`Embedded`] is the database of this process, `Kubernetes` a cluster
+//! that other replicas serve nodes from too.
 
 mod embedded;
 
@@ -8,9 +9,10 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::object::Resource;
+use crate::config::ObjectSyncs;
 use crate::object::schema::Schema;
-use crate::placement::{KindMatch, Summary};
+use crate::object::{Resource, ResourceVersion};
+use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 
@@ -50,6 +52,18 @@ pub(super) enum Change {
     Gone(Arc<Summary>),
     /// All that there is was told once more, as [`Changes::again`] has asked for.
     Again,
+    /// All was told that there was when this was asked for, see [`Changes::catch_up`].
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
+    CaughtUp {
+        /// The last question that this answers.
+        question: u64,
+        /// The newest version that the source has given by now.
+        reached: ResourceVersion,
+    },
+    /// What somebody wants and cannot be read now, in the place of what was said before: there may be more objects of it
+    /// than were told.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store reads everything"))]
+    Unread(Vec<Unread>),
     /// What there is cannot be read now; it is tried again.
     Failed(SourceError),
 }
@@ -63,6 +77,23 @@ pub(super) trait Changes: Send + 'static {
 
     /// Has all that there is told once more, beside all changes: a rule has come that may select it.
     fn again(&mut self);
+
+    /// Asks to be told once all has been told that there is now: by a [`Change::CaughtUp`] with this number, or a higher
+    /// one. Only where there are other replicas, which may know more.
+    fn catch_up(&mut self) -> u64 {
+        0
+    }
+}
+
+/// Why what a rule names is not selected, or not all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RuleProblem {
+    /// In one word, as conditions have it.
+    pub(super) reason: &'static str,
+    /// For people.
+    pub(super) message: String,
+    /// There may be objects that it selects and that are not known.
+    pub(super) hides: bool,
 }
 
 /// Who keeps the objects of a fleet, what its nodes hold of them, and what they say of themselves. Cheap to clone.
@@ -72,6 +103,10 @@ pub(super) trait Changes: Send + 'static {
 pub(super) trait Source: Clone + Send + Sync + 'static {
     /// What tells of changes.
     type Changes: Changes;
+
+    /// Whether other replicas may serve the same nodes. Then nothing is recorded that a machine relies on, and each node of
+    /// which there is a Node has a machine.
+    const IS_SHARED: bool;
 
     // --- objects
 
@@ -89,8 +124,8 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// The schema of a kind, for the statuses that nodes send.
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;
 
-    /// Whether there is a kind that a rule names.
-    fn serves(&self, kind: &KindMatch) -> bool;
+    /// What is wrong with what a rule names, by its UID and its kinds.
+    fn rule_problems(&self, rule: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem>;
 
     /// Writes what has come of a rule that is an object, if it still is.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
@@ -148,4 +183,33 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.
     fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+
+    // --- where other replicas may serve the same nodes
+
+    /// Which ObjectSyncs of a node are told with [`Source::set_syncs`], beside what is recorded.
+    fn object_syncs(&self) -> ObjectSyncs {
+        ObjectSyncs::Off
+    }
+
+    /// These are all ObjectSyncs that a node is to have from now on. They are written when there is time.
+    fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>) {
+        let _ = (node, held);
+    }
+
+    /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
+    fn set_served(&self, node: &str, served: bool) {
+        let _ = (node, served);
+    }
+
+    /// Has removals of a node that are held back confirmed, whichever replica serves it: up to so many, in this incarnation.
+    /// Without a number that is over.
+    fn confirm_deletions(
+        &self,
+        node: &str,
+        incarnation: &str,
+        count: Option<u64>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let _ = (node, incarnation, count);
+        async { Ok(()) }
+    }
 }

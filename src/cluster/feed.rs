@@ -23,7 +23,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Follows what these interests want, and what the rules want that are objects of the cluster.
+    /// Follows what these interests want, [`Interest::fleet`] among them, and what the rules want that are objects of the
+    /// cluster.
     #[must_use]
     pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);

@@ -50,7 +50,7 @@ pub(super) struct Follower {
     to: mpsc::Sender<Item>,
     messages: mpsc::Receiver<Message>,
     to_messages: mpsc::Sender<Message>,
-    /// What is wanted whatever rules there are as objects.
+    /// What is wanted whatever rules there are as objects: that of the fleet itself among it.
     interests: Vec<Interest>,
     /// What rules want that are objects, by their UIDs.
     rules: BTreeMap<Arc<str>, Interest>,
@@ -94,9 +94,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(cluster: Cluster, mut interests: Vec<Interest>, to: mpsc::Sender<Item>) -> Self {
+    pub(super) fn new(cluster: Cluster, interests: Vec<Interest>, to: mpsc::Sender<Item>) -> Self {
         let (to_messages, messages) = mpsc::channel(MESSAGES);
-        interests.push(Interest::fleet());
         let changed_kinds = Arc::new(Notify::new());
         let definitions = watching::definitions(cluster.client.clone(), Arc::clone(&changed_kinds));
         Self {
@@ -202,6 +201,7 @@ impl Follower {
             self.newest = reached.clone();
             self.holdings.doubt();
             self.list_again();
+            self.say(Item::Restored).await?;
         }
         if let Some(round) = self.round.as_mut().filter(|round| round.reached.is_none()) {
             round.reached = Some(reached);
@@ -340,7 +340,9 @@ impl Follower {
         let refused: BTreeSet<Spot> = self.running.iter().filter_map(refused).collect();
         let interests: Vec<Interest> = match self.knows_rules {
             true => self.interests.iter().chain(self.rules.values()).cloned().collect(),
-            false => vec![Interest::fleet()],
+            false => {
+                self.interests.iter().filter(|interest| interest.origin == Origin::Fleet).cloned().collect()
+            }
         };
         self.plan = Plan::of(&interests, kinds, &refused);
         self.is_trouble_changed = true;
@@ -418,6 +420,7 @@ impl Follower {
         if let Some(Round { question, reached: Some(reached) }) = &self.round
             && self.is_answered()
         {
+            let reached = if reached.is_older_than(&self.newest) { &self.newest } else { reached };
             let (question, reached) = (*question, reached.clone());
             self.round = None;
             self.answered = question;

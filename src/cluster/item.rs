@@ -26,6 +26,8 @@ pub enum Item {
         /// The newest version that the cluster had given. What is newer was given in a life of it that is lost.
         reached: ResourceVersion,
     },
+    /// The cluster was restored from a copy: its newest version is older than one that it has told. All of it is told anew.
+    Restored,
     /// What is wanted and cannot be read now: of these objects it is not known whether there are others than were told.
     /// Said whenever it changes.
     Unread(Vec<Unread>),

@@ -52,14 +52,16 @@ impl Interest {
         Self { origin, objects, on_a_node: false }
     }
 
-    /// Nodes, and rules that are objects.
+    /// What the fleet itself is: Nodes with these labels, and rules that are objects.
     #[must_use]
-    pub fn fleet() -> Self {
+    pub fn fleet(nodes: Selector) -> [Self; 2] {
         let kind =
             |group: &str, kind: &str| KindMatch::Known { group: group.to_owned(), kind: kind.to_owned() };
         let rules = ["Placement", "ClusterPlacement"].map(|name| kind("edgesync.io", name));
-        let kinds = std::iter::once(kind("", "Node")).chain(rules).collect();
-        Self::rule(Origin::Fleet, ObjectMatch { kinds, ..ObjectMatch::default() })
+        let of = |kinds, selector| {
+            Self::rule(Origin::Fleet, ObjectMatch { kinds, selector, ..ObjectMatch::default() })
+        };
+        [of(vec![kind("", "Node")], nodes), of(rules.into(), Selector::default())]
     }
 
     /// Objects of some kinds that name their node with the label.
@@ -522,7 +524,8 @@ mod tests {
     fn the_fleet_has_its_nodes_and_rules_and_nobody_else_has_them() {
         let mut kinds = served(&["node", "cm"]);
         kinds.served.push(Arc::new(kinds::guess("edgesync.io/v1alpha1", "Placement", true)));
-        let plan = Plan::of(&[Interest::fleet(), rule(0, &[], &[], "")], &kinds, &BTreeSet::new());
+        let [nodes, rules] = Interest::fleet("edgesync.io/fleet=a".parse().unwrap());
+        let plan = Plan::of(&[nodes, rules, rule(0, &[], &[], "")], &kinds, &BTreeSet::new());
         assert_eq!(shown(&plan), ["configmaps for 0", "nodes for Fleet", "placements.edgesync.io for Fleet"]);
         let [Problem { origin: Origin::Fleet, kind, cause: Cause::Unserved }] = &plan.problems[..] else {
             panic!("{:?}", plan.problems)

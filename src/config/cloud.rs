@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::slot::{Keys, section};
 use super::units::{self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size};
-use super::{BrokerUrl, Link, Log, Placement, Review, Settings};
+use super::{BrokerUrl, Kubernetes, Link, Log, Placement, Review, Settings};
 use crate::object::name;
 
 /// The cloud side's configuration.
@@ -16,6 +16,8 @@ pub struct Config {
     pub placement: Placement,
     /// Where and how objects are kept.
     pub store: Store,
+    /// The Kubernetes cluster, if that is the store.
+    pub kubernetes: Kubernetes,
     /// Who serves MQTT.
     pub broker: Broker,
     /// The connection to an external broker; its prefix and frame limit count for the embedded one too.
@@ -36,6 +38,8 @@ section! {
     /// Where and how objects are kept.
     #[derive(Eq)]
     pub struct Store in "store";
+    /// Who keeps the objects.
+    r#type: StoreType = StoreType::Sqlite, fixed units::choice(r#type, STORES);
     /// The database file.
     path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
     /// How many past changes of what people write are kept for watches that resume.
@@ -47,6 +51,18 @@ section! {
     /// Size of the write-ahead log at which it is copied into the database, in bytes.
     wal_size: u64 = 16 * MIB, fixed units::size(wal_size, 64 * KIB..=GIB);
 }
+
+/// Who keeps the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreType {
+    /// A database of this process.
+    #[default]
+    Sqlite,
+    /// A Kubernetes cluster, which other replicas may serve nodes from too.
+    Kubernetes,
+}
+
+const STORES: &[(&str, StoreType)] = &[("sqlite", StoreType::Sqlite), ("kubernetes", StoreType::Kubernetes)];
 
 section! {
     /// Who serves MQTT.
@@ -190,6 +206,8 @@ section! {
     socket: PathBuf = "/run/edgesync-cloud/edgesync-cloud.sock".into(), fixed units::path(socket);
     /// Address of the HTTPS API.
     listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
+    /// Address for probes and metrics, without TLS; none for no such address.
+    health: Option<SocketAddr> = None, fixed units::address_or_off(health);
     /// The kubeconfig for the administrators of this machine; after loading never empty.
     kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
     /// Largest request body, in bytes.
@@ -250,9 +268,10 @@ impl Settings for Config {
         &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER", "EDGESYNC_CLOUD_KUBECONFIG"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, broker, link, sync, pairing, nodes, api, log } = self;
+        let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, log } = self;
         placement.bind(keys);
         store.bind(keys);
+        kubernetes.bind(keys);
         broker.bind(keys);
         link.bind(keys);
         sync.bind(keys);
@@ -281,6 +300,15 @@ impl Settings for Config {
             self.api.kubeconfig = self.store.path.with_file_name("admin.kubeconfig");
             review.derived("api.kubeconfig", "beside store.path");
         }
+        if self.kubernetes.cache.as_os_str().is_empty() {
+            self.kubernetes.cache = self.store.path.with_file_name("cache.db");
+            review.derived("kubernetes.cache", "beside store.path");
+        }
+        if self.store.r#type == StoreType::Kubernetes && !self.sync.strip_managed_fields {
+            let message = "sync.strip_managed_fields = false needs store.type = \"sqlite\": of a cluster's objects \
+                           metadata.managedFields is not read";
+            review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
+        }
         self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
@@ -288,6 +316,7 @@ impl Settings for Config {
         let listens = [
             ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
             ("api.listen", Some(self.api.listen)),
+            ("api.health", self.api.health),
             ("pairing.listen", self.pairing.listen),
         ];
         for (number, (one, address)) in listens.iter().enumerate() {

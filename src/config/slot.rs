@@ -86,7 +86,7 @@ macro_rules! section {
             pub(super) fn bind(&mut self, keys: &mut dyn $crate::config::Keys) {
                 let Self { $($key),* } = self;
                 keys.section($section);
-                $(keys.$change(stringify!($key), $slot);)*
+                $(keys.$change(stringify!($key).trim_start_matches("r#"), $slot);)*
             }
         }
     };

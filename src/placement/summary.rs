@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::object::name::check_subdomain;
-use crate::object::node_labels::NodeLabels;
+use crate::object::node_labels::{NodeLabels, has_reported};
 use crate::object::objectsync::{is_placeable, is_placement};
 use crate::object::{Labels, Object, Reference, Resource, ResourceVersion, pod_references};
 
@@ -16,6 +16,9 @@ pub const NODE_LABEL: &str = "edgesync.io/node";
 /// The annotation that places an object on several nodes, or on one whose name is no label value: node
 /// names, separated by commas.
 pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
+/// The annotation of a Node with which an operator confirms removals that are held back, where several replicas serve the
+/// node: `INCARNATION/COUNT`, the incarnation and the most removals that are meant.
+pub const DELETIONS_CONFIRMED_ANNOTATION: &str = "edgesync.io/deletions-confirmed";
 /// The most nodes that one annotation may name; further ones are ignored.
 pub const MAX_NAMED_NODES: usize = 1024;
 
@@ -34,8 +37,8 @@ pub struct Summary {
     pub name: Arc<str>,
     /// Labels; of a Node those that were given to it.
     pub labels: Labels,
-    /// Labels that a Node has given itself; empty for other kinds.
-    pub claimed: Labels,
+    /// What else a Node tells; nothing for other kinds.
+    pub notes: Option<Box<NodeNotes>>,
     /// The nodes that the object itself names: label, annotation, `spec.nodeName` of a Pod.
     pub nodes: BTreeSet<Arc<str>>,
     /// What a Pod needs in its namespace; empty for other kinds.
@@ -44,6 +47,15 @@ pub struct Summary {
     pub rule: Option<Arc<RuleText>>,
     /// The length of its JSON text in bytes; zero if nobody has counted.
     pub size: usize,
+}
+
+/// What a Node tells the fleet, beside the labels that were given to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeNotes {
+    /// Labels that it has given itself; nothing before it has reported.
+    pub claimed: Option<Labels>,
+    /// [`DELETIONS_CONFIRMED_ANNOTATION`]; empty for none.
+    pub confirmed: Box<str>,
 }
 
 /// A rule that is an object, as it was written.
@@ -91,9 +103,15 @@ impl Summary {
             nodes.extend(node(string(spec, "nodeName")));
             references = pod_references(spec);
         }
-        let NodeLabels { given: labels, claimed } = match is_node(&resource) {
-            true => NodeLabels::of(object),
-            false => NodeLabels { given: labels, ..NodeLabels::default() },
+        let (labels, notes) = match is_node(&resource) {
+            true => {
+                let NodeLabels { given, claimed } = NodeLabels::of(object);
+                let claimed = has_reported(object).then_some(claimed);
+                let confirmed = object.annotations().remove(DELETIONS_CONFIRMED_ANNOTATION);
+                let notes = NodeNotes { claimed, confirmed: confirmed.unwrap_or_default().into() };
+                (given, Some(Box::new(notes)))
+            }
+            false => (labels, None),
         };
         Self {
             uid: object.uid().into(),
@@ -101,7 +119,7 @@ impl Summary {
             namespace: object.namespace().into(),
             name: object.name().into(),
             labels,
-            claimed,
+            notes,
             nodes,
             references,
             rule: RuleText::of(object, &resource).map(Arc::new),
@@ -122,6 +140,11 @@ impl Summary {
         is_node(&self.resource)
     }
 
+    /// The labels that a Node has given itself.
+    pub fn claimed(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.notes.iter().flat_map(|notes| notes.claimed.iter().flatten())
+    }
+
     /// The labels that rules select a Node by: those that were given to it, and of those that it has given itself the ones
     /// that an operator trusts. A trusted one is a key, or the beginning of keys with a `*` after it.
     #[must_use]
@@ -129,7 +152,7 @@ impl Summary {
         let fits = |key: &str| {
             trusted.iter().any(|one| one.strip_suffix('*').map_or(one == key, |begin| key.starts_with(begin)))
         };
-        let claimed = self.claimed.iter().filter(|(key, _)| fits(key));
+        let claimed = self.claimed().filter(|(key, _)| fits(key));
         let claimed = claimed.map(|(key, value)| (key.clone(), value.clone()));
         self.labels.clone().into_iter().chain(claimed).collect()
     }

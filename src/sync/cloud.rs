@@ -258,7 +258,10 @@ impl CloudMachine {
                 (latest.relation(&record.version) != Relation::Equal).then_some(Action::Put)
             }
             (Some(_), None) => Some(Action::Put),
-            (None, Some(_)) => (!self.held.contains(uid)).then_some(Action::Delete),
+            (None, Some(record)) => {
+                let stays = self.held.contains(uid) || desired.is_unread(&record.object);
+                (!stays).then_some(Action::Delete)
+            }
             (None, None) => None,
         }
     }
@@ -331,6 +334,13 @@ impl CloudMachine {
         }
         self.flush_records(desired);
         count
+    }
+
+    /// Objects can be read that could not before: what the node was left of them may have to go now.
+    pub fn reads_more(&mut self, now: Now, desired: &impl DesiredState) {
+        if !self.behind {
+            self.reconsider_all(now, desired);
+        }
     }
 
     /// Limits and delays that may change while the machine runs.
@@ -491,6 +501,16 @@ impl CloudMachine {
     pub fn pending(&self) -> u64 {
         let waits = self.behind || self.view.is_awaited();
         (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
+    }
+
+    /// What the node holds, as far as it is recorded or proven: nothing if it is not connected.
+    pub fn held_by_node<'a>(&'a self, desired: &'a impl DesiredState) -> impl Iterator<Item = (Uid, Record)> {
+        self.ledger.records(desired)
+    }
+
+    /// The same of those objects alone that it is not to hold, or in another version.
+    pub fn outdated_on_node(&self) -> impl Iterator<Item = (&Uid, &Record)> {
+        self.ledger.differences().filter_map(|(uid, record)| Some((uid, record?)))
     }
 
     /// What the node holds, as far as it is proven.

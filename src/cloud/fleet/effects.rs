@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::bodies::{Answer, Sort, Wanted};
 use super::{Fleet, Inbox, TURNS};
-use crate::cloud::node::DesiredOn;
 use crate::cloud::source::Source;
+use crate::config::ObjectSyncs;
 use crate::link::PublishError;
 use crate::process::random;
 use crate::sync::change::Uid;
@@ -73,7 +73,7 @@ impl<S: Source> Fleet<S> {
         }
         loop {
             let Some(node) = self.nodes.get_mut(name) else { return };
-            let desired = DesiredOn(self.placement.on(name), &self.work);
+            let desired = self.replicas.desired(self.placement.on(name), &self.work);
             if let Some(effect) = node.machine.poll_effect(&desired) {
                 self.perform(name, effect);
             } else if !self.send_one(name) {
@@ -83,6 +83,9 @@ impl<S: Source> Fleet<S> {
         if let Some(node) = self.nodes.get_mut(name) {
             let before = std::mem::replace(&mut node.different, node.machine.differences());
             self.openings.count(before, node.different);
+        }
+        if S::IS_SHARED && self.source.object_syncs() == ObjectSyncs::Differences {
+            self.watch_differences(name);
         }
         self.schedule(name);
         self.watch_sync(name);
@@ -179,7 +182,7 @@ impl<S: Source> Fleet<S> {
         let bytes = match node.waiting.take() {
             Some(bytes) => bytes,
             None => {
-                let desired = DesiredOn(self.placement.on(name), &self.work);
+                let desired = self.replicas.desired(self.placement.on(name), &self.work);
                 let Some(frame) = node.machine.poll_frame(now, &desired) else { return Sending::Nothing };
                 match frame.encode(compress_above) {
                     Ok(bytes) => {
@@ -216,8 +219,7 @@ impl<S: Source> Fleet<S> {
         let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         match effect {
             CloudEffect::Open => self.wants_records(name),
-            // The embedded store has no replicas.
-            CloudEffect::CatchUp { .. } => {}
+            CloudEffect::CatchUp { token } => self.ask_to_catch_up(name, token),
             CloudEffect::Load { token, objects } => {
                 let size = |uid: &Uid| self.placement.object(uid).map_or(0, |object| object.size);
                 let wanted = |(uid, version)| Wanted { size: size(&uid), uid, version };
@@ -264,7 +266,12 @@ impl<S: Source> Fleet<S> {
             CloudEffect::Notice(notice) => {
                 let now = self.now();
                 match &notice {
-                    CloudNotice::Welcomed { .. } => self.lifecycle.welcomed(now, name),
+                    CloudNotice::Welcomed { .. } => {
+                        self.lifecycle.welcomed(now, name);
+                        if S::IS_SHARED {
+                            self.welcomed_here(name);
+                        }
+                    }
                     CloudNotice::OverQuota { .. } => self.refuse(name),
                     _ => {}
                 }
@@ -338,6 +345,7 @@ impl<S: Source> Fleet<S> {
             Inbox::NodesChanged(changed) => self.nodes_changed(&changed),
             Inbox::EventsExpired(expired) => self.events_expired(&expired),
             Inbox::RuleStatusWritten(written) => self.rule_status_written(&written),
+            Inbox::Confirmed(node, written) => self.confirmation_written(&node, &written),
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
             Inbox::Room(_) if self.downlink.is_shared() => self.line.has_room(),

@@ -12,7 +12,8 @@ use super::Fleet;
 use super::asked::after;
 use crate::cloud::node::Node;
 use crate::cloud::source::Source;
-use crate::placement::{Differences, RuleId, Summary};
+use crate::object::ResourceVersion;
+use crate::placement::{Differences, RuleId, Summary, Unread};
 
 /// A change that waits for its turn.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ pub(super) enum Waiting {
     Compare(HashSet<Arc<str>>, u32),
     /// All was told once more.
     Again,
+    /// This replica has caught up: the question that is answered, and how far the source is.
+    CaughtUp(u64, ResourceVersion),
+    /// What cannot be read is this from now on.
+    Unread(Vec<Unread>),
     /// A rule gives up one object after the other.
     Shrink(RuleId),
     /// An object, or a rule, that is not among them.
@@ -47,7 +52,9 @@ pub(super) struct News {
     closed: u64,
     reloaded: u64,
     renewed: u64,
-    /// Up to where in their order all nodes know of these three; none if all of them do.
+    /// When it was last that objects could be read that could not before.
+    read: u64,
+    /// Up to where in their order all nodes know of these four; none if all of them do.
     walked: Option<Option<String>>,
     spreading: Option<Spreading>,
     waiting: VecDeque<Waiting>,
@@ -96,6 +103,16 @@ impl News {
         self.renewed = self.happened();
     }
 
+    /// More can be read than before.
+    pub(super) fn reads_more(&mut self) {
+        self.read = self.happened();
+    }
+
+    /// Something is to be done before all else that waits.
+    pub(super) fn go_on_with(&mut self, change: Waiting) {
+        self.waiting.push_front(change);
+    }
+
     /// Something is to be done once what is before it is known to all.
     pub(super) fn wait(&mut self, changes: impl IntoIterator<Item = Waiting>) {
         self.waiting.extend(changes);
@@ -125,6 +142,9 @@ impl<S: Source> Fleet<S> {
         }
         if known < self.news.closed {
             self.disconnected(name);
+        }
+        if known < self.news.read {
+            self.look_again(name);
         }
         if let Some(spreading) = self.news.spreading.as_ref().filter(|spreading| known < spreading.number) {
             let deltas: Vec<_> = self.placement.differences_on(&spreading.differences, name).collect();

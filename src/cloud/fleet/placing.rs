@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Fleet;
 use super::news::Waiting;
-use crate::cloud::node::{DesiredOn, desired};
+use crate::cloud::node::desired;
 use crate::cloud::source::{Change, Source};
 use crate::placement::{Delta, Summary};
 
@@ -23,6 +23,8 @@ impl<S: Source> Fleet<S> {
             Change::Gone(object) => self.news.wait([Waiting::Gone(object)]),
             Change::Complete => self.news.wait([Waiting::Complete]),
             Change::Again => self.news.wait([Waiting::Again]),
+            Change::CaughtUp { question, reached } => self.news.wait([Waiting::CaughtUp(question, reached)]),
+            Change::Unread(unread) => self.news.wait([Waiting::Unread(unread)]),
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
@@ -36,6 +38,8 @@ impl<S: Source> Fleet<S> {
             Waiting::Gone(object) => self.remove(&object),
             Waiting::Complete => self.all_told(),
             Waiting::Again => self.told_again(),
+            Waiting::CaughtUp(question, reached) => self.caught_up(question, reached),
+            Waiting::Unread(unread) => self.reads_other_than_before(unread),
             Waiting::Shrink(id) => self.shrink_rule(id),
             Waiting::Missing(uid) if self.rules.has(&uid) => self.drop_rule(&uid),
             Waiting::Missing(uid) => {
@@ -86,12 +90,15 @@ impl<S: Source> Fleet<S> {
         }
         let deltas = self.placement.set_node(&summary.name, labels);
         self.place(deltas);
+        if S::IS_SHARED {
+            self.node_told(summary);
+        }
     }
 
     /// Whether a Node would be selected by other rules if all were believed that the node says of itself.
     pub(super) fn claims_more(&self, summary: &Summary) -> bool {
         let mut all = summary.labels.clone();
-        all.extend(summary.claimed.clone());
+        all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));
         summary.is_node()
             && self.placement.tells_apart(&summary.name, &all, &summary.trusted_labels(&self.trusted_labels))
     }
@@ -130,7 +137,7 @@ impl<S: Source> Fleet<S> {
                 _ => {}
             }
             let before = delta.before.as_deref().map(desired);
-            let on_node = DesiredOn(self.placement.on(&delta.node), &self.work);
+            let on_node = self.replicas.desired(self.placement.on(&delta.node), &self.work);
             if self.openings.is_full() {
                 node.machine.fall_behind();
             }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::news::Waiting;
 use super::{Fleet, Inbox};
-use crate::cloud::source::{Changes as _, Result, RuleStatus, Source};
+use crate::cloud::source::{Changes as _, Result, RuleProblem, RuleStatus, Source};
 use crate::object::time::rfc3339;
 use crate::placement::spec::InForce;
 use crate::placement::{RuleId, Summary};
@@ -21,6 +21,8 @@ use crate::sync::timing::Now;
 
 /// How often is looked what has come of the rules.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The most problems of a rule that its status names.
+const MAX_PROBLEMS: usize = 4;
 /// So many nodes of a rule are looked at in a unit of work.
 const NODES_A_UNIT: usize = 8;
 
@@ -186,20 +188,21 @@ impl<S: Source> Fleet<S> {
         let in_sync = |name: &&Arc<str>| self.nodes.get(&***name).is_some_and(|node| node.machine.in_sync());
         let in_sync = id.map_or(0, |id| self.placement.nodes_of(id).filter(in_sync).count());
         self.work.objects(nodes / NODES_A_UNIT);
-        let unknown = in_force.rule.iter().flat_map(|rule| &rule.objects.kinds);
-        let unknown: Vec<String> =
-            unknown.filter(|kind| !self.source.serves(kind)).map(ToString::to_string).collect();
-        let accepted = match (in_force.problems.0.is_empty(), unknown.as_slice()) {
+        let kinds = in_force.rule.as_ref().map_or(&[][..], |rule| &rule.objects.kinds);
+        let problems = self.source.rule_problems(uid, kinds);
+        let accepted = match (in_force.problems.0.is_empty(), problems.first()) {
             (false, _) => ("False", "Invalid", in_force.problems.to_string()),
-            (true, []) => ("True", "Accepted", "it is in force".to_owned()),
-            (true, unknown) => ("False", "KindUnknown", format!("no kind is called {}", unknown.join(", "))),
+            (true, None) => ("True", "Accepted", "it is in force".to_owned()),
+            (true, Some(first)) => ("False", first.reason, told(&problems)),
         };
         let (state, reason) = match in_sync == nodes && self.rules.are_complete() {
+            _ if problems.iter().any(|problem| problem.hides) => ("Unknown", "ObjectsUnread"),
             true => ("True", "InSync"),
             false => ("False", "NodesBehind"),
         };
-        let told = format!("nodes that are connected and hold what they are to hold: {in_sync} of {nodes}");
-        let synced = (state, reason, told);
+        let message =
+            format!("nodes that are connected and hold what they are to hold: {in_sync} of {nodes}");
+        let synced = (state, reason, message);
         let now = rfc3339(Timestamp::now());
         let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
             let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -218,4 +221,14 @@ impl<S: Source> Fleet<S> {
         let key = summary.resource.key(&summary.namespace, &summary.name);
         (status != before).then(|| RuleStatus { key, uid: uid.clone(), status })
     }
+}
+
+/// Problems in words, as far as a condition has room.
+fn told(problems: &[RuleProblem]) -> String {
+    let told = problems.iter().take(MAX_PROBLEMS).map(|problem| problem.message.as_str());
+    let mut told: Vec<&str> = told.collect();
+    if problems.len() > MAX_PROBLEMS {
+        told.push("and others");
+    }
+    told.join("; ")
 }

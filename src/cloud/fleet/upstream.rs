@@ -170,7 +170,8 @@ impl<S: Source> Fleet<S> {
             return;
         }
         if machine.in_sync() {
-            return self.lifecycle.in_sync(now, name, true, 0, 0, 0);
+            self.lifecycle.in_sync(now, name, true, 0, 0, 0);
+            return self.end_confirmation(name);
         }
         let (rejected, held) = (machine.refused().count() as u64, machine.held_count());
         self.lifecycle.in_sync(now, name, false, machine.pending(), rejected, held);
@@ -242,6 +243,7 @@ impl<S: Source> Fleet<S> {
         }
         self.expire_events(now);
         self.retry_removals(now);
+        self.tell_differences(now);
     }
 
     /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its Node was deleted.

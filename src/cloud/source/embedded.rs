@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Change, Changes, Result, Source, SourceError};
+use super::{Change, Changes, Result, RuleProblem, Source, SourceError};
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch, UploadOutcome,
 };
@@ -91,6 +91,8 @@ impl Changes for Feed {
 impl Source for Embedded {
     type Changes = Feed;
 
+    const IS_SHARED: bool = false;
+
     fn follow(&self) -> Feed {
         self.store().follow()
     }
@@ -103,8 +105,16 @@ impl Source for Embedded {
         self.0.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
     }
 
-    fn serves(&self, kind: &KindMatch) -> bool {
-        self.0.kinds().iter().any(|served| kind.matches(&served.resource))
+    fn rule_problems(&self, _: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem> {
+        let served = self.0.kinds();
+        let is_served = |kind: &KindMatch| served.iter().any(|served| kind.matches(&served.resource));
+        let unknown: Vec<String> =
+            kinds.iter().filter(|kind| !is_served(kind)).map(ToString::to_string).collect();
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let message = format!("no kind is called {}", unknown.join(", "));
+        vec![RuleProblem { reason: "KindUnknown", message, hides: false }]
     }
 
     async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {

@@ -14,7 +14,7 @@ use super::{CloudError, Shared};
 use crate::object::node_labels::NODE_LABELS_ANNOTATION;
 use crate::object::objectsync::is_placement;
 use crate::object::{Object, Resource, ResourceVersion};
-use crate::placement::{NODES_ANNOTATION, Summary, concerns};
+use crate::placement::{DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, Summary, concerns};
 use crate::store::StoreError;
 
 /// What came of reading some rows.
@@ -100,6 +100,9 @@ struct Annotations<'a> {
     /// [`NODE_LABELS_ANNOTATION`].
     #[serde(rename = "edgesync.io/node-labels", borrow)]
     node_labels: Option<Cow<'a, str>>,
+    /// [`DELETIONS_CONFIRMED_ANNOTATION`].
+    #[serde(rename = "edgesync.io/deletions-confirmed", borrow)]
+    confirmed: Option<Cow<'a, str>>,
 }
 
 /// The summary of an object that is given as JSON text.
@@ -129,8 +132,12 @@ impl Head<'_> {
         if let Some(labels) = labels {
             object.set_metadata("labels", Value::Object(labels));
         }
-        if let Some(Annotations { nodes, node_labels }) = annotations {
-            let read = [(NODES_ANNOTATION, nodes), (NODE_LABELS_ANNOTATION, node_labels)];
+        if let Some(Annotations { nodes, node_labels, confirmed }) = annotations {
+            let read = [
+                (NODES_ANNOTATION, nodes),
+                (NODE_LABELS_ANNOTATION, node_labels),
+                (DELETIONS_CONFIRMED_ANNOTATION, confirmed),
+            ];
             let read = read.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
             object.set_metadata("annotations", Value::Object(read.collect()));
         }
@@ -171,7 +178,7 @@ mod tests {
             (
                 "nodes",
                 json!({"metadata": {"name": "e1", "uid": "u", "labels": {"site": "north", "rack": "7"},
-                    "annotations": {NODE_LABELS_ANNOTATION: "site=north"}}}),
+                    "annotations": {NODE_LABELS_ANNOTATION: "site=north", DELETIONS_CONFIRMED_ANNOTATION: "i/7"}}}),
             ),
         ] {
             let resource = Arc::new(kinds::by_word(word).unwrap().resource());

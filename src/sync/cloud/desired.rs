@@ -38,6 +38,13 @@ pub trait DesiredState {
     /// UID and version of each object once, in no particular order.
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)>;
 
+    /// Whether an object that is not among these may be one of them: what it is selected by cannot be read now. A node that
+    /// holds it keeps it.
+    fn is_unread(&self, object: &ObjectRef) -> bool {
+        let _ = object;
+        false
+    }
+
     /// How many objects that are.
     fn count(&self) -> usize {
         self.iter().count()

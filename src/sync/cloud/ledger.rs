@@ -254,6 +254,15 @@ impl Ledger {
         other.chain(equal)
     }
 
+    /// All that is recorded.
+    pub(super) fn records<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (Uid, Record)> {
+        let uids = self.versions(desired).map(|(uid, _)| Uid::from(uid));
+        uids.filter_map(|uid| Some((uid.clone(), self.get(&uid, desired)?)))
+    }
+
     /// Count and digest under the key of now.
     pub(super) fn tally(&self) -> Tally {
         self.tally

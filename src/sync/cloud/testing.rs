@@ -21,9 +21,9 @@ pub(in crate::sync) struct Wish {
     pub(in crate::sync) size: usize,
 }
 
-/// What the node is to hold, as far as its machine was told.
+/// What the node is to hold, as far as its machine was told; and whether that may not be all, because it cannot be read.
 #[derive(Clone, Default)]
-pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>);
+pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>, pub(in crate::sync) bool);
 
 impl Wish {
     pub(in crate::sync) fn desired(&self) -> Desired {
@@ -58,6 +58,10 @@ impl DesiredState for Wishes {
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
         self.0.iter().map(|(uid, wish)| (&**uid, wish.version.clone()))
+    }
+
+    fn is_unread(&self, _: &ObjectRef) -> bool {
+        self.1
     }
 }
 

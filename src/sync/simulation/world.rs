@@ -340,7 +340,7 @@ impl World {
     fn run_cloud(&mut self) {
         let db = &self.cloud_db;
         self.wishes =
-            Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect());
+            Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect(), false);
         let incarnation = db.incarnation.as_str().into();
         let records = Records::Stored(db.facts.clone());
         let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);

@@ -6,7 +6,8 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::cloud::source::{
-    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleStatus, UploadBatch, UploadOutcome,
+    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, UploadBatch,
+    UploadOutcome,
 };
 use crate::cloud::work::MAX_TURN;
 use crate::link::{Cause, Shared, Topic};
@@ -54,6 +55,8 @@ fn version(object: &Object) -> ResourceVersion {
 impl Source for Store {
     type Changes = mpsc::UnboundedReceiver<Change>;
 
+    const IS_SHARED: bool = false;
+
     fn follow(&self) -> Self::Changes {
         self.0.lock().unwrap().changes.take().unwrap()
     }
@@ -72,8 +75,8 @@ impl Source for Store {
         None
     }
 
-    fn serves(&self, _: &KindMatch) -> bool {
-        true
+    fn rule_problems(&self, _: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
+        Vec::new()
     }
 
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {

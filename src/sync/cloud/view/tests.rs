@@ -27,7 +27,7 @@ fn wishes(objects: &[(&str, u64)]) -> Wishes {
         let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
         (Uid::from(*name), Wish { version: (*version).into(), object, resource, size: 10 })
     };
-    Wishes(objects.iter().map(wish).collect())
+    Wishes(objects.iter().map(wish).collect(), false)
 }
 
 /// One node and one replica, as far as they have got.
@@ -324,4 +324,28 @@ fn records_that_are_not_written_yet_keep_nobody_waiting_who_comes_back() {
     rig.frames.clear();
     rig.connect("2", Some("inc"), &[("a", 3)]);
     assert_eq!((rig.frames.len(), rig.opened), (1, 0));
+}
+
+#[test]
+fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read() {
+    let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
+    let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.wishes.1 = true;
+    rig.connect("1", Some("inc"), &held);
+    rig.catch_up(0, 50);
+    assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 0));
+    rig.wishes.1 = false;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 21);
+    // Where a cluster was restored they wait to be confirmed, read or not.
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.wishes.1 = true;
+    rig.connect("1", Some("before"), &held);
+    rig.catch_up(0, 50);
+    rig.wishes.1 = false;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 20));
 }

@@ -180,7 +180,7 @@ impl World {
         let it = &mut self.replicas[replica];
         it.life += 1;
         it.view = self.cluster.view_at(all.saturating_sub(behind));
-        it.wishes = Wishes(it.view.wishes());
+        it.wishes = Wishes(it.view.wishes(), false);
         let (config, issued) = (self.sizes.cloud(), Arc::new(Issued::default()));
         it.machine = Some(CloudMachine::new(config, "cluster".into(), issued, Records::Proven));
         self.time.say(|| format!("replica {replica} starts, {behind} changes behind"));

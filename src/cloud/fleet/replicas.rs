@@ -1,0 +1,204 @@
+//! What there is to do because other replicas may serve the same nodes. Why: `docs/decisions/0018-replicas.md`.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
+use std::time::Duration;
+
+use super::news::Waiting;
+use super::{Fleet, Inbox};
+use crate::cloud::node::DesiredOn;
+use crate::cloud::source::{Changes as _, Result, Source};
+use crate::cloud::work::Work;
+use crate::config::ObjectSyncs;
+use crate::object::ResourceVersion;
+use crate::placement::{NodeNotes, OnNode, Summary, Unread};
+use crate::sync::cloud::CloudPhase;
+use crate::sync::timing::Now;
+
+/// What a node lacks for no longer than this leaves no ObjectSync, where only differences do.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    /// Machines that want this replica to have caught up, with the questions that are to be answered, in their order: the
+    /// question, the node, the machine's token.
+    asked: VecDeque<(u64, String, u64)>,
+    /// What cannot be read now.
+    unread: Vec<Unread>,
+    /// Nodes whose differences are to become ObjectSyncs, and when.
+    differing: BTreeSet<(Now, String)>,
+}
+
+impl Replicas {
+    /// What a node is to hold, as far as it can be read.
+    pub(super) fn desired<'a>(&'a self, on_node: OnNode<'a>, work: &'a Work) -> DesiredOn<'a> {
+        DesiredOn(on_node, &self.unread, work)
+    }
+
+    /// The next of those that an answer is for.
+    fn next_answered(&mut self, question: u64) -> Option<(String, u64)> {
+        let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
+        Some((node, token))
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    pub(super) fn ask_to_catch_up(&mut self, name: &str, token: u64) {
+        let question = self.changes.catch_up();
+        self.replicas.asked.push_back((question, name.to_owned(), token));
+    }
+
+    /// Answers one of the machines that have asked; all of them know what was told before.
+    pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
+        let Some((name, token)) = self.replicas.next_answered(question) else { return };
+        let now = self.now();
+        self.work.node();
+        self.with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
+        self.look_for_confirmation(&name);
+        self.news.go_on_with(Waiting::CaughtUp(question, reached));
+    }
+
+    /// What cannot be read is another than before.
+    pub(super) fn reads_other_than_before(&mut self, unread: Vec<Unread>) {
+        for unread in unread.iter().filter(|unread| !self.replicas.unread.contains(unread)) {
+            tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
+        }
+        let before = mem::replace(&mut self.replicas.unread, unread);
+        if before.iter().any(|before| !self.replicas.unread.contains(before)) {
+            self.news.reads_more();
+        }
+    }
+
+    /// A node may have been left what it is not to hold, because that could not be read.
+    pub(super) fn look_again(&mut self, name: &str) {
+        let (now, work) = (self.now(), &self.work);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let desired = self.replicas.desired(self.placement.on(name), work);
+        node.machine.reads_more(now, &desired);
+        self.touch(name);
+    }
+
+    /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
+    pub(super) fn node_told(&mut self, summary: &Summary) {
+        let name = &*summary.name;
+        let Some(NodeNotes { claimed, confirmed }) = summary.notes.as_deref() else { return };
+        if claimed.is_some() {
+            self.registered.insert(name.to_owned());
+        }
+        self.meet(name);
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.confirmed = confirmed.clone();
+        }
+        self.look_for_confirmation(name);
+    }
+
+    /// An operator confirms the removals of a node that are held back. Tells how many.
+    pub(super) fn confirm_deletions(&mut self, name: &str) -> Option<u64> {
+        let now = self.now();
+        let confirmed =
+            self.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
+        tracing::info!(node = name, confirmed, "removals that were held back are confirmed");
+        if S::IS_SHARED && confirmed > 0 {
+            self.write_confirmation(name, Some(confirmed));
+        }
+        Some(confirmed)
+    }
+
+    /// Whether an operator has confirmed, at whichever replica, what this one holds back.
+    fn look_for_confirmation(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let Some((incarnation, count)) = node.confirmed.rsplit_once('/') else { return };
+        let held = node.machine.held_count();
+        if incarnation == &*self.incarnation && (1..=count.parse().unwrap_or(0)).contains(&held) {
+            let now = self.now();
+            tracing::info!(node = name, held, "an operator has confirmed the removals that are held back");
+            self.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired));
+        }
+    }
+
+    /// What an operator has confirmed is done.
+    pub(super) fn end_confirmation(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name).filter(|node| !node.confirmed.is_empty()) else { return };
+        node.confirmed = "".into();
+        self.write_confirmation(name, None);
+    }
+
+    fn write_confirmation(&self, name: &str, count: Option<u64>) {
+        let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
+        let incarnation = self.incarnation.clone();
+        tokio::spawn(async move {
+            let written = source.confirm_deletions(&node, &incarnation, count).await;
+            let _ = inbox.send(Inbox::Confirmed(node, written)).await;
+        });
+    }
+
+    pub(super) fn confirmation_written(&mut self, node: &str, written: &Result<()>) {
+        if let Err(error) = written {
+            tracing::error!(node, %error, "whether removals are confirmed could not be written for other replicas");
+        }
+    }
+}
+
+// --- who serves a node, and what its ObjectSyncs are
+
+impl<S: Source> Fleet<S> {
+    /// A node is welcome here: what it holds is proven.
+    pub(super) fn welcomed_here(&mut self, name: &str) {
+        self.source.set_served(name, true);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        // Another replica may have left some.
+        node.has_syncs = true;
+        if self.source.object_syncs() != ObjectSyncs::All {
+            return;
+        }
+        let desired = self.replicas.desired(self.placement.on(name), &self.work);
+        let held = node.machine.held_by_node(&desired).collect();
+        self.source.set_syncs(name, held);
+    }
+
+    /// A node is not connected here any more.
+    pub(super) fn gone_from_here(&mut self, name: &str) {
+        // Whether it lives is told by the replica that it is connected to.
+        self.lifecycle.forget(name);
+        self.source.set_served(name, false);
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.has_syncs = false;
+        }
+    }
+
+    /// Looks whether a node differs, or has ObjectSyncs from when it did.
+    pub(super) fn watch_differences(&mut self, name: &str) {
+        let due = self.now() + SETTLE;
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let is_due = node.different > 0 || node.has_syncs;
+        if is_due && !mem::replace(&mut node.differs, true) {
+            self.replicas.differing.insert((due, name.to_owned()));
+        }
+    }
+
+    /// Has the differences told of nodes whose time has come, as far as one turn may.
+    pub(super) fn tell_differences(&mut self, now: Now) {
+        let end = self.work.part();
+        while !self.work.has_reached(end)
+            && self.replicas.differing.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, name)) = self.replicas.differing.pop_first()
+        {
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            node.differs = false;
+            if node.machine.phase() != CloudPhase::Live {
+                continue;
+            }
+            let outdated = node.machine.outdated_on_node();
+            let held: Vec<_> = outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect();
+            self.work.objects(held.len());
+            node.has_syncs = !held.is_empty();
+            self.source.set_syncs(&name, held);
+        }
+    }
+
+    /// When there are differences to be told.
+    pub(super) fn differences_deadline(&self) -> Option<Now> {
+        self.replicas.differing.first().map(|(at, _)| *at)
+    }
+}
