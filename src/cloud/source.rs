@@ -3,6 +3,8 @@
 //! The fleet knows its [`Source`] by this trait alone. [`Embedded`] is the database of this process.
 
 mod embedded;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 
 use std::fmt::Display;
 use std::sync::Arc;
