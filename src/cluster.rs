@@ -12,6 +12,7 @@ mod kinds;
 mod objects;
 mod plan;
 mod spots;
+mod throttle;
 mod watching;
 
 pub use access::{AccessError, Cluster, Credentials, Unserved};
@@ -21,4 +22,5 @@ pub use objects::{Failure, Precondition};
 pub use plan::{
     Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
 };
+pub use throttle::{Throttle, Urgency};
 pub use watching::Seen;

@@ -4,6 +4,8 @@
 //! that other replicas serve nodes from too.
 
 mod embedded;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 
 use std::fmt::Display;
 use std::sync::Arc;

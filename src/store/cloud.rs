@@ -75,7 +75,7 @@ pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;
 #[cfg(feature = "kubernetes")]
 pub(in crate::store) use summaries::summary;
-pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome};
+pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome, event_names};
 
 /// The most kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;

@@ -394,7 +394,8 @@ fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudEr
 
 /// The names that an Event of a node may have, in the order in which they are tried: its own, with the node's behind
 /// it, and one with a checksum of both where those are too long or taken too.
-fn event_names(name: &str, node: &str) -> Vec<String> {
+#[must_use]
+pub fn event_names(name: &str, node: &str) -> Vec<String> {
     let mut names = vec![name.to_owned()];
     let long = format!("{name}.{node}");
     if long.len() <= MAX_SUBDOMAIN {

@@ -1,0 +1,228 @@
+//! How many requests a replica makes of a cluster: so many in a second, a few more at once, and what is urgent before
+//! what can wait.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as Line, watch};
+use tokio::time::Instant;
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Somebody waits for it, or it is late soon: Leases, Nodes, statuses, Events.
+    Urgent,
+    /// It can wait for everything else: ObjectSyncs, what has come of rules.
+    Background,
+}
+
+/// The requests that may be made, for all who make some. Cheap to clone.
+///
+/// One that is made takes its place in the rate at the moment that [`Throttle::wait`] returns: whoever gives up waiting
+/// takes none. Each class waits in the order of arrival. What is in the background gets a place only while nothing urgent
+/// waits, and leaves half of the burst alone: so that what becomes urgent next does not wait for what was not.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bucket: Mutex<Bucket>,
+    /// Whoever is first in its line holds it.
+    urgent: Line<()>,
+    background: Line<()>,
+    /// How many urgent requests wait.
+    waiting: watch::Sender<usize>,
+}
+
+/// A bucket of places that fills by one in each interval. It is kept as the time at which it is full again.
+#[derive(Debug)]
+struct Bucket {
+    interval: Duration,
+    burst: u32,
+    full: Instant,
+}
+
+impl Bucket {
+    fn new(qps: u32, burst: u32, now: Instant) -> Self {
+        Self { interval: Duration::from_secs(1) / qps.max(1), burst: burst.max(1), full: now }
+    }
+
+    /// Takes a place and leaves `reserve` of them; or tells when there will be one.
+    fn take(&mut self, now: Instant, reserve: u32) -> Result<(), Instant> {
+        let full = self.full.max(now) + self.interval;
+        let room = self.interval * (self.burst - reserve.min(self.burst - 1));
+        if full <= now + room {
+            self.full = full;
+            return Ok(());
+        }
+        // Room is at least an interval, and what is full before now has a place.
+        Err(full - room)
+    }
+
+    fn reserve(&self, urgency: Urgency) -> u32 {
+        match urgency {
+            Urgency::Urgent => 0,
+            Urgency::Background => self.burst / 2,
+        }
+    }
+}
+
+/// An urgent request waits.
+struct Waits<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waits<'a> {
+    fn new(waiting: &'a watch::Sender<usize>) -> Self {
+        waiting.send_modify(|count| *count += 1);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Throttle {
+    /// Up to `qps` requests in a second, and `burst` at once after a pause. Both are one at least.
+    #[must_use]
+    pub fn new(qps: u32, burst: u32) -> Self {
+        let bucket = Mutex::new(Bucket::new(qps, burst, Instant::now()));
+        let waiting = watch::channel(0).0;
+        Self {
+            shared: Arc::new(Shared { bucket, urgent: Line::new(()), background: Line::new(()), waiting }),
+        }
+    }
+
+    /// Another rate from now on. Who sleeps already wakes up by the one before.
+    pub fn set(&self, qps: u32, burst: u32) {
+        *self.bucket() = Bucket::new(qps, burst, Instant::now());
+    }
+
+    /// Waits until a request may be made. Can be cancelled: then it takes no place.
+    pub async fn wait(&self, urgency: Urgency) {
+        match urgency {
+            Urgency::Urgent => {
+                let _waits = Waits::new(&self.shared.waiting);
+                let _first = self.shared.urgent.lock().await;
+                while let Err(at) = self.take(urgency) {
+                    tokio::time::sleep_until(at).await;
+                }
+            }
+            Urgency::Background => {
+                let _first = self.shared.background.lock().await;
+                let mut waiting = self.shared.waiting.subscribe();
+                loop {
+                    // The sender lives as long as this does.
+                    let _ = waiting.wait_for(|count| *count == 0).await;
+                    match self.take(urgency) {
+                        Ok(()) => return,
+                        Err(at) => tokio::time::sleep_until(at).await,
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&self, urgency: Urgency) -> Result<(), Instant> {
+        let mut bucket = self.bucket();
+        let reserve = bucket.reserve(urgency);
+        bucket.take(Instant::now(), reserve)
+    }
+
+    fn bucket(&self) -> std::sync::MutexGuard<'_, Bucket> {
+        self.shared.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::task::JoinSet;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    async fn finished(throttle: &Throttle, urgency: Urgency, count: usize) -> Vec<Duration> {
+        let start = Instant::now();
+        let mut times = Vec::new();
+        for _ in 0..count {
+            throttle.wait(urgency).await;
+            times.push(start.elapsed());
+        }
+        times
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_free_and_the_rest_comes_at_the_rate() {
+        let throttle = Throttle::new(10, 4);
+        let times = finished(&throttle, Urgency::Urgent, 24).await;
+        assert_eq!(times[3], Duration::ZERO);
+        assert!((4..24).all(|n| times[n] >= SECOND * (n as u32 - 3) / 10), "{times:?}");
+        assert!(times[23] < SECOND * 21 / 10, "{times:?}");
+        tokio::time::sleep(SECOND * 60).await;
+        let times = finished(&throttle, Urgency::Urgent, 6).await;
+        assert_eq!(
+            (times[3], times[5] >= SECOND / 5),
+            (Duration::ZERO, true),
+            "a pause saves no more than the burst"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_background_leaves_half_of_the_burst_to_what_is_urgent() {
+        let throttle = Throttle::new(10, 8);
+        let times = finished(&throttle, Urgency::Background, 6).await;
+        assert_eq!((times[3], times[4] > Duration::ZERO), (Duration::ZERO, true));
+        let times = finished(&throttle, Urgency::Urgent, 4).await;
+        assert_eq!(times[3], Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_in_the_background_is_done_while_something_urgent_waits() {
+        for burst in [1, 8] {
+            let throttle = Throttle::new(10, burst);
+            finished(&throttle, Urgency::Urgent, burst as usize).await;
+            let mut tasks = JoinSet::new();
+            let order = Arc::new(Mutex::new(Vec::new()));
+            // Who waits in the background came first.
+            for urgency in [Urgency::Background, Urgency::Urgent] {
+                for _ in 0..20 {
+                    let (throttle, order) = (throttle.clone(), Arc::clone(&order));
+                    tasks.spawn(async move {
+                        throttle.wait(urgency).await;
+                        order.lock().unwrap().push(urgency);
+                    });
+                }
+            }
+            let start = Instant::now();
+            tasks.join_all().await;
+            let order = order.lock().unwrap().clone();
+            assert!(order[..20].iter().all(|one| *one == Urgency::Urgent), "{burst}: {order:?}");
+            assert!(start.elapsed() >= SECOND * 39 / 10, "together they keep the rate");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_takes_no_place() {
+        let throttle = Throttle::new(1, 1);
+        throttle.wait(Urgency::Urgent).await;
+        let start = Instant::now();
+        for urgency in [Urgency::Urgent, Urgency::Background] {
+            let given_up = tokio::time::timeout(SECOND / 4, throttle.wait(urgency)).await;
+            assert!(given_up.is_err());
+        }
+        throttle.wait(Urgency::Background).await;
+        let took = start.elapsed();
+        assert!(took >= SECOND && took < SECOND * 11 / 10, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_rate_holds_at_once() {
+        let throttle = Throttle::new(1, 1);
+        throttle.set(100, 50);
+        assert_eq!(finished(&throttle, Urgency::Urgent, 50).await[49], Duration::ZERO);
+        assert!(finished(&throttle, Urgency::Urgent, 100).await[99] < SECOND * 11 / 10);
+    }
+}
