@@ -23,5 +23,9 @@ mod uploads;
 mod work;
 
 pub use objects::{CloudList, CloudObjects};
+#[cfg(feature = "kubernetes")]
+pub use pairing::register::ClusterRegister;
+pub use pairing::register::{Changed, Changes, Membership, Register, RegisterError, RevocationChange};
+pub use pairing::{NewToken, Office, Pairing, PairingOptions};
 pub use service::run;
 pub use upkeep::Upkeep;

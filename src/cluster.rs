@@ -6,6 +6,7 @@
 mod access;
 mod feed;
 mod follower;
+mod following;
 mod holdings;
 mod item;
 mod kinds;
@@ -17,6 +18,7 @@ mod watching;
 
 pub use access::{AccessError, Cluster, Credentials, Unserved};
 pub use feed::Feed;
+pub use following::{Following, News};
 pub use item::Item;
 pub use objects::{Failure, Precondition};
 pub use plan::{

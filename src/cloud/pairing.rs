@@ -4,12 +4,20 @@
 //! What is secret is in files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. What is known of
 //! tokens and certificates is in the store. The CA may be the operator's own: `ca.crt` and `ca.key` are taken as they
 //! are found.
+//!
+//! Where a cluster is the store there are several of this, and the same is true of all of them: the keys are Secrets, and
+//! what others revoke is heard of and put in force ([`register`]).
 
 mod admission;
 pub(super) mod authority;
 pub(super) mod broker_config;
 mod files;
+mod heeding;
+#[cfg(feature = "kubernetes")]
+mod keys;
+mod office;
 mod operators;
+pub(super) mod register;
 mod request;
 pub(super) mod service;
 mod shown;
@@ -18,6 +26,7 @@ mod tests;
 pub(super) mod tokens;
 
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,12 +38,12 @@ use tokio::sync::Notify;
 use crate::gate::Seldom;
 use crate::object::status::{Result, Status};
 use crate::store::cloud::pairing::TokenRecord;
-use crate::store::cloud::{CloudError, CloudStore};
 use crate::store::durable;
 use crate::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
-use tokens::TokenKey;
+pub use office::Office;
+use register::{Changes, Register, RegisterError};
 
 /// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
 /// one.
@@ -55,33 +64,31 @@ const fn days(days: u64) -> Duration {
 
 /// What pairing keeps to; `pairing` in the configuration.
 #[derive(Clone, Debug)]
-pub(super) struct PairingOptions {
-    /// Where keys and certificates are.
-    pub(super) directory: std::path::PathBuf,
+pub struct PairingOptions {
+    /// Where certificates are, and keys that are not in a cluster.
+    pub directory: PathBuf,
     /// Host names and addresses of this machine, for the certificate of its services.
-    pub(super) names: Vec<String>,
+    pub names: Vec<String>,
     /// What nodes are told; an empty host stands for the one they asked.
-    pub(super) broker: String,
+    pub broker: String,
     /// The topics' prefix, which nodes are told.
-    pub(super) prefix: String,
+    pub prefix: String,
     /// How long certificates of nodes are good.
-    pub(super) lifetime: Duration,
+    pub lifetime: Duration,
     /// How long after its end a certificate may still be renewed.
-    pub(super) grace: Duration,
+    pub grace: Duration,
     /// Whether an external broker lets nodes in, which may know an older revocation list.
-    pub(super) external: bool,
+    pub external: bool,
 }
 
 /// Everything about membership; cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Pairing {
+pub struct Pairing {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    authority: Authority,
-    tokens: TokenKey,
-    store: CloudStore,
+    office: Office,
     directory: PathBuf,
     names: Vec<String>,
     broker: String,
@@ -98,6 +105,22 @@ struct Shared {
     operators: Arc<operators::Table>,
     /// Somebody is to be cut off.
     cut: Notify,
+    /// What others change. Whoever heeds it has it.
+    changes: tokio::sync::Mutex<Changes>,
+}
+
+impl Deref for Shared {
+    type Target = Office;
+
+    fn deref(&self) -> &Office {
+        &self.office
+    }
+}
+
+impl std::fmt::Debug for Pairing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pairing").field("office", &self.shared.office).finish_non_exhaustive()
+    }
 }
 
 /// What changes while it runs.
@@ -124,32 +147,37 @@ struct Revoked {
 
 /// A token as it is handed out, once.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct NewToken {
+pub struct NewToken {
     /// `<fingerprint>.<JWT>`.
-    pub(super) token: String,
+    pub token: String,
     /// What is kept of it.
-    pub(super) record: TokenRecord,
+    pub record: TokenRecord,
+}
+
+impl std::fmt::Debug for NewToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewToken").field("record", &self.record).finish_non_exhaustive()
+    }
 }
 
 impl Pairing {
     /// Opens or makes CA and keys, and reads what is revoked.
     ///
     /// # Errors
-    /// Files that cannot be read or made, a CA that is none.
-    pub(super) async fn open(options: PairingOptions, store: CloudStore) -> anyhow::Result<Self> {
+    /// Files that cannot be read or made, a CA that is none. Of a cluster: it does not serve, or its CA is another one than
+    /// that of the files, or than nodes trust.
+    pub async fn open(options: PairingOptions, register: impl Into<Register>) -> anyhow::Result<Self> {
+        let office = Office::open(&options, register.into()).await?;
         let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
         let names = shown::all_names(&names);
-        let (directory, names, authority, tokens, identity) = tokio::task::spawn_blocking(move || {
-            let now = now();
-            files::open_directory(&directory)?;
-            let authority = Authority::open(&directory, now)?;
-            let tokens = TokenKey::open(&directory)?;
-            let identity = shown::open(&authority, &directory, &names, now)?;
-            anyhow::Ok((directory, names, authority, tokens, identity))
+        let (directory, names, office, identity) = tokio::task::spawn_blocking(move || {
+            let identity = shown::open(&office.authority, &directory, &names, now())?;
+            anyhow::Ok((directory, names, office, identity))
         })
         .await??;
         let mut number = 0;
-        let revoked = shown::make_list(&authority, &store, external, &mut number).await?;
+        let changes = tokio::sync::Mutex::new(office.register.changes());
+        let revoked = shown::make_list(&office.authority, &office.register, external, &mut number).await?;
         let written = write_list(&directory, &revoked.der).await;
         if let Err(error) = &written {
             tracing::error!("{error:#}");
@@ -157,20 +185,18 @@ impl Pairing {
         let (to_cut, published) = (Vec::new(), u64::from(written.is_ok()));
         let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
         let server = |required, grace| {
-            let rule = state.rule(&authority, required, grace);
+            let rule = state.rule(&office.authority, required, grace);
             tls::Server::new(
                 &state.identity,
                 &rule,
-                tls::Clock::system([authority.certificate().not_before()]),
+                tls::Clock::system([office.authority.certificate().not_before()]),
             )
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
-        let operators = operators::Table::new(&store.operators().await?);
+        let operators = operators::Table::new(&office.register.operators().await?);
         let shared = Shared {
-            authority,
-            tokens,
-            store,
+            office,
             directory,
             names,
             broker,
@@ -184,6 +210,7 @@ impl Pairing {
             joining,
             operators,
             cut: Notify::new(),
+            changes,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -198,7 +225,8 @@ impl Pairing {
     }
 
     /// The CA.
-    pub(super) fn trust(&self) -> Trust {
+    #[must_use]
+    pub fn trust(&self) -> Trust {
         self.shared.authority.trust()
     }
 
@@ -233,8 +261,9 @@ impl Pairing {
     }
 
     /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine for the API at
-    /// this address, the revocation list; publishes what could not be published. Never ends.
-    pub(super) async fn keep(&self, kubeconfig: &Path, api: &str) {
+    /// this address, the revocation list; publishes what could not be published; puts in force what others revoke. Never
+    /// ends.
+    pub async fn keep(&self, kubeconfig: &Path, api: &str) {
         let upkeep = async {
             loop {
                 tokio::time::sleep(UPKEEP).await;
@@ -260,7 +289,7 @@ impl Pairing {
                 }
             }
         };
-        tokio::join!(upkeep, republish);
+        tokio::join!(upkeep, republish, self.heed());
     }
 
     /// What is to be done at this time.
@@ -272,15 +301,15 @@ impl Pairing {
         if shown::ends_soon(&self.shared.authority, &identity, now) {
             let pairing = self.clone();
             let fresh = tokio::task::spawn_blocking(move || {
-                let Shared { authority, directory, names, .. } = &*pairing.shared;
-                shown::make(authority, directory, names, now)
+                let Shared { office, directory, names, .. } = &*pairing.shared;
+                shown::make(&office.authority, directory, names, now)
             })
             .await??;
             let mut state = self.state();
             state.identity = fresh;
             self.shared.put_in_force(&state)?;
         }
-        let forgotten = self.shared.store.prune_pairing(before(before(now, grace), KEPT)).await?;
+        let forgotten = self.shared.register.prune_pairing(before(before(now, grace), KEPT)).await?;
         if forgotten > 0 || after(made, LIST_AGE) < now {
             self.publish().await?;
         }
@@ -310,9 +339,9 @@ impl Pairing {
     }
 
     async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
-        let Shared { authority, store, directory, external, .. } = &*self.shared;
+        let Shared { office, directory, external, .. } = &*self.shared;
         let wanted = self.state().wanted;
-        let revoked = shown::make_list(authority, store, *external, number).await?;
+        let revoked = shown::make_list(&office.authority, &office.register, *external, number).await?;
         let der = revoked.der.clone();
         {
             let mut state = self.state();
@@ -333,10 +362,10 @@ impl Pairing {
     ///
     /// # Errors
     /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
-    pub(super) async fn revoke_node(&self, node: &str) -> Result<usize> {
+    pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
         self.revoking(async move |pairing| {
-            let revoked = pairing.shared.store.revoke_certificates(&name, now()).await?;
+            let revoked = pairing.shared.register.revoke_certificates(&name, now()).await?;
             if revoked > 0 {
                 pairing.shut_out(&name);
             }
@@ -358,9 +387,9 @@ impl Pairing {
     ///
     /// # Errors
     /// As above.
-    pub(super) async fn forget_node(&self, node: &str) -> Result<bool> {
+    pub async fn forget_node(&self, node: &str) -> Result<bool> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.store.forget_name(&name, now()).await).await
+        self.revoking(async move |pairing| pairing.shared.register.forget_name(&name, now()).await).await
     }
 
     /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
@@ -368,20 +397,20 @@ impl Pairing {
     ///
     /// # Errors
     /// As above.
-    pub(super) async fn broker_updated(&self, node: &str) -> Result<usize> {
+    pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.store.note_refused(&name, now()).await).await
+        self.revoking(async move |pairing| pairing.shared.register.note_refused(&name, now()).await).await
     }
 
     /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
     async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
     where
         T: Send + 'static,
-        F: Future<Output = std::result::Result<T, CloudError>> + Send + 'static,
+        F: Future<Output = std::result::Result<T, RegisterError>> + Send + 'static,
     {
         let (pairing, change) = (self.clone(), change(self.clone()));
         let changing = tokio::spawn(async move {
-            let changed = change.await.map_err(Status::internal)?;
+            let changed = change.await?;
             // Also when nothing has changed: what failed the last time is made up for.
             pairing.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
             Ok(changed)
@@ -399,7 +428,7 @@ impl Pairing {
     }
 
     /// Waits for nodes that were shut out: whoever has their connections is to cut them. Can be cancelled without loss.
-    pub(super) async fn nodes_to_cut(&self) -> Vec<String> {
+    pub async fn nodes_to_cut(&self) -> Vec<String> {
         loop {
             let nodes = std::mem::take(&mut self.state().to_cut);
             if !nodes.is_empty() {
@@ -412,12 +441,14 @@ impl Pairing {
     /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
     /// new token since. An external broker does not tell with which certificate a client has come, so there it has to be
     /// known of every revoked one that the broker refuses it.
-    pub(super) fn is_revoked(&self, node: &str) -> bool {
+    #[must_use]
+    pub fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
     }
 
     /// The revocation list, PEM, for brokers.
-    pub(super) fn revocation_list(&self) -> String {
+    #[must_use]
+    pub fn revocation_list(&self) -> String {
         shown::list_pem(&self.state().revoked.der)
     }
 

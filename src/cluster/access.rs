@@ -186,7 +186,7 @@ impl Cluster {
 }
 
 /// What is at the bottom of an error: above it, each layer says that it had one.
-fn root(error: &dyn Error) -> String {
+pub(super) fn root(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

@@ -58,7 +58,7 @@ impl Cluster {
         let key = || resource.key(namespace, name);
         let got = self.api(resource, namespace).get_opt(name).await;
         match got.map_err(|error| self.failure(&error, key()))? {
-            Some(object) => self.read(resource, object).map(Some),
+            Some(object) => read(resource, object).map(Some),
             None => Ok(None),
         }
     }
@@ -85,7 +85,7 @@ impl Cluster {
             let page = api.list(&parameters).await;
             let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
             for object in page.items {
-                objects.push(self.read(resource, object)?);
+                objects.push(read(resource, object)?);
             }
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => parameters = parameters.continue_token(&next),
@@ -102,7 +102,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let made = api.create(&parameters(), &self.write(object)?).await;
-        self.read(resource, made.map_err(|error| self.failure(&error, key))?)
+        read(resource, made.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for its status.
@@ -113,7 +113,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let replaced = api.replace(object.name(), &parameters(), &self.write(object)?).await;
-        self.read(resource, replaced.map_err(|error| self.failure(&error, key))?)
+        read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Replaces the status of an object and nothing else of it, through the subresource `status`.
@@ -124,7 +124,7 @@ impl Cluster {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;
-        self.read(resource, replaced.map_err(|error| self.failure(&error, key))?)
+        read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
     /// Changes some fields of an object (RFC 7386), if it is as it must be.
@@ -143,7 +143,7 @@ impl Cluster {
         required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
         let api = self.api(resource, namespace);
         let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        self.read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
+        read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
     }
 
     /// Deletes an object, if it is as it must be. Tells whether there was one.
@@ -176,14 +176,6 @@ impl Cluster {
         }
     }
 
-    fn read(&self, resource: &Resource, object: DynamicObject) -> Result<Object, Failure> {
-        let mut object = serde_json::to_value(object).map_err(|error| Failure::Invalid(error.to_string()))?;
-        // What is in a list does not say what it is.
-        object["apiVersion"] = json!(resource.api_version());
-        object["kind"] = json!(resource.kind);
-        serde_json::from_value(object).map_err(|error| Failure::Invalid(error.to_string()))
-    }
-
     fn write(&self, object: &Object) -> Result<DynamicObject, Failure> {
         let object = serde_json::to_value(object).and_then(serde_json::from_value);
         object.map_err(|error| Failure::Invalid(error.to_string()))
@@ -199,6 +191,14 @@ impl Cluster {
             _ => self.unserved(error).into(),
         }
     }
+}
+
+/// An object of this kind, which what is in a list does not say.
+pub(super) fn read(resource: &Resource, object: DynamicObject) -> Result<Object, Failure> {
+    let mut object = serde_json::to_value(object).map_err(|error| Failure::Invalid(error.to_string()))?;
+    object["apiVersion"] = json!(resource.api_version());
+    object["kind"] = json!(resource.kind);
+    serde_json::from_value(object).map_err(|error| Failure::Invalid(error.to_string()))
 }
 
 fn parameters() -> PostParams {

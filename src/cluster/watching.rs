@@ -22,9 +22,9 @@ const PART: usize = 256;
 /// A part of a list with so many bytes gets no more objects.
 const PART_BYTES: usize = 1 << 20;
 /// Objects in an answer to a request for a list.
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 /// So long a watch lasts until it is asked for anew, in seconds. A connection that has died is noticed five seconds later.
-const WATCH_SECONDS: u32 = 120;
+pub(super) const WATCH_SECONDS: u32 = 120;
 /// How long is waited before a watch begins anew that could not be started.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -206,7 +206,7 @@ pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
     }))
 }
 
-fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject> {
+pub(super) fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject> {
     let kind = kinds::to_ask_for(resource);
     match place {
         Place::Everywhere => Api::all_with(client, &kind),
@@ -216,13 +216,13 @@ fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject>
 
 /// Whether a list has to say first what there is now. Where a watch cannot be started, the watcher asks for the same one
 /// again: for ever, if it is too old, and without a word once it is allowed again.
-fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
+pub(super) fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
     let Err(watcher::Error::WatchStartFailed(Error::Api(status))) = event else { return false };
     status.code == 410 || status.is_forbidden() || status.is_not_found()
 }
 
 /// What an error means; nothing if it is just begun anew.
-fn failure(error: watcher::Error) -> Option<Failure> {
+pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
     let error = match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)

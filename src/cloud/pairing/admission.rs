@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
-use super::{KEPT, NewToken, Pairing, after, before, days, now};
+use super::{KEPT, NewToken, Office, Pairing, after, before, days, now};
 use crate::object::Labels;
 use crate::object::name::{check_label_key, check_label_value, check_subdomain};
 use crate::object::status::{Reason, Result, Status};
@@ -21,12 +21,12 @@ const USES: RangeInclusive<u32> = 1..=1_000_000;
 /// The most labels of a token.
 const MAX_LABELS: usize = 32;
 
-impl Pairing {
+impl Office {
     /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
     ///
     /// # Errors
     /// A bad name or label, too many labels, a time to live or number of uses out of range, the store's.
-    pub(in crate::cloud) async fn create_token(
+    pub async fn create_token(
         &self,
         node: Option<&str>,
         ttl: Duration,
@@ -55,19 +55,19 @@ impl Pairing {
             revoked: None,
             labels,
         };
-        self.shared.store.put_token(record.clone()).await.map_err(Status::internal)?;
+        self.register.put_token(record.clone()).await?;
         let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
-        let fingerprint = self.shared.authority.certificate().fingerprint();
-        Ok(NewToken { token: format!("{fingerprint}.{}", self.shared.tokens.sign(&claims)), record })
+        let fingerprint = self.authority.certificate().fingerprint();
+        Ok(NewToken { token: format!("{fingerprint}.{}", self.tokens.sign(&claims)), record })
     }
 
     /// All tokens that can still be used, and those that ended within the last week.
     ///
     /// # Errors
     /// The store's.
-    pub(in crate::cloud) async fn tokens(&self) -> Result<Vec<TokenRecord>> {
+    pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
         let since = before(now(), KEPT);
-        let mut tokens = self.shared.store.tokens().await.map_err(Status::internal)?;
+        let mut tokens = self.register.tokens().await?;
         tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
         Ok(tokens)
     }
@@ -76,12 +76,44 @@ impl Pairing {
     ///
     /// # Errors
     /// There is no such token; the store's.
-    pub(in crate::cloud) async fn revoke_token(&self, id: &str) -> Result<bool> {
-        let known = self.shared.store.revoke_token(id, now()).await.map_err(Status::internal)?;
+    pub async fn revoke_token(&self, id: &str) -> Result<bool> {
+        let known = self.register.revoke_token(id, now()).await?;
         known.ok_or_else(|| {
             let message = "there is no such token: 'edgesync-cloud token list' shows the ids of all";
             Status::new(Reason::NotFound, message)
         })
+    }
+}
+
+impl Pairing {
+    /// See [`Office::create_token`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn create_token(
+        &self,
+        node: Option<&str>,
+        ttl: Duration,
+        uses: u32,
+        labels: Labels,
+    ) -> Result<NewToken> {
+        self.shared.office.create_token(node, ttl, uses, labels).await
+    }
+
+    /// See [`Office::tokens`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
+        self.shared.office.tokens().await
+    }
+
+    /// See [`Office::revoke_token`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn revoke_token(&self, id: &str) -> Result<bool> {
+        self.shared.office.revoke_token(id).await
     }
 
     /// A certificate for a node that shows a token. The request's subject must name the node.
@@ -90,12 +122,7 @@ impl Pairing {
     /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
     /// node, or a request that names another; 409 for a name that was used before; 422 for a request that cannot
     /// be read; 429 for a node that has too many certificates.
-    pub(in crate::cloud) async fn join(
-        &self,
-        bearer: &str,
-        node: &str,
-        request: &[u8],
-    ) -> Result<tls::Certificate> {
+    pub async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
         let now = now();
         let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
         let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
@@ -104,12 +131,7 @@ impl Pairing {
             return Err(refusal(&PairingRefusal::OtherNode(only), node));
         }
         let (certificate, _) = self.sign(&request, node, now)?;
-        let spent = self
-            .shared
-            .store
-            .spend_token(&claims.id, record(&certificate, node), now)
-            .await
-            .map_err(Status::internal)?;
+        let spent = self.shared.register.spend_token(&claims.id, record(&certificate, node), now).await?;
         spent.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
         if self.is_revoked(node) {
@@ -132,7 +154,7 @@ impl Pairing {
     ///
     /// # Errors
     /// 403 if it is another node's or revoked, or for too long expired; 422 and 429 as above.
-    pub(in crate::cloud) async fn renew(
+    pub async fn renew(
         &self,
         shown: &tls::Certificate,
         node: &str,
@@ -152,12 +174,8 @@ impl Pairing {
                 shown.not_after()
             )));
         }
-        let renewed = self
-            .shared
-            .store
-            .renew_certificate(shown.serial(), record(&certificate, node), now)
-            .await
-            .map_err(Status::internal)?;
+        let renewed =
+            self.shared.register.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
         renewed.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
         Ok(certificate)

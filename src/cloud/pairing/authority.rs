@@ -74,7 +74,11 @@ impl Authority {
         );
     }
 
-    fn load(what: &str, certificates: &[u8], key: &[u8], now: Timestamp) -> Result<Self> {
+    /// Reads a CA and its key, PEM.
+    ///
+    /// # Errors
+    /// As above; `what` says where they are from.
+    pub(super) fn load(what: &str, certificates: &[u8], key: &[u8], now: Timestamp) -> Result<Self> {
         let text = |bytes| std::str::from_utf8(bytes).with_context(|| format!("{what} must be PEM"));
         let pem = format!("{}\n{}", text(certificates)?, text(key)?);
         let identity = Identity::from_pem(what, &pem)?;
@@ -280,6 +284,19 @@ impl Authority {
 /// Makes a CA. Both files are there before either gets its name, and the certificate gets its name last: whatever
 /// moment the power fails at, [`finish`] knows what to do.
 fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
+    let (signed, secret) = make(now)?;
+    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
+    durable::write(&with_suffix(certificate, NEW), signed.as_bytes(), 0o600)?;
+    finish(certificate, key)?;
+    tracing::info!(certificate = %certificate.display(), "a CA has been made");
+    Ok(())
+}
+
+/// A new CA and its key, PEM.
+///
+/// # Errors
+/// The library's.
+pub(super) fn make(now: Timestamp) -> Result<(String, String)> {
     // Names differ, so that no certificate of one CA seems to be of another.
     let common_name = format!("edgesync CA {}", hex(&random::<4>()?));
     let subject = Subject { common_name, ..Subject::default() };
@@ -288,11 +305,7 @@ fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let secret = Key::generate()?.to_pem();
     let signed = params.self_signed(&KeyPair::from_pem(&secret)?)?;
-    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
-    durable::write(&with_suffix(certificate, NEW), signed.pem().as_bytes(), 0o600)?;
-    finish(certificate, key)?;
-    tracing::info!(certificate = %certificate.display(), "a CA has been made");
-    Ok(())
+    Ok((signed.pem(), secret))
 }
 
 /// What a file is called until the CA is complete.

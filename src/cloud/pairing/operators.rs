@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::authority::Authority;
+use super::register::Register;
 use super::{Pairing, after, days, files, now};
 use crate::api::{Caller, Kubeconfig, Operators, Role};
 use crate::object::name::check_subdomain;
@@ -78,7 +79,7 @@ impl Pairing {
     /// # Errors
     /// The store's.
     pub(in crate::cloud) async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
-        self.shared.store.operators().await.map_err(Status::internal)
+        self.shared.office.operator_records().await
     }
 
     /// A certificate for an operator of the API, recorded.
@@ -91,33 +92,7 @@ impl Pairing {
         role: Role,
         lifetime: Duration,
     ) -> Result<Identity> {
-        check_subdomain(name)
-            .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
-        if !LIFETIMES.contains(&lifetime) {
-            return Err(Status::bad_request(
-                "the certificate of an operator must be good for 1 minute to 10 years",
-            ));
-        }
-        if role == Role::Local {
-            return Err(Status::bad_request("the role of an operator is view, edit or admin"));
-        }
-        let now = now();
-        let identity = sign(&self.shared.authority, name, role, now, lifetime).map_err(Status::internal)?;
-        let certificate = identity.certificate();
-        let record = OperatorRecord {
-            serial: certificate.serial().to_owned(),
-            name: name.to_owned(),
-            role: role.to_string(),
-            created: now,
-            expires: certificate.not_after(),
-            revoked: None,
-        };
-        if !self.shared.store.put_operator(record).await.map_err(Status::internal)? {
-            return Err(Status::too_many_requests(
-                format!("there are {MAX_OPERATORS} certificates of operators: revoke some of them first"),
-                60,
-            ));
-        }
+        let identity = self.shared.office.new_operator(name, role, lifetime).await?;
         self.read_operators().await?;
         Ok(identity)
     }
@@ -130,23 +105,14 @@ impl Pairing {
         // Goes on when whoever asked has hung up.
         let (pairing, name) = (self.clone(), which.to_owned());
         let revoking = tokio::spawn(async move {
-            let count = pairing.shared.store.revoke_operators(&name, now()).await;
-            let count = count.map_err(Status::internal)?;
+            let count = pairing.shared.register.revoke_operators(&name, now()).await?;
             pairing.read_operators().await?;
-            Ok(count)
+            Ok::<_, Status>(count)
         });
-        match revoking.await.map_err(Status::internal)? {
-            Ok(0) => Err(Status::new(
-                Reason::NotFound,
-                format!(
-                    "no certificate of an operator has the name or serial number '{which}', or it is revoked already"
-                ),
-            )),
-            other => other,
-        }
+        check_found(which, revoking.await.map_err(Status::internal)??)
     }
 
-    async fn read_operators(&self) -> Result<()> {
+    pub(super) async fn read_operators(&self) -> Result<()> {
         // One after the other, so that nothing newer is replaced.
         let _turn = self.shared.operators.turn.lock().await;
         let records = self.operator_records().await?;
@@ -183,6 +149,55 @@ impl Pairing {
         tracing::info!(file = what, server, %until, "wrote a kubeconfig for the administrators of this machine");
         Ok(())
     }
+}
+
+/// A certificate for an operator, recorded.
+pub(super) async fn issue(
+    authority: &Authority,
+    register: &Register,
+    name: &str,
+    role: Role,
+    lifetime: Duration,
+) -> Result<Identity> {
+    check_subdomain(name)
+        .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
+    if !LIFETIMES.contains(&lifetime) {
+        return Err(Status::bad_request(
+            "the certificate of an operator must be good for 1 minute to 10 years",
+        ));
+    }
+    if role == Role::Local {
+        return Err(Status::bad_request("the role of an operator is view, edit or admin"));
+    }
+    let now = now();
+    let identity = sign(authority, name, role, now, lifetime).map_err(Status::internal)?;
+    let certificate = identity.certificate();
+    let record = OperatorRecord {
+        serial: certificate.serial().to_owned(),
+        name: name.to_owned(),
+        role: role.to_string(),
+        created: now,
+        expires: certificate.not_after(),
+        revoked: None,
+    };
+    if !register.put_operator(record).await? {
+        return Err(Status::too_many_requests(
+            format!("there are {MAX_OPERATORS} certificates of operators: revoke some of them first"),
+            60,
+        ));
+    }
+    Ok(identity)
+}
+
+/// So many certificates were revoked, which must be some.
+pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
+    if revoked > 0 {
+        return Ok(revoked);
+    }
+    let message = format!(
+        "no certificate of an operator has the name or serial number '{which}', or it is revoked already"
+    );
+    Err(Status::new(Reason::NotFound, message))
 }
 
 /// The common name has a colon, so that no broker takes an operator for a node.

@@ -10,8 +10,8 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 
 use super::authority::Authority;
+use super::register::Register;
 use super::{Revoked, after, days, files, now};
-use crate::store::cloud::CloudStore;
 use crate::store::durable;
 use crate::tls::Identity;
 
@@ -92,11 +92,11 @@ pub(super) fn make(
 /// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
 pub(super) async fn make_list(
     authority: &Authority,
-    store: &CloudStore,
+    register: &Register,
     external: bool,
     number: &mut u64,
 ) -> anyhow::Result<Revoked> {
-    let revocations = store.revocations().await?;
+    let revocations = register.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);

@@ -4,8 +4,8 @@ use super::tokens::TokenClaims;
 use super::*;
 use crate::api::{Kubeconfig, Role};
 use crate::object::Labels;
-use crate::store::cloud::CloudOptions;
 use crate::store::cloud::pairing::CertificateRecord;
+use crate::store::cloud::{CloudOptions, CloudStore};
 use crate::tls::{Certificate, Key};
 use proptest::prelude::*;
 
@@ -44,9 +44,17 @@ pub(super) async fn fixture() -> Fixture {
 }
 
 impl Fixture {
+    fn store(&self) -> &CloudStore {
+        match self.pairing.shared.register() {
+            Register::Embedded(store) => store,
+            #[cfg(feature = "kubernetes")]
+            Register::Cluster(_) => unreachable!("it was opened with a store"),
+        }
+    }
+
     /// Stops it and starts it again with other options.
     async fn reopen(self, change: impl FnOnce(&mut PairingOptions)) -> Self {
-        self.pairing.shared.store.close().await;
+        self.store().close().await;
         drop(self.pairing);
         let mut options = options(&self.dir);
         change(&mut options);
@@ -94,7 +102,7 @@ async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
     assert_eq!(certificate.node(), Some("edge-1"));
     let listed = fixture.pairing.tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record }]);
-    let store = &fixture.pairing.shared.store;
+    let store = &fixture.pairing.shared.register;
     assert_eq!(store.revoke_certificates("edge-1", now()).await.unwrap(), 1);
     assert_eq!(store.revocations().await.unwrap().serials[0].0, certificate.serial());
 }
@@ -115,7 +123,7 @@ async fn header_token_and_request_must_name_the_same_node() {
     assert_eq!(refused(join(&free, tls::CLOUD, request(tls::CLOUD)).await, "DNS-1123"), 422);
     assert_eq!(refused(join(&free, "a", b"nonsense".to_vec()).await, "PKCS#10"), 422);
     for name in ["a", "b", "A b", tls::CLOUD] {
-        assert_eq!(pairing.shared.store.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
+        assert_eq!(pairing.shared.register.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
     }
 }
 
@@ -166,7 +174,7 @@ async fn two_devices_with_one_token_at_once_and_one_gets_in() {
     let (one, other) =
         tokio::join!(fixture.pairing.join(&bearer, "a", &one), fixture.pairing.join(&bearer, "b", &other));
     assert_eq!(usize::from(one.is_ok()) + usize::from(other.is_ok()), 1);
-    let store = &fixture.pairing.shared.store;
+    let store = &fixture.pairing.shared.register;
     let revoked = async |name| store.revoke_certificates(name, now()).await.unwrap();
     assert_eq!(revoked("a").await + revoked("b").await, 1);
 }
@@ -207,7 +215,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
             not_after: ended.not_after(),
             revoked: None,
         };
-        pairing.shared.store.spend_token(&bound, recorded, past).await.unwrap().unwrap();
+        pairing.shared.register.spend_token(&bound, recorded, past).await.unwrap().unwrap();
         let renewed = pairing.renew(&ended, "a", &request("a")).await;
         if good {
             renewed.unwrap();
@@ -431,7 +439,7 @@ async fn upkeep_renews_what_ends_and_forgets_what_is_over() {
     assert_eq!(pairing.server_identity().certificate(), first.certificate());
     assert_ne!(pairing.revocation_list(), list, "a month has passed");
     assert!(!pairing.is_revoked("a"), "its certificates have ended long ago");
-    assert_eq!(pairing.shared.store.tokens().await.unwrap(), []);
+    assert_eq!(pairing.shared.register.tokens().await.unwrap(), []);
     pairing.upkeep(after(now(), days(300))).await.unwrap();
     let second = pairing.server_identity();
     assert_ne!(second.certificate(), first.certificate());
@@ -455,5 +463,5 @@ fn any_bearer_and_request_are_refused_and_nothing_panics() {
             prop_assert!(runtime.block_on(fixture.pairing.join(bearer, &node, &body)).is_err());
         }
     });
-    runtime.block_on(fixture.pairing.shared.store.close());
+    runtime.block_on(fixture.store().close());
 }

@@ -66,19 +66,28 @@ impl TokenKey {
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let path = directory.join(FILE);
         let secret = match files::read_secret(&path)? {
-            Some(secret) if secret.len() == KEY_BYTES => secret,
-            Some(secret) => bail!(
-                "{} has {} bytes instead of {KEY_BYTES}: restore it, or remove it, which makes all tokens useless",
-                path.display(),
-                secret.len()
-            ),
+            Some(secret) => secret,
             None => {
-                let secret = random::<KEY_BYTES>()?.to_vec();
+                let secret = new_secret()?;
                 durable::write(&path, &secret, 0o600)?;
-                secret
+                secret.to_vec()
             }
         };
-        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
+        Self::load(&path.display().to_string(), &secret)
+    }
+
+    /// The key of some bytes.
+    ///
+    /// # Errors
+    /// It is not as long as it must be; `what` says where it is from.
+    pub(super) fn load(what: &str, secret: &[u8]) -> Result<Self> {
+        if secret.len() != KEY_BYTES {
+            bail!(
+                "{what} has {} bytes instead of {KEY_BYTES}: restore it, or remove it, which makes all tokens useless",
+                secret.len()
+            );
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
     /// The JWT of some claims.
@@ -117,6 +126,14 @@ impl TokenKey {
         let expires = Timestamp::from_second(payload.exp).ok()?;
         (header.alg == "HS256").then_some(TokenClaims { id: payload.jti, node: payload.sub, expires })
     }
+}
+
+/// What a new key is made of.
+///
+/// # Errors
+/// The system has no random numbers.
+pub(super) fn new_secret() -> Result<[u8; KEY_BYTES]> {
+    random()
 }
 
 /// Random bytes of the system.

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use rusqlite::Row;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::pairing::{ROW_BYTES, optional_time, time};
 use super::{CloudError, CloudStore};
@@ -11,7 +11,7 @@ use super::{CloudError, CloudStore};
 pub const MAX_OPERATORS: u32 = 10_000;
 
 /// A certificate of an operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorRecord {
     /// Its serial number in hexadecimal.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore};
@@ -25,7 +25,7 @@ pub(super) const ROW_BYTES: usize = 512;
 const SPENT_BYTES: usize = 4096;
 
 /// A token, without its signature.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRecord {
     /// Its id.
@@ -86,6 +86,17 @@ pub enum PairingRefusal {
     /// The node has [`MAX_CERTIFICATES_PER_NODE`] certificates already.
     #[error("the node has {MAX_CERTIFICATES_PER_NODE} certificates that have not ended")]
     TooMany,
+}
+
+/// Who shows a token, and what is known of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimant<'a> {
+    /// The name.
+    pub node: &'a str,
+    /// Whether anybody has joined under it, reported in it, or was removed.
+    pub was_used: bool,
+    /// How many certificates it has that have neither ended nor been revoked.
+    pub held: u32,
 }
 
 /// What is revoked.
@@ -204,13 +215,22 @@ impl CloudStore {
             if good.is_none() {
                 return Ok(Err(PairingRefusal::Revoked));
             }
-            if tx.held(&certificate.node, now)? >= MAX_CERTIFICATES_PER_NODE {
-                return Ok(Err(PairingRefusal::TooMany));
+            if let Err(refusal) = check_held(tx.held(&certificate.node, now)?) {
+                return Ok(Err(refusal));
             }
             tx.put_certificate(&certificate)?;
             Ok(Ok(()))
         })
         .await
+    }
+
+    /// The labels of the token that a node joined with last; none if its name was never used, or is forgotten.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
+        let node = node.to_owned();
+        self.readers.run(move |conn| member_labels(conn, &node)).await
     }
 
     /// Revokes all certificates of a node and all tokens that are bound to it. Gives the number of certificates.
@@ -315,6 +335,21 @@ impl TokenRecord {
     pub fn is_of_use(&self, now: Timestamp) -> bool {
         self.revoked.is_none() && self.used < self.uses && now < self.expires
     }
+
+    /// Whether it gives a certificate to somebody. When it ends is in its signature.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, claimant: &Claimant<'_>) -> Result<(), PairingRefusal> {
+        let Claimant { node, was_used, held } = *claimant;
+        match &self.node {
+            _ if self.revoked.is_some() => Err(PairingRefusal::RevokedToken),
+            Some(only) if only != node => Err(PairingRefusal::OtherNode(only.clone())),
+            _ if self.used >= self.uses => Err(PairingRefusal::UsedUp),
+            None if was_used => Err(PairingRefusal::NameTaken(node.to_owned())),
+            _ => check_held(held),
+        }
+    }
 }
 
 impl Tx<'_> {
@@ -326,15 +361,8 @@ impl Tx<'_> {
         now: Timestamp,
     ) -> Result<Result<TokenRecord, PairingRefusal>, CloudError> {
         let Some(token) = find_token(self.conn, id)? else { return Ok(Err(PairingRefusal::UnknownToken)) };
-        let refusal = match &token.node {
-            _ if token.revoked.is_some() => PairingRefusal::RevokedToken,
-            Some(only) if only != node => PairingRefusal::OtherNode(only.clone()),
-            _ if token.used >= token.uses => PairingRefusal::UsedUp,
-            None if was_used(self.conn, node)? => PairingRefusal::NameTaken(node.to_owned()),
-            _ if self.held(node, now)? >= MAX_CERTIFICATES_PER_NODE => PairingRefusal::TooMany,
-            _ => return Ok(Ok(token)),
-        };
-        Ok(Err(refusal))
+        let claimant = Claimant { node, was_used: was_used(self.conn, node)?, held: self.held(node, now)? };
+        Ok(token.check(&claimant).map(|()| token))
     }
 
     /// A node has joined: the labels of its token go to its Node, now or when there is one.
@@ -358,8 +386,7 @@ impl Tx<'_> {
 
     /// The labels of the token that a node joined with last; none if it has never joined.
     pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
-        let mut select = self.conn.prepare_cached("SELECT labels FROM members WHERE name = ?1")?;
-        Ok(select.query_row([node], |row| read_labels(row, 0)).optional()?)
+        member_labels(self.conn, node)
     }
 
     fn revoke(&self, node: &str, now: Timestamp) -> rusqlite::Result<usize> {
@@ -392,6 +419,19 @@ impl Tx<'_> {
         ))?;
         Ok(())
     }
+}
+
+/// Whether a node may have one more certificate that is good, beside so many.
+///
+/// # Errors
+/// [`PairingRefusal::TooMany`].
+pub fn check_held(held: u32) -> Result<(), PairingRefusal> {
+    if held < MAX_CERTIFICATES_PER_NODE { Ok(()) } else { Err(PairingRefusal::TooMany) }
+}
+
+fn member_labels(conn: &Connection, node: &str) -> Result<Option<Labels>, CloudError> {
+    let mut select = conn.prepare_cached("SELECT labels FROM members WHERE name = ?1")?;
+    Ok(select.query_row([node], |row| read_labels(row, 0)).optional()?)
 }
 
 /// Whether anybody has joined under a name, reported in it, or was removed.

@@ -1,0 +1,107 @@
+//! A cluster in this process: the embedded API over a store, on a port of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
+use crate::cloud::CloudObjects;
+use crate::cluster::Cluster;
+
+/// What opens everything.
+const TOKEN: &str = "a-token-that-opens-everything";
+/// The namespace of edgesync.
+pub(in crate::cloud::pairing) const NAMESPACE: &str = "edgesync";
+
+struct Nothing;
+
+impl Extension for Nothing {
+    async fn call(&self, _call: ExtensionCall) -> crate::object::status::Result<serde_json::Value> {
+        Err(Status::no_such_path())
+    }
+}
+
+/// A cluster that runs until it is dropped.
+pub(in crate::cloud::pairing) struct Served {
+    pub(in crate::cloud::pairing) objects: Arc<CloudObjects>,
+    kubeconfig: PathBuf,
+    address: SocketAddr,
+    serving: Option<(watch::Sender<()>, JoinHandle<()>)>,
+    directory: tempfile::TempDir,
+}
+
+impl Served {
+    pub(in crate::cloud::pairing) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&directory.path().join("cluster.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        let mut served = Self {
+            objects,
+            kubeconfig: directory.path().join("kubeconfig"),
+            address: ([127, 0, 0, 1], 0).into(),
+            serving: None,
+            directory,
+        };
+        served.run().await;
+        let server = format!("http://{}", served.address);
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+        });
+        std::fs::write(&served.kubeconfig, config.to_string()).unwrap();
+        served
+    }
+
+    /// Serves, at the address of before.
+    pub(in crate::cloud::pairing) async fn run(&mut self) {
+        let listener = Listener::bind(&Address::Tcp(self.address)).await.unwrap();
+        let Address::Tcp(address) = *listener.address() else { unreachable!("it listens on TCP") };
+        self.address = address;
+        let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
+        let server = Server::new(Arc::clone(&self.objects), Nothing, access, Limits::cloud());
+        let (stop, mut stopped) = watch::channel(());
+        let serving = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.changed().await;
+            };
+            server.serve(listener, stopped).await;
+        });
+        self.serving = Some((stop, serving));
+    }
+
+    /// Serves nobody any more.
+    pub(in crate::cloud::pairing) async fn stop(&mut self) {
+        if let Some((stop, serving)) = self.serving.take() {
+            drop(stop);
+            serving.await.unwrap();
+        }
+    }
+
+    pub(in crate::cloud::pairing) async fn cluster(&self) -> Cluster {
+        Cluster::connect(Some(&self.kubeconfig)).await.unwrap()
+    }
+
+    /// A register of a replica of its own, which does not follow yet.
+    pub(in crate::cloud::pairing) async fn register(&self) -> ClusterRegister {
+        ClusterRegister::new(self.cluster().await, NAMESPACE)
+    }
+
+    pub(in crate::cloud::pairing) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some((_, serving)) = &self.serving {
+            serving.abort();
+        }
+    }
+}
