@@ -379,7 +379,7 @@ impl Pairing {
     /// # Errors
     /// The store's.
     pub(super) async fn knows_name(&self, node: &str) -> Result<bool> {
-        self.shared.store.knows_name(node).await.map_err(Status::internal)
+        Ok(self.shared.register.knows_name(node).await?)
     }
 
     /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether

@@ -1,5 +1,8 @@
 //! Starts the cloud side and ends it: store, endpoint or broker, fleet, API.
 
+#[cfg(feature = "kubernetes")]
+mod replica;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,6 +50,9 @@ pub async fn run(service: Service<Config>) -> anyhow::Result<()> {
     let probes = Probes::open(health).await?;
     match kind {
         StoreType::Sqlite => run_embedded(service, signals, probes).await,
+        #[cfg(feature = "kubernetes")]
+        StoreType::Kubernetes => replica::run(service, signals, probes).await,
+        #[cfg(not(feature = "kubernetes"))]
         StoreType::Kubernetes => anyhow::bail!(
             "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release --features kubernetes"
         ),

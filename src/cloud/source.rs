@@ -23,6 +23,8 @@ pub(super) use crate::store::cloud::{
     UploadEffect, UploadOutcome,
 };
 pub(super) use embedded::Embedded;
+#[cfg(feature = "kubernetes")]
+pub(super) use kubernetes::Kubernetes;
 
 /// Why a source could not do what it was asked for, in words. The fleet asks again later, whatever it was.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,6 +56,18 @@ pub(super) enum Change {
     Gone(Arc<Summary>),
     /// All that there is was told once more, as [`Changes::again`] has asked for.
     Again,
+    /// The source was replaced by an older copy, and all that is in it follows: what is proven of nodes is to be proven anew.
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(dead_code, reason = "an embedded store is replaced while nothing runs")
+    )]
+    Restored,
+    /// A node that was removed is to be let in again, at whichever replica that was said.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
+    Admitted(String),
+    /// All ObjectSyncs of a node are to be told once more, see [`Source::set_syncs`].
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
+    SyncsDue(String),
     /// All was told that there was when this was asked for, see [`Changes::catch_up`].
     #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
     CaughtUp {
@@ -201,6 +215,17 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
     fn set_served(&self, node: &str, served: bool) {
         let _ = (node, served);
+    }
+
+    /// Whether a node that was removed still is.
+    fn is_removed(&self, node: &str) -> bool {
+        let _ = node;
+        true
+    }
+
+    /// Finishes what was to be written when there is time, as far as that does not take long.
+    fn finish(&self) -> impl Future<Output = ()> + Send {
+        async {}
     }
 
     /// Has removals of a node that are held back confirmed, whichever replica serves it: up to so many, in this incarnation.

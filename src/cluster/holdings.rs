@@ -46,7 +46,7 @@ impl Held {
             namespace,
             name,
             labels: Labels::new(),
-            claimed: Labels::new(),
+            notes: None,
             nodes: BTreeSet::new(),
             references: BTreeSet::new(),
             rule: None,

@@ -78,11 +78,11 @@ impl Interest {
         Self::rule(Origin::Named, ObjectMatch { kinds, ..ObjectMatch::default() })
     }
 
-    /// Pods that are on a node.
+    /// Pods of a namespace that are on a node.
     #[must_use]
-    pub fn pods() -> Self {
+    pub fn pods(namespace: Glob) -> Self {
         let kinds = vec![KindMatch::Known { group: String::new(), kind: "Pod".to_owned() }];
-        let objects = ObjectMatch { kinds, ..ObjectMatch::default() };
+        let objects = ObjectMatch { kinds, namespaces: vec![namespace], ..ObjectMatch::default() };
         Self { origin: Origin::Pods, objects, on_a_node: true }
     }
 
@@ -512,11 +512,11 @@ mod tests {
     #[test]
     fn pods_are_watched_where_they_are_on_a_node_with_what_they_refer_to() {
         let shop: Glob = "shop".parse().unwrap();
-        let interests = [Interest::pods(), Interest::referred(Target::Secret, shop)];
+        let interests = [Interest::pods("*".parse().unwrap()), Interest::referred(Target::Secret, shop)];
         assert_eq!(planned(&interests), ["pods on a node for Pods", "secrets in namespace shop for Pods"]);
-        let all = [Interest::pods(), rule(0, &["pods"], &[], "")];
+        let all = [Interest::pods("*".parse().unwrap()), rule(0, &["pods"], &[], "")];
         assert_eq!(planned(&all), ["pods for 0 Pods"]);
-        let some = [Interest::pods(), rule(0, &["pods"], &["shop"], "")];
+        let some = [Interest::pods("*".parse().unwrap()), rule(0, &["pods"], &["shop"], "")];
         assert_eq!(planned(&some), ["pods on a node for Pods", "pods in namespace shop for 0"]);
     }
 

@@ -61,7 +61,9 @@ async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it() {
     let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
     let kinds = ["cm", "secret"].map(|kind| kind.parse().unwrap()).into();
     let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
-    let mut feed = Feed::new(cluster, vec![Interest::rule(Origin::Configured(0), objects)]);
+    let [nodes, rules] = Interest::fleet(Selector::default());
+    let wanted = Interest::rule(Origin::Configured(0), objects);
+    let mut feed = Feed::new(cluster, vec![nodes, rules, wanted]);
     let cache = Cache::open(&site.path("cache.db"), &CacheOptions::default()).unwrap();
     let filled = tokio::time::timeout(Duration::from_secs(90), fill(&mut feed, &cache));
     assert!(filled.await.is_ok(), "not all is told");

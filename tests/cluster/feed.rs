@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use edgesync::cluster::{Cause, Cluster, Feed, Interest, Item, Origin, Problem, Seen};
-use edgesync::object::{ResourceVersion, Target};
+use edgesync::object::{ResourceVersion, Selector, Target};
 use edgesync::placement::{ObjectMatch, Summary, Unread};
 use serde_json::Value;
 
@@ -93,8 +93,9 @@ struct Follower {
 impl Follower {
     async fn new(kubeconfig: &Path, interests: Vec<Interest>) -> Self {
         let cluster = Cluster::connect(Some(kubeconfig)).await.unwrap();
+        let fleet = Interest::fleet(Selector::default());
         Self {
-            feed: Feed::new(cluster, interests),
+            feed: Feed::new(cluster, fleet.into_iter().chain(interests).collect()),
             objects: BTreeMap::new(),
             log: Vec::new(),
             problems: Vec::new(),
@@ -123,6 +124,7 @@ impl Follower {
             Item::CaughtUp { question, reached } => self.caught_up = (question, reached),
             Item::Unread(unread) => self.unread = unread.iter().map(Unread::to_string).collect(),
             Item::Problems(problems) => self.problems = problems,
+            Item::Restored => self.log.push("restored".to_owned()),
             Item::Failed(why) => println!("{why}"),
         }
     }
@@ -335,7 +337,7 @@ async fn what_names_a_node_is_told_of_with_what_pods_refer_to() {
     setup.admin.run(&["create", "quota", "any", "-n", "shop"]).ok();
     let kinds = |kind: &str| vec![kind.parse().unwrap()];
     let interests = vec![
-        Interest::pods(),
+        Interest::pods("*".parse().unwrap()),
         Interest::referred(Target::ConfigMap, "shop".parse().unwrap()),
         Interest::labelled(kinds("secrets")),
         Interest::annotated(kinds("resourcequotas")),

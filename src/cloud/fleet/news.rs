@@ -36,6 +36,8 @@ pub(super) enum Waiting {
     CaughtUp(u64, ResourceVersion),
     /// What cannot be read is this from now on.
     Unread(Vec<Unread>),
+    /// The source was replaced by an older copy.
+    Restored,
     /// A rule gives up one object after the other.
     Shrink(RuleId),
     /// An object, or a rule, that is not among them.
@@ -54,7 +56,9 @@ pub(super) struct News {
     renewed: u64,
     /// When it was last that objects could be read that could not before.
     read: u64,
-    /// Up to where in their order all nodes know of these four; none if all of them do.
+    /// When it was last that the source was replaced by an older copy.
+    restored: u64,
+    /// Up to where in their order all nodes know of these five; none if all of them do.
     walked: Option<Option<String>>,
     spreading: Option<Spreading>,
     waiting: VecDeque<Waiting>,
@@ -103,6 +107,11 @@ impl News {
         self.renewed = self.happened();
     }
 
+    /// The source was replaced by an older copy.
+    pub(super) fn restored(&mut self) {
+        self.restored = self.happened();
+    }
+
     /// More can be read than before.
     pub(super) fn reads_more(&mut self) {
         self.read = self.happened();
@@ -142,6 +151,9 @@ impl<S: Source> Fleet<S> {
         }
         if known < self.news.closed {
             self.disconnected(name);
+        }
+        if known < self.news.restored {
+            self.prove_anew(name);
         }
         if known < self.news.read {
             self.look_again(name);

@@ -25,6 +25,9 @@ impl<S: Source> Fleet<S> {
             Change::Again => self.news.wait([Waiting::Again]),
             Change::CaughtUp { question, reached } => self.news.wait([Waiting::CaughtUp(question, reached)]),
             Change::Unread(unread) => self.news.wait([Waiting::Unread(unread)]),
+            Change::Restored => self.news.wait([Waiting::Restored]),
+            Change::Admitted(node) => self.admitted_elsewhere(&node),
+            Change::SyncsDue(node) => self.tell_syncs(&node),
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
@@ -40,6 +43,7 @@ impl<S: Source> Fleet<S> {
             Waiting::Again => self.told_again(),
             Waiting::CaughtUp(question, reached) => self.caught_up(question, reached),
             Waiting::Unread(unread) => self.reads_other_than_before(unread),
+            Waiting::Restored => self.news.restored(),
             Waiting::Shrink(id) => self.shrink_rule(id),
             Waiting::Missing(uid) if self.rules.has(&uid) => self.drop_rule(&uid),
             Waiting::Missing(uid) => {

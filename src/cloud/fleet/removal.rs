@@ -289,7 +289,10 @@ impl<S: Source> Fleet<S> {
         let Some(removed) = self.removals.nodes.get_mut(name) else { return };
         if let Up::Hello(hello) = frame {
             removed.session = Some(hello.session.clone());
-            self.tell_removed(name);
+            match removed.stage == Stage::Gone && !self.source.is_removed(name) {
+                true => self.admit(name),
+                false => self.tell_removed(name),
+            }
         } else {
             self.removals.dropped += 1;
         }
@@ -350,6 +353,14 @@ impl<S: Source> Fleet<S> {
                 self.admit(name);
             }
             _ => {}
+        }
+    }
+
+    /// Another replica, or an operator, has let a node in again.
+    pub(super) fn admitted_elsewhere(&mut self, name: &str) {
+        if self.removals.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone) {
+            tracing::info!(node = name, "it was admitted elsewhere: it is taken in again");
+            self.admit(name);
         }
     }
 

@@ -12,7 +12,8 @@ use crate::cloud::work::Work;
 use crate::config::ObjectSyncs;
 use crate::object::ResourceVersion;
 use crate::placement::{NodeNotes, OnNode, Summary, Unread};
-use crate::sync::cloud::CloudPhase;
+use crate::sync::change::Uid;
+use crate::sync::cloud::{CloudPhase, Record};
 use crate::sync::timing::Now;
 
 /// What a node lacks for no longer than this leaves no ObjectSync, where only differences do.
@@ -57,6 +58,14 @@ impl<S: Source> Fleet<S> {
         self.with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
         self.look_for_confirmation(&name);
         self.news.go_on_with(Waiting::CaughtUp(question, reached));
+    }
+
+    /// What is proven of a node is of a life of the source that is lost.
+    pub(super) fn prove_anew(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.machine.prove_anew();
+            self.touch(name);
+        }
     }
 
     /// What cannot be read is another than before.
@@ -149,11 +158,30 @@ impl<S: Source> Fleet<S> {
         let Some(node) = self.nodes.get_mut(name) else { return };
         // Another replica may have left some.
         node.has_syncs = true;
-        if self.source.object_syncs() != ObjectSyncs::All {
+        if self.source.object_syncs() == ObjectSyncs::All {
+            self.tell_syncs(name);
+        }
+    }
+
+    /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
+    pub(super) fn tell_syncs(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if node.machine.phase() != CloudPhase::Live {
             return;
         }
-        let desired = self.replicas.desired(self.placement.on(name), &self.work);
-        let held = node.machine.held_by_node(&desired).collect();
+        let held: Vec<(Uid, Record)> = match self.source.object_syncs() {
+            ObjectSyncs::All => {
+                let desired = self.replicas.desired(self.placement.on(name), &self.work);
+                node.machine.held_by_node(&desired).collect()
+            }
+            ObjectSyncs::Differences => {
+                let outdated = node.machine.outdated_on_node();
+                outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect()
+            }
+            ObjectSyncs::Off => return,
+        };
+        self.work.objects(held.len());
+        node.has_syncs = !held.is_empty();
         self.source.set_syncs(name, held);
     }
 
@@ -184,16 +212,10 @@ impl<S: Source> Fleet<S> {
             && self.replicas.differing.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, name)) = self.replicas.differing.pop_first()
         {
-            let Some(node) = self.nodes.get_mut(&name) else { continue };
-            node.differs = false;
-            if node.machine.phase() != CloudPhase::Live {
-                continue;
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.differs = false;
+                self.tell_syncs(&name);
             }
-            let outdated = node.machine.outdated_on_node();
-            let held: Vec<_> = outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect();
-            self.work.objects(held.len());
-            node.has_syncs = !held.is_empty();
-            self.source.set_syncs(&name, held);
         }
     }
 

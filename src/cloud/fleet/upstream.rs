@@ -309,5 +309,6 @@ impl<S: Source> Fleet<S> {
         if let Err(error) = self.source.renew_leases(leases).await {
             tracing::error!(%error, "the last Leases could not be written");
         }
+        self.source.finish().await;
     }
 }

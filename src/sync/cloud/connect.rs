@@ -170,6 +170,18 @@ impl CloudMachine {
         self.request_hello(session, "too much has changed at once".into(), 0);
     }
 
+    /// The store was replaced by an older copy: what was proven, and what is known to be new, was so before. The node says
+    /// Hello.
+    pub fn prove_anew(&mut self) {
+        let session = match &self.phase {
+            Phase::Live { session, .. } => session.clone(),
+            Phase::Connecting(connecting) => connecting.hello.session.clone(),
+            Phase::Offline => return,
+        };
+        self.end_session();
+        self.request_hello(session, "the store was restored from a copy".into(), 0);
+    }
+
     /// Whether the records are to be read before anything else is done.
     pub(super) fn is_opening(&self) -> bool {
         match &self.phase {

@@ -115,7 +115,7 @@ impl Leases {
     pub(super) async fn renew(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
         let last: BTreeMap<String, LeaseRenewal> =
             renewals.into_iter().map(|renewal| (renewal.node.clone(), renewal)).collect();
-        let writes = last.values().map(|renewal| self.renew_one(renewal));
+        let writes = last.into_values().map(|renewal| async move { self.renew_one(&renewal).await });
         let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
         results.into_iter().collect()
     }

@@ -120,7 +120,7 @@ impl Nodes {
         for change in changes {
             by_node.entry(change.node.clone()).or_default().push(change);
         }
-        let writes = by_node.values().map(|changes| self.change_all(changes));
+        let writes = by_node.into_values().map(|changes| async move { self.change_all(&changes).await });
         let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
         results.into_iter().collect()
     }
@@ -174,6 +174,27 @@ impl Nodes {
         found |= self.leases.remove(node).await?;
         found |= self.records.remove_all(node).await?;
         Ok(found)
+    }
+
+    /// Gives an annotation to a Node, or takes it away.
+    ///
+    /// # Errors
+    /// See [`Self::edit`].
+    pub(super) async fn annotate(
+        &self,
+        node: &str,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<bool, NodeError> {
+        self.edit(node, |node| {
+            let mut annotations = node.annotations();
+            match value {
+                Some(value) => drop(annotations.insert(key.to_owned(), value.to_owned())),
+                None => drop(annotations.remove(key)),
+            }
+            node.set_metadata("annotations", json!(annotations));
+        })
+        .await
     }
 
     /// Has a Node of this name changed by a closure, if it is this program's, until nobody else changes it meanwhile. Tells
