@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
+use edgesync::object::Selector;
 use edgesync::placement::ObjectMatch;
 use edgesync::store::cache::{Cache, CacheChange, CacheOptions};
 use serde_json::Value;

@@ -14,4 +14,5 @@ mod access;
 mod cache;
 mod feed;
 mod kubernetes;
+mod replicas;
 mod server;
