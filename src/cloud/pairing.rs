@@ -25,7 +25,7 @@ mod shown;
 mod tests;
 pub(super) mod tokens;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -130,7 +130,7 @@ struct State {
     identity: Identity,
     revoked: Revoked,
     /// Nodes that were shut out, and whose connections are to be cut.
-    to_cut: Vec<String>,
+    to_cut: BTreeSet<String>,
     /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
     /// it in any case: what is revoked is in the database.
     wanted: u64,
@@ -182,7 +182,7 @@ impl Pairing {
         if let Err(error) = &written {
             tracing::error!("{error:#}");
         }
-        let (to_cut, published) = (Vec::new(), u64::from(written.is_ok()));
+        let (to_cut, published) = (BTreeSet::new(), u64::from(written.is_ok()));
         let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
         let server = |required, grace| {
             let rule = state.rule(&office.authority, required, grace);
@@ -422,7 +422,7 @@ impl Pairing {
     fn shut_out(&self, node: &str) {
         let mut state = self.state();
         state.revoked.nodes.insert(node.to_owned());
-        state.to_cut.push(node.to_owned());
+        state.to_cut.insert(node.to_owned());
         drop(state);
         self.shared.cut.notify_one();
     }
@@ -432,7 +432,7 @@ impl Pairing {
         loop {
             let nodes = std::mem::take(&mut self.state().to_cut);
             if !nodes.is_empty() {
-                return nodes;
+                return nodes.into_iter().collect();
             }
             self.shared.cut.notified().await;
         }

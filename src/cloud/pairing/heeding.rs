@@ -61,8 +61,7 @@ impl Pairing {
         if publish {
             // A list that is not published is in force all the same, and is published later.
             let _ = self.publish().await;
-            self.state().to_cut.extend(cut);
-            self.shared.cut.notify_one();
+            self.cut_again(cut);
         }
         let mut left = Due::default();
         if operators && let Err(status) = self.read_operators().await {
@@ -73,5 +72,15 @@ impl Pairing {
             left.operators = true;
         }
         left
+    }
+
+    /// Cuts those of some nodes that are not shut out, and so were not cut yet: they have joined anew.
+    fn cut_again(&self, mut nodes: Vec<String>) {
+        let mut state = self.state();
+        nodes.retain(|node| !state.revoked.nodes.contains(node));
+        if !nodes.is_empty() {
+            state.to_cut.extend(nodes);
+            self.shared.cut.notify_one();
+        }
     }
 }

@@ -100,7 +100,7 @@ pub enum Changed {
     Member {
         /// The name.
         node: Arc<str>,
-        /// Whether this process has changed it.
+        /// Whether this process has changed it, and knows that already: the watch may be faster than the answer.
         own: bool,
         /// Whether what is revoked of it has changed.
         revocation: RevocationChange,

@@ -25,22 +25,31 @@ impl ClusterRegister {
             let _turn = self.turn(id).await;
             self.count_use(id, &certificate.node, now).await?
         };
-        let token = match counted {
-            Ok(token) => token,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        match counted {
+            Ok(token) => self.record_use(&token, &certificate, now).await,
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// Records the certificate that a use has led to, once the use is counted.
+    pub(super) async fn record_use(
+        &self,
+        token: &TokenRecord,
+        certificate: &CertificateRecord,
+        now: Timestamp,
+    ) -> Result<Result<(), PairingRefusal>> {
         let recorded = self.change_member(&certificate.node, |member| {
             if token.node.is_none() && member.was_used() {
                 return Err(PairingRefusal::NameTaken(member.node.clone()));
             }
             check_held(member.held(now))?;
-            member.join(&certificate, token.labels.clone(), now)
+            member.join(certificate, token.labels.clone(), now)
         });
         if let Err(refusal) = recorded.await? {
-            self.give_back(id).await;
+            self.give_back(&token.id).await;
             return Ok(Err(refusal));
         }
-        let refusal = match self.read_token(id).await? {
+        let refusal = match self.read_token(&token.id).await? {
             Some((_, token)) if token.revoked.is_none() => return Ok(Ok(())),
             Some(_) => PairingRefusal::RevokedToken,
             None => PairingRefusal::UnknownToken,
@@ -58,7 +67,7 @@ impl ClusterRegister {
     }
 
     /// Counts a use, if the token is good for this node.
-    async fn count_use(
+    pub(super) async fn count_use(
         &self,
         id: &str,
         node: &str,
