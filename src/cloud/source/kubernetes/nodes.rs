@@ -24,12 +24,25 @@ const ROLE: &str = "node-role.kubernetes.io/edge";
 ///
 /// It is `NoSchedule` and not `NoExecute` too: that would have Pods deleted which somebody has bound to the node by
 /// `spec.nodeName`, and these are what a node is to hold. There are Pods that tolerate every taint, those of many DaemonSets
-/// among them. They stay pending: no Pod fits onto a Node with room for none ([`without_room`]).
+/// among them. They stay pending: no Pod fits onto a Node with room for none ([`complete_status`]).
 const TAINT: &str = "edgesync.io/edge";
 /// Nodes that are changed at a time.
 const AT_A_TIME: usize = 8;
 /// How often a change is made anew because somebody else has changed the Node meanwhile.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 10;
+/// What the API has of every machine, empty if it is not known.
+const NODE_INFO: [&str; 10] = [
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+];
 
 /// The labels that were given to the member of a name, by the token that it has joined with; nothing for one that was
 /// removed, of which no Node is made.
@@ -349,7 +362,7 @@ fn changed(old: Option<Object>, change: &NodeChange, given: Labels, now: Timesta
         set_node_condition(&mut node, condition, now);
     }
     if is_new || change.report.is_some() {
-        without_room(&mut node);
+        complete_status(&mut node);
     }
     node
 }
@@ -367,15 +380,24 @@ fn taint(node: &mut Object) {
     spec["taints"] = json!(taints);
 }
 
-/// Leaves no room for Pods, whatever the device has.
-fn without_room(node: &mut Object) {
+/// Leaves no room for Pods, whatever the device has, and gives what else the API has of every Node: what it would add itself
+/// would be a difference each time that the node reports.
+fn complete_status(node: &mut Object) {
     let status = node.fields_mut().entry("status").or_insert_with(|| json!({}));
-    for field in ["allocatable", "capacity"] {
+    for field in ["allocatable", "capacity", "nodeInfo"] {
         if !status[field].is_object() {
             status[field] = json!({});
         }
+    }
+    for field in ["allocatable", "capacity"] {
         status[field]["pods"] = json!("0");
     }
+    for field in NODE_INFO {
+        if !status["nodeInfo"][field].is_string() {
+            status["nodeInfo"][field] = json!("");
+        }
+    }
+    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": 0}});
 }
 
 #[cfg(test)]

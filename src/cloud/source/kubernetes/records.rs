@@ -102,10 +102,15 @@ impl Known {
 impl Records {
     /// Records that are written in the background.
     pub(super) fn new(requests: &Requests) -> Self {
+        Self::of(requests, API_VERSION)
+    }
+
+    /// The same for kinds of another group.
+    pub(super) fn of(requests: &Requests, api_version: &str) -> Self {
         Self {
             requests: requests.in_background(),
-            namespaced: Arc::new(kinds::guess(API_VERSION, OBJECT_SYNC, true)),
-            cluster: Arc::new(kinds::guess(API_VERSION, CLUSTER_OBJECT_SYNC, false)),
+            namespaced: Arc::new(kinds::guess(api_version, OBJECT_SYNC, true)),
+            cluster: Arc::new(kinds::guess(api_version, CLUSTER_OBJECT_SYNC, false)),
         }
     }
 

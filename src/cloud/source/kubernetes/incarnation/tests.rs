@@ -1,1 +1,89 @@
+use serde_json::json;
 
+use super::super::testing::{NAMESPACE, Rig, at, pass};
+use super::*;
+
+/// Later than any version of the embedded store.
+const LATE: u64 = 9_000_000_000_000_000_000;
+
+async fn open(rig: &Rig) -> Incarnation {
+    Incarnation::open(rig.requests(), NAMESPACE).await.unwrap()
+}
+
+async fn map(rig: &Rig) -> Object {
+    rig.get("v1", "ConfigMap", NAMESPACE, NAME).await.unwrap()
+}
+
+#[tokio::test]
+async fn replicas_that_start_together_agree() {
+    let rig = Rig::start().await;
+    let (a, b, c) = tokio::join!(open(&rig), open(&rig), open(&rig));
+    assert_eq!((a.id(), b.id()), (b.id(), c.id()));
+    assert_eq!(open(&rig).await.id(), a.id(), "so does one that starts later");
+    assert_eq!(at(&map(&rig).await, "/data/incarnation"), &*a.id());
+}
+
+#[tokio::test]
+async fn replicas_that_find_out_together_begin_one_other_life() {
+    let rig = Rig::start().await;
+    let (a, b, c) = (open(&rig).await, open(&rig).await, open(&rig).await);
+    let before = a.id();
+    a.saw(&LATE.into());
+    let reached = ResourceVersion::from(90);
+    let (one, other) = tokio::join!(a.begin_another(&reached), b.begin_another(&reached));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!(one, other);
+    assert_ne!(one, before);
+    assert_eq!((a.id(), b.id()), (one.clone(), one.clone()));
+    assert_eq!(a.newest(), reached, "what was seen before is of the life before");
+    assert_eq!(c.id(), before);
+    assert!(c.look().await.unwrap() && !c.look().await.unwrap());
+    assert_eq!(c.id(), one);
+}
+
+#[tokio::test]
+async fn another_cluster_is_another_life() {
+    let rig = Rig::start().await;
+    let before = open(&rig).await.id();
+    rig.patch(&map(&rig).await, json!({"data": {"cluster": "copied-from-elsewhere"}})).await;
+    let after = open(&rig).await.id();
+    assert_ne!(after, before);
+    assert_eq!(open(&rig).await.id(), after);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_older_than_what_was_seen_is_another_life() {
+    let rig = Rig::start().await;
+    let before = open(&rig).await.id();
+    rig.patch(&map(&rig).await, json!({"data": {"revision": LATE.to_string()}})).await;
+    let after = open(&rig).await;
+    assert_ne!(after.id(), before);
+    assert!(after.newest().is_older_than(&LATE.into()));
+}
+
+#[tokio::test]
+async fn the_newest_version_is_recorded_once_in_a_while_and_never_goes_back() {
+    let rig = Rig::start().await;
+    let (a, b) = (open(&rig).await, open(&rig).await);
+    let recorded = async || at(&map(&rig).await, "/data/revision").as_str().unwrap().to_owned();
+    a.saw(&(LATE + 5).into());
+    b.saw(&(LATE + 4).into());
+    let first = recorded().await;
+    assert!(!a.look().await.unwrap());
+    assert_eq!(recorded().await, first, "it was written a moment ago");
+    pass(WRITE_EVERY).await;
+    assert!(!a.look().await.unwrap());
+    assert_eq!(recorded().await, (LATE + 5).to_string());
+    assert!(!b.look().await.unwrap());
+    assert_eq!(recorded().await, (LATE + 5).to_string(), "another one has seen more");
+    assert_eq!(b.newest(), (LATE + 5).into());
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_missing_is_named() {
+    let rig = Rig::start().await;
+    let incarnation = open(&rig).await;
+    rig.delete(&map(&rig).await).await;
+    let error = incarnation.look().await.unwrap_err().to_string();
+    assert!(error.contains("edgesync/edgesync-cloud"), "{error}");
+}

@@ -1,1 +1,120 @@
+use serde_json::json;
 
+use super::super::testing::{Rig, at, renewal};
+use super::*;
+
+#[tokio::test]
+async fn a_lease_is_made_with_its_node_and_renewed_in_the_words_of_kubelets() {
+    let rig = Rig::start().await;
+    let node = rig.create_node("edge-1").await;
+    let leases = rig.replica("a").leases;
+    leases.renew(vec![renewal("edge-1", 1), renewal("edge-1", 2), renewal("nobody", 1)]).await.unwrap();
+    let lease = rig.lease("edge-1").await.unwrap();
+    assert_eq!(
+        at(&lease, "/spec"),
+        &json!({
+            "acquireTime": "2026-09-21T14:13:20.000000Z", "holderIdentity": "edge-1", "leaseDurationSeconds": 40,
+            "leaseTransitions": 1, "renewTime": "2026-09-21T14:13:22.000000Z",
+        })
+    );
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": node.uid()}]);
+    assert_eq!(at(&lease, "/metadata/ownerReferences"), &owner);
+    assert_eq!(rig.lease("nobody").await, None, "there is no Node of it");
+
+    rig.patch(&lease, json!({"metadata": {"annotations": {"team": "b"}}})).await;
+    leases.renew(vec![renewal("edge-1", 9)]).await.unwrap();
+    let lease = rig.lease("edge-1").await.unwrap();
+    assert_eq!(at(&lease, "/spec/renewTime"), "2026-09-21T14:13:29.000000Z");
+    let annotations = json!({"edgesync.io/served-by": "a", "team": "b"});
+    assert_eq!(at(&lease, "/metadata/annotations"), &annotations);
+    let found = leases.list().await.unwrap();
+    assert_eq!(found, [Found { uid: lease.uid().into(), renewal: renewal("edge-1", 9) }]);
+}
+
+#[tokio::test]
+async fn the_lease_of_a_kubelet_is_never_touched() {
+    let rig = Rig::start().await;
+    let leases = rig.replica("a").leases;
+    let kubelets = async || {
+        rig.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}})).await;
+        rig.create(json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "worker", "namespace": NAMESPACE},
+            "spec": {"holderIdentity": "worker", "leaseDurationSeconds": 40},
+        }))
+        .await
+    };
+    let lease = kubelets().await;
+    leases.renew(vec![renewal("worker", 1)]).await.unwrap();
+    leases.claim("worker").await.unwrap();
+    assert!(!leases.remove("worker").await.unwrap());
+    assert_eq!(rig.lease("worker").await, Some(lease.clone()));
+
+    // A device had the name before.
+    rig.delete(&lease).await;
+    rig.delete(&rig.node("worker").await.unwrap()).await;
+    rig.create_node("worker").await;
+    leases.renew(vec![renewal("worker", 2)]).await.unwrap();
+    rig.delete(&rig.lease("worker").await.unwrap()).await;
+    rig.delete(&rig.node("worker").await.unwrap()).await;
+    let lease = kubelets().await;
+    leases.renew(vec![renewal("worker", 3)]).await.unwrap();
+    assert_eq!(rig.lease("worker").await, Some(lease), "the one that is known is another one");
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_holds_no_other_up() {
+    let rig = Rig::start().await;
+    let names: Vec<String> = (0..40).map(|n| format!("edge-{n}")).collect();
+    for name in &names {
+        rig.create_node(name).await;
+    }
+    let mut renewals: Vec<LeaseRenewal> = names.iter().map(|name| renewal(name, 1)).collect();
+    // The cluster refuses that.
+    renewals[0].seconds = 0;
+    let leases = rig.replica("a").leases;
+    let error = leases.renew(renewals).await.unwrap_err().to_string();
+    assert!(error.contains("leaseDurationSeconds"), "{error}");
+    assert_eq!(leases.list().await.unwrap().len(), 39);
+}
+
+#[tokio::test]
+async fn a_lease_that_somebody_deletes_is_made_again() {
+    let rig = Rig::start().await;
+    rig.create_node("edge-1").await;
+    let leases = rig.replica("a").leases;
+    leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
+    let first = rig.lease("edge-1").await.unwrap();
+    rig.delete(&first).await;
+    leases.renew(vec![renewal("edge-1", 2)]).await.unwrap();
+    let second = rig.lease("edge-1").await.unwrap();
+    assert_ne!(first.uid(), second.uid());
+    assert_eq!(at(&second, "/spec/renewTime"), "2026-09-21T14:13:22.000000Z");
+}
+
+#[tokio::test]
+async fn whoever_has_claimed_or_renewed_last_serves_the_node() {
+    let rig = Rig::start().await;
+    rig.create_node("edge-1").await;
+    let (a, b) = (rig.replica("a").leases, rig.replica("b").leases);
+    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here, "there is no Lease yet");
+    a.renew(vec![renewal("edge-1", 10)]).await.unwrap();
+    assert_eq!(a.served("edge-1").await.unwrap(), Served::Here);
+    assert_eq!(b.served("edge-1").await.unwrap(), Served::By("a".into()));
+
+    b.claim("edge-1").await.unwrap();
+    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here);
+    assert_eq!(
+        a.served("edge-1").await.unwrap(),
+        Served::By("b".into()),
+        "before the first renewal has come"
+    );
+    b.renew(vec![renewal("edge-1", 30)]).await.unwrap();
+    assert_eq!(a.served("edge-1").await.unwrap(), Served::By("b".into()));
+
+    // What the one before has still had in its hands comes late.
+    a.renew(vec![renewal("edge-1", 20)]).await.unwrap();
+    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here, "its renewal is older");
+    a.renew(vec![renewal("edge-1", 40)]).await.unwrap();
+    assert_eq!(b.served("edge-1").await.unwrap(), Served::By("a".into()), "the node has come back to it");
+}
