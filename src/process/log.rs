@@ -58,8 +58,14 @@ impl Log {
 
 /// The levels, with what the audit log says in any case.
 fn audited(level: &Targets) -> Targets {
-    level.clone().with_target(AUDIT, LevelFilter::INFO)
+    let is_silent = |library: &&str| level.iter().all(|(target, _)| target != *library);
+    let targets = LIBRARIES.into_iter().filter(is_silent).map(|library| (library, LevelFilter::OFF));
+    level.clone().with_targets(targets).with_target(AUDIT, LevelFilter::INFO)
 }
+
+/// Libraries that log each attempt that fails: whoever uses them says once what that means. They are heard where the
+/// configuration names them.
+const LIBRARIES: [&str; 2] = ["kube_client", "kube_runtime"];
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
 

@@ -41,7 +41,7 @@ pub(crate) struct Kubernetes {
     authority: Authority,
     directory: PathBuf,
     /// Asks as the administrator.
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Kubernetes {

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::{Agent, Cloud, Site, eventually, held};
+use crate::site::{Agent, Cloud, Site, apply, eventually, held};
+use crate::support::proxy::{Mode, Proxy};
 
 /// The longest that anything may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -71,6 +72,32 @@ impl Setup {
         items.map(|item| (item["metadata"]["uid"].as_str().unwrap().to_owned(), bare(item))).collect()
     }
 
+    /// The ObjectSyncs that the cluster has of nodes: names and versions.
+    fn records(&self) -> BTreeMap<String, String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let record =
+            |item: Value| (text(&item["metadata"]["name"]), text(&item["status"]["objectResourceVersion"]));
+        self.list("objectsyncs").into_iter().map(record).collect()
+    }
+
+    /// Waits until the cluster has exactly the ObjectSyncs of these nodes, which hold all that they are to hold.
+    async fn records_everything(&self, nodes: &[&str], kinds: &str) {
+        let list = self.admin.run(&["get", kinds, "-n", "shop", "-o", "json"]).json();
+        let items = list["items"].as_array().unwrap();
+        let text = |item: &Value, name: &str| item["metadata"][name].as_str().unwrap().to_owned();
+        let of = |node: &&str| {
+            let record = |item| (format!("{node}.{}", text(item, "uid")), text(item, "resourceVersion"));
+            items.iter().map(record).collect::<Vec<_>>()
+        };
+        let expected: BTreeMap<String, String> = nodes.iter().flat_map(of).collect();
+        let mut last = BTreeMap::new();
+        eventually("the ObjectSyncs say what the nodes hold", PATIENCE, async || {
+            last = self.records();
+            (last == expected).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until a node holds exactly that.
     async fn holds(&self, agent: &Agent, kinds: &str) {
         let wanted = self.wanted(kinds);
@@ -129,23 +156,153 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
         .into_iter()
         .find(|lease| lease["metadata"]["name"] == "edge-1");
     assert_eq!(lease.as_ref().unwrap()["metadata"]["namespace"], "kube-node-lease");
-    let expected: BTreeMap<String, String> = setup
-        .list("cm")
-        .into_iter()
-        .filter(|item| item["metadata"]["namespace"] == "shop")
-        .map(|item| {
-            let text = |name: &str| item["metadata"][name].as_str().unwrap().to_owned();
-            (format!("edge-1.{}", text("uid")), text("resourceVersion"))
-        })
-        .collect();
-    eventually("the ObjectSyncs say what the node holds", PATIENCE, async || {
-        let found = setup.list("objectsyncs").into_iter().map(|item| {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            (text(&item["metadata"]["name"]), text(&item["status"]["objectResourceVersion"]))
-        });
-        (found.collect::<BTreeMap<_, _>>() == expected).then_some(())
-    })
-    .await;
+    setup.records_everything(&["edge-1"], "cm").await;
     let status = setup.admin.run(&["get", "placement/all", "-n", "shop", "-o", "json"]).json();
     assert_eq!(status["status"]["nodes"], json!(1), "{status:#}");
+}
+
+/// The names of agents, which are many.
+const AGENTS: usize = 8;
+/// Objects that are written all the time.
+const OBJECTS: usize = 40;
+
+/// What has reached an agent: objects in frames, and changes that it has stored.
+async fn arrived(agent: &Agent) -> (u64, u64) {
+    let (status, client) = (agent.status().await, agent.client());
+    let traffic: Value = client.get("/edgesync/v1/traffic").await.unwrap();
+    let kinds = traffic["total"]["kinds"].as_array().cloned().unwrap_or_default();
+    let down = kinds.iter().filter(|kind| kind["direction"] == "down");
+    let objects = down.map(|kind| kind["objects"].as_u64().unwrap()).sum();
+    (objects, status["counters"]["applied"].as_u64().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn replicas_that_are_killed_in_turns_send_nothing_twice() {
+    let setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    let homes = [Site::new(), Site::new()];
+    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
+    for replica in &mut replicas {
+        replica.run().await;
+    }
+    let lines = [Proxy::start(replicas[0].mqtt), Proxy::start(replicas[1].mqtt)];
+    let mut agents = Vec::new();
+    for number in 0..AGENTS {
+        let line = lines[number % 2].address();
+        agents.push(Agent::start(&setup.site, &format!("edge-{number}"), line).await);
+    }
+    let client = &setup.kubernetes.client;
+    let mut round = 0;
+    let mut write = async || {
+        round += 1;
+        for number in 0..OBJECTS {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("c{number}"), "namespace": "shop"},
+                "data": {"round": round.to_string()},
+            });
+            apply(client, &object).await.unwrap();
+        }
+    };
+    write().await;
+    for agent in &agents {
+        setup.holds(agent, "cm").await;
+    }
+    for turn in 0..4 {
+        let (dying, other) = (turn % 2, 1 - turn % 2);
+        write().await;
+        replicas[dying].process.kill();
+        lines[dying].set_upstream(replicas[other].mqtt);
+        write().await;
+        for agent in &agents {
+            setup.holds(agent, "cm").await;
+        }
+        replicas[dying].run().await;
+        lines[dying].set_upstream(replicas[dying].mqtt);
+        lines[dying].cut();
+        write().await;
+    }
+    let names: Vec<&str> = agents.iter().map(|agent| agent.node.as_str()).collect();
+    for agent in &agents {
+        setup.holds(agent, "cm").await;
+        let (objects, applied) = arrived(agent).await;
+        assert_eq!(objects, applied, "{} got something that it held already", agent.node);
+    }
+    setup.records_everything(&names, "cm").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing() {
+    let mut setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    for number in 0..20 {
+        setup.apply(&config_map(&format!("c{number}"), "fast"));
+    }
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let mut agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    setup.holds(&agent, "cm").await;
+    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    let before = held(&agent.client()).await;
+    setup.kubernetes.server.kill();
+    agent.crash().await;
+    agent.until("welcome again", |status| status["sync"]["inSync"] == true).await;
+    assert_eq!(held(&agent.client()).await, before);
+    // A node that is new gets nothing that is not known to be right, and nothing is taken from anybody.
+    let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
+    new.until("connected", |status| status["link"]["state"] == "connected").await;
+    setup.kubernetes.run().await;
+    setup.apply(&config_map("late", "fast"));
+    setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
+    setup.holds(&agent, "cm").await;
+    setup.holds(&new, "cm").await;
+    // A replica that begins with nothing sends nothing again.
+    let sent = arrived(&agent).await;
+    cloud.crash().await;
+    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    setup.records_everything(&["edge-1", "edge-2"], "cm").await;
+    assert_eq!(arrived(&agent).await, sent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm() {
+    let setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    for number in 0..20 {
+        setup.apply(&config_map(&format!("c{number}"), "fast"));
+    }
+    let homes = [Site::new(), Site::new()];
+    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
+    for replica in &mut replicas {
+        replica.run().await;
+    }
+    let line = Proxy::start(replicas[0].mqtt);
+    let mut agent = Agent::start(&setup.site, "edge-1", line.address()).await;
+    setup.holds(&agent, "cm").await;
+    setup.records_everything(&["edge-1"], "cm").await;
+
+    line.set(Mode::Stall);
+    setup.apply(&config_map("c0", "slow"));
+    setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
+    agent.process.kill();
+    agent.settings.text("link.broker", format!("mqtt://{}", replicas[1].mqtt));
+    agent.run().await;
+    setup.holds(&agent, "cm").await;
+    assert_ne!(
+        replicas[0].state("edge-1").await,
+        "offline",
+        "the first one believes that it serves the node"
+    );
+    setup.apply(&config_map("c2", "slow"));
+    setup.apply(&config_map("new", "slow"));
+    setup.holds(&agent, "cm").await;
+    setup.records_everything(&["edge-1"], "cm").await;
+    line.set(Mode::Pass);
+    line.cut();
+    setup.apply(&config_map("c3", "slow"));
+    setup.holds(&agent, "cm").await;
+    setup.records_everything(&["edge-1"], "cm").await;
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// What happens to bytes and new connections.
@@ -192,8 +192,15 @@ fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream,
             break;
         }
     }
+    drop(unstalled(shared));
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
+}
+
+/// Waits as long as nothing passes, the end of a connection neither.
+fn unstalled(shared: &Shared) -> MutexGuard<'_, State> {
+    let state = shared.state.lock().unwrap();
+    shared.changed.wait_while(state, |state| state.mode == Mode::Stall && !state.closed).unwrap()
 }
 
 /// Waits as long as the mode says; returns how many bytes pass and whether that was the end.
@@ -202,9 +209,8 @@ fn gate(shared: &Shared, number: u64, way: Way, count: usize) -> (usize, bool) {
     if let Mode::Delay(delay) = state.mode {
         (state, _) = shared.changed.wait_timeout_while(state, delay, |state| !state.closed).unwrap();
     }
-    while state.mode == Mode::Stall && !state.closed {
-        state = shared.changed.wait(state).unwrap();
-    }
+    drop(state);
+    let mut state = unstalled(shared);
     let counts = number > state.cut_off;
     match state.cuts.front_mut() {
         Some((cut_way, left)) if *cut_way == way && counts => {

@@ -38,6 +38,8 @@ use crate::sync::upload::{Lane, Refused, RefusedReason, Taken};
 
 /// The longest message of a refusal, in bytes.
 const MAX_REFUSAL: usize = 256;
+/// The namespace of the Events of the cluster itself.
+const SYSTEM: &str = "kube-system";
 /// Metadata of an Event that a node does not decide about, beside those that no client gives.
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
@@ -247,6 +249,15 @@ impl Uploads {
         let mut annotations = event.annotations();
         annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_owned());
         event.set_metadata("annotations", json!(annotations));
+        let put = self.put_event(node, event.clone()).await;
+        if !matches!(put, Err(Undone::Refused(RefusedReason::Invalid, _))) || !may_be_of_the_system(&event) {
+            return put;
+        }
+        event.set_metadata("namespace", SYSTEM);
+        self.put_event(node, event).await
+    }
+
+    async fn put_event(&self, node: &str, mut event: Object) -> Result<(), Undone> {
         let key = self.event.key(event.namespace(), event.name());
         for name in event_names(&key.name, node) {
             event.set_metadata("name", name.as_str());
@@ -307,6 +318,13 @@ impl StatusItem<'_> {
     fn key(&self) -> ObjectKey {
         self.resource.key(self.namespace, self.name)
     }
+}
+
+/// Whether an Event is about something without a namespace and stands where newer servers want that: older ones, 1.20 among
+/// them, take it in [`SYSTEM`] alone.
+fn may_be_of_the_system(event: &Object) -> bool {
+    let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
+    event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)
 }
 
 /// Whether a value says all that another one says: servers add defaults.
