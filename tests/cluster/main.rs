@@ -13,5 +13,6 @@ mod support;
 mod access;
 mod cache;
 mod feed;
+mod joining;
 mod kubernetes;
 mod server;
