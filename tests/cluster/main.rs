@@ -13,6 +13,7 @@ mod support;
 mod access;
 mod cache;
 mod feed;
+mod joining;
 mod kubernetes;
 mod replicas;
 mod server;

@@ -1,0 +1,193 @@
+//! Joining at several replicas of the cloud side: tokens, certificates and keys are in the cluster.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use edgesync::cloud::{ClusterRegister, Office, Pairing, PairingOptions};
+use edgesync::cluster::Cluster;
+use edgesync::object::{Labels, Status};
+use edgesync::tls::{Certificate, Key};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::kubectl::Kubectl;
+use crate::kubernetes::Kubernetes;
+use crate::site::Site;
+
+const NAMESPACE: &str = "edgesync";
+const HOUR: Duration = Duration::from_secs(3600);
+/// How soon a revocation is in force everywhere.
+const SOON: Duration = Duration::from_secs(2);
+/// The longest that a server may take to come back and be found again.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Setup {
+    // The processes that use the directory end before it goes.
+    kubernetes: Kubernetes,
+    admin: Kubectl,
+    site: Site,
+}
+
+/// A replica that keeps to what others change.
+struct Replica {
+    pairing: Pairing,
+    _keeping: JoinSet<()>,
+}
+
+impl Setup {
+    async fn start() -> Self {
+        let site = Site::new();
+        let kubernetes = Kubernetes::start(&site).await;
+        let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
+        Self { kubernetes, admin, site }
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.site.path(name))
+    }
+
+    async fn cluster(&self) -> Cluster {
+        Cluster::connect(Some(&self.kubernetes.admin)).await.unwrap()
+    }
+
+    async fn office(&self) -> Office {
+        Office::connect(self.cluster().await, NAMESPACE).await.unwrap()
+    }
+
+    async fn open(&self, name: &str) -> anyhow::Result<Pairing> {
+        let options = PairingOptions {
+            directory: self.directory(name),
+            names: vec!["cloud.example".into()],
+            broker: "mqtts://:8883".into(),
+            prefix: "edgesync/v1".into(),
+            lifetime: HOUR,
+            grace: HOUR,
+            external: false,
+        };
+        Pairing::open(options, ClusterRegister::new(self.cluster().await, NAMESPACE)).await
+    }
+
+    async fn replica(&self, name: &str) -> Replica {
+        let pairing = self.open(name).await.unwrap();
+        let (kept, kubeconfig) = (pairing.clone(), self.directory(name).join("kubeconfig"));
+        let mut keeping = JoinSet::new();
+        keeping.spawn(async move { kept.keep(&kubeconfig, "https://127.0.0.1:1").await });
+        Replica { pairing, _keeping: keeping }
+    }
+}
+
+async fn join(pairing: &Pairing, token: &str, node: &str) -> Result<Certificate, Status> {
+    let (_, bearer) = token.split_once('.').unwrap();
+    let request = Key::generate().unwrap().node_request(node).unwrap();
+    pairing.join(bearer, node, &request).await
+}
+
+impl Replica {
+    async fn token(&self, node: Option<&str>, uses: u32) -> String {
+        self.pairing.create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
+    }
+
+    /// The nodes that are cut next; in time, or the test fails.
+    async fn cut_within(&self, time: Duration) -> Vec<String> {
+        tokio::time::timeout(time, self.pairing.nodes_to_cut()).await.expect("nobody was cut in time")
+    }
+
+    /// Waits until this node is cut, which may be after others.
+    async fn until_cut(&self, node: &str, time: Duration) {
+        let cut = async { while !self.pairing.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
+        tokio::time::timeout(time, cut).await.expect("the node was not cut in time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn replicas_share_one_ca_and_a_token_for_one_use_lets_one_in() {
+    let setup = Setup::start().await;
+    let error = format!("{:#}", setup.open("0").await.unwrap_err());
+    assert!(error.contains("kubectl create namespace edgesync"), "{error}");
+    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    let (one, two, three) = tokio::join!(setup.replica("1"), setup.replica("2"), setup.replica("3"));
+    let replicas = [one, two, three];
+    let trusted: Vec<_> = replicas.iter().map(|replica| replica.pairing.trust().0[0].fingerprint()).collect();
+    assert!(trusted.iter().all(|one| *one == trusted[0]), "{trusted:?}");
+
+    let token = replicas[0].token(None, 1).await;
+    let mut joining = JoinSet::new();
+    for number in 0..20 {
+        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.clone());
+        joining.spawn(async move { join(&pairing, &token, &format!("node-{number}")).await.err() });
+    }
+    let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
+    assert_eq!(refusals.len(), 19, "{refusals:?}");
+    assert!(refusals.iter().all(|status| status.message.contains("used already")), "{refusals:?}");
+    let members = ["get", "configmaps", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
+    assert_eq!(setup.admin.run(&members).lines().len(), 1);
+
+    // A token for many is contended, and counts each.
+    let token = replicas[0].token(None, 30).await;
+    let mut joining = JoinSet::new();
+    for number in 0..30 {
+        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.clone());
+        joining.spawn(async move { join(&pairing, &token, &format!("many-{number}")).await.err() });
+    }
+    let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
+    assert!(refusals.is_empty(), "{refusals:?}");
+    assert_eq!(join(&replicas[1].pairing, &token, "late").await.unwrap_err().code, 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn what_is_revoked_anywhere_is_in_force_everywhere_soon_over_the_end_of_the_server_too() {
+    let mut setup = Setup::start().await;
+    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    let (one, other) = (setup.replica("1").await, setup.replica("2").await);
+    for node in ["a", "b", "c"] {
+        join(&one.pairing, &one.token(Some(node), 1).await, node).await.unwrap();
+    }
+    let begun = Instant::now();
+    one.pairing.revoke_node("a").await.unwrap();
+    assert_eq!(other.cut_within(SOON).await, ["a"]);
+    assert!(begun.elapsed() < SOON && other.pairing.is_revoked("a"), "{:?}", begun.elapsed());
+    // From the command line of an operator, without a replica's port.
+    let office = setup.office().await;
+    assert_eq!(office.revoke_node("b").await.unwrap(), 1);
+    assert_eq!(other.cut_within(SOON).await, ["b"]);
+    one.until_cut("b", SOON).await;
+
+    setup.kubernetes.server.kill();
+    assert_eq!(other.pairing.revoke_node("c").await.unwrap_err().code, 503);
+    assert!(one.pairing.is_revoked("a") && other.pairing.is_revoked("b"));
+    setup.kubernetes.run().await;
+    assert_eq!(office.revoke_node("c").await.unwrap(), 1);
+    one.until_cut("c", PATIENCE).await;
+    other.until_cut("c", PATIENCE).await;
+    let late = setup.replica("3").await;
+    assert!(["a", "b", "c"].iter().all(|node| late.pairing.is_revoked(node)));
+    assert!(office.forget_node("a").await.unwrap());
+    join(&late.pairing, &late.token(None, 1).await, "a").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_ca_that_is_lost_is_told_with_what_to_do_and_the_advice_helps() {
+    let setup = Setup::start().await;
+    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    let fingerprint = setup.open("1").await.unwrap().trust().0[0].fingerprint();
+    let kept = setup.admin.run(&["get", "secret", "edgesync-ca", "-n", NAMESPACE, "-o", "json"]).json();
+    assert_eq!(kept["type"], "kubernetes.io/tls");
+    setup.admin.run(&["delete", "secret", "edgesync-ca", "-n", NAMESPACE]).ok();
+    let error = format!("{:#}", setup.open("1").await.unwrap_err());
+    assert!(error.contains(&fingerprint) && error.contains("create secret tls edgesync-ca"), "{error}");
+    let restored = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": kept["type"], "data": kept["data"],
+        "metadata": {"name": "edgesync-ca", "namespace": NAMESPACE},
+    });
+    setup.admin.feed(&["create", "-f", "-"], &restored.to_string()).ok();
+    assert_eq!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
+    // The other advice: to begin anew.
+    setup.admin.run(&["delete", "secret", "edgesync-ca", "edgesync-token-key", "-n", NAMESPACE]).ok();
+    assert_ne!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
+}
