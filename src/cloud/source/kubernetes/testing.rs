@@ -1,5 +1,8 @@
 //! A cluster in the process of the test: the embedded store with its API on loopback, as replicas see it.
+//!
+//! With `EDGESYNC_TEST_KUBECONFIG` it is the cluster of that kubeconfig, for one test alone: it must be as new.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +36,13 @@ pub(super) const NAMESPACE: &str = "edgesync";
 
 /// See the module. It ends when this is dropped.
 pub(super) struct Rig {
-    pub(super) store: CloudStore,
     cluster: Cluster,
+    _embedded: Option<Embedded>,
+}
+
+/// The embedded API, and what is behind it.
+struct Embedded {
+    kubeconfig: PathBuf,
     _upkeep: Upkeep,
     _serving: JoinSet<()>,
     _directory: tempfile::TempDir,
@@ -50,28 +58,14 @@ pub(super) struct Replica {
 
 impl Rig {
     pub(super) async fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-        let objects = Arc::new(CloudObjects::new(store.clone()).await.unwrap());
-        let upkeep = Upkeep::start(&objects).await.unwrap();
-        let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
-        let server = Server::new(objects, (), access, Limits::cloud());
-        let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
-        let Address::Tcp(address) = listener.address().clone() else { panic!("not TCP") };
-        let mut serving = JoinSet::new();
-        serving.spawn(async move { server.serve(listener, std::future::pending()).await });
-
-        let kubeconfig = directory.path().join("kubeconfig");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "replica"}}],
-            "users": [{"name": "replica", "user": {"token": TOKEN}}],
-        });
-        std::fs::write(&kubeconfig, config.to_string()).unwrap();
-        let cluster = Cluster::connect(Some(&kubeconfig)).await.unwrap();
-        let rig = Self { store, cluster, _upkeep: upkeep, _serving: serving, _directory: directory };
-        rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await;
+        let real = std::env::var_os("EDGESYNC_TEST_KUBECONFIG").map(PathBuf::from);
+        let embedded = if real.is_some() { None } else { Some(Embedded::start().await) };
+        let kubeconfig = real.as_deref().or(embedded.as_ref().map(|embedded| &*embedded.kubeconfig));
+        let cluster = Cluster::connect(kubeconfig).await.unwrap();
+        let rig = Self { cluster, _embedded: embedded };
+        for name in [NAMESPACE, "shop", "lab"] {
+            rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await;
+        }
         rig
     }
 
@@ -164,6 +158,31 @@ impl Rig {
     pub(super) async fn create_node(&self, name: &str) -> Object {
         let metadata = json!({"name": name, "labels": {"edgesync.io/edge": "true"}});
         self.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await
+    }
+}
+
+impl Embedded {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        let upkeep = Upkeep::start(&objects).await.unwrap();
+        let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
+        let server = Server::new(objects, (), access, Limits::cloud());
+        let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
+        let Address::Tcp(address) = listener.address().clone() else { panic!("not TCP") };
+        let mut serving = JoinSet::new();
+        serving.spawn(async move { server.serve(listener, std::future::pending()).await });
+
+        let kubeconfig = directory.path().join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "replica"}}],
+            "users": [{"name": "replica", "user": {"token": TOKEN}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Self { kubeconfig, _upkeep: upkeep, _serving: serving, _directory: directory }
     }
 }
 

@@ -3,7 +3,22 @@ use serde_json::json;
 use super::super::super::UploadEffect;
 use super::super::testing::{Rig, at, object_of, renewal};
 use super::*;
-use crate::object::Scope;
+
+/// A kind whose status is no part of its own.
+const LAMPS: &str = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: lamps.lab.io }
+spec:
+  group: lab.io
+  scope: Namespaced
+  names: { plural: lamps, singular: lamp, kind: Lamp }
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true }
+";
 
 const OUTBOX: &str = "00000000000000000000000000000001";
 
@@ -101,18 +116,11 @@ async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
 async fn where_the_status_is_no_part_of_its_own_it_is_a_field_like_others() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
-    let lamps = Resource {
-        group: "lab.io".into(),
-        version: "v1".into(),
-        kind: "Lamp".into(),
-        plural: "lamps".into(),
-        scope: Scope::Namespaced,
-    };
+    rig.define(LAMPS).await;
     let lamp = json!({
         "apiVersion": "lab.io/v1", "kind": "Lamp", "metadata": {"name": "hall", "namespace": "default"}, "color": "red",
     });
-    rig.store.create(&lamps, object_of(lamp)).await.unwrap();
-    let lamp = rig.get("lab.io/v1", "Lamp", "default", "hall").await.unwrap();
+    let lamp = rig.create(lamp).await;
     let map =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "default"}});
     let map = rig.create(map).await;
