@@ -56,12 +56,13 @@ pub(super) enum Change {
     Gone(Arc<Summary>),
     /// All that there is was told once more, as [`Changes::again`] has asked for.
     Again,
-    /// The source was replaced by an older copy, and all that is in it follows: what is proven of nodes is to be proven anew.
+    /// The source was replaced by an older copy, and all that is in it follows, up to a [`Change::CaughtUp`] with this number:
+    /// what is proven of nodes is to be proven anew, and a Node that the copy does not have was not deleted by anybody.
     #[cfg_attr(
         not(feature = "kubernetes"),
         expect(dead_code, reason = "an embedded store is replaced while nothing runs")
     )]
-    Restored,
+    Restored(u64),
     /// A node that was removed is to be let in again, at whichever replica that was said.
     #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
     Admitted(String),

@@ -306,3 +306,157 @@ async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm()
     setup.holds(&agent, "cm").await;
     setup.records_everything(&["edge-1"], "cm").await;
 }
+
+const GADGETS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.lab.io}
+spec:
+  group: lab.io
+  scope: Namespaced
+  names: {kind: Gadget, listKind: GadgetList, plural: gadgets, singular: gadget}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+"#;
+
+/// Objects of each of three kinds.
+const EACH: usize = 700;
+
+/// An object of one of three kinds, with labels and whatever else is hard to carry.
+fn sample(number: usize, site: &str) -> Value {
+    let metadata = json!({
+        "name": format!("o{number}"), "namespace": "shop", "labels": {"site": site, "app": "x"},
+        "annotations": {"note": "ä \"quoted\" \u{1f600}\nline"}, "finalizers": [],
+    });
+    match number % 3 {
+        0 => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+            "data": {"number": number.to_string()}, "binaryData": {"b": "AAEC/w=="}}),
+        1 => json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata,
+            "data": {"password": "czNjcmV0"}}),
+        _ => json!({"apiVersion": "lab.io/v1", "kind": "Gadget", "metadata": metadata,
+            "spec": {"deep": {"list": [1, 2.5, null, {"x": true}], "big": 9_007_199_254_740_993_i64}}}),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them() {
+    let setup = Setup::start().await;
+    setup.apply(GADGETS);
+    setup.admin.run(&["wait", "--for=condition=Established", "crd/gadgets.lab.io"]).ok();
+    for site in ["north", "south"] {
+        setup.apply(&format!(
+            "{{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {{name: {site}, namespace: shop}}, spec: {{objects: \
+             {{kinds: [configmaps, secrets, gadgets.lab.io], selector: {{matchLabels: {{site: {site}}}}}}}, nodes: {{names: [edge-{site}]}}}}}}"
+        ));
+    }
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let north = Agent::start(&setup.site, "edge-north", cloud.mqtt).await;
+    let mut south = Agent::start(&setup.site, "edge-south", cloud.mqtt).await;
+    let client = &setup.kubernetes.client;
+    for number in 0..3 * EACH {
+        apply(client, &sample(number, if number % 10 == 0 { "south" } else { "north" })).await.unwrap();
+    }
+    let wanted = async |site: &str| {
+        let kinds = [
+            "/api/v1/namespaces/shop/configmaps",
+            "/api/v1/namespaces/shop/secrets",
+            "/apis/lab.io/v1/namespaces/shop/gadgets",
+        ];
+        let mut wanted = BTreeMap::new();
+        for path in kinds {
+            let list: Value = client.get(&format!("{path}?labelSelector=site%3D{site}")).await.unwrap();
+            let (kind, version) =
+                (list["kind"].as_str().unwrap().trim_end_matches("List"), &list["apiVersion"]);
+            for item in list["items"].as_array().unwrap() {
+                let mut item = bare(item.clone());
+                item["kind"] = json!(kind);
+                item["apiVersion"] = version.clone();
+                wanted.insert(item["metadata"]["uid"].as_str().unwrap().to_owned(), item);
+            }
+        }
+        wanted
+    };
+    let holds = async |agent: &Agent, site: &str| {
+        let wanted = wanted(site).await;
+        let mut last = String::new();
+        let what = format!("{} holds {} objects", agent.node, wanted.len());
+        let same = eventually(&what, PATIENCE, async || {
+            if agent.status().await["objects"]["total"] != wanted.len() {
+                return None;
+            }
+            let mut held = BTreeMap::new();
+            for path in ["/api/v1/configmaps", "/api/v1/secrets", "/apis/lab.io/v1/gadgets"] {
+                let list: Value = agent.client().get(path).await.ok()?;
+                let (kind, version) =
+                    (list["kind"].as_str()?.trim_end_matches("List").to_owned(), list["apiVersion"].clone());
+                for item in list["items"].as_array()? {
+                    let mut item = bare(item.clone());
+                    item["kind"] = json!(kind);
+                    item["apiVersion"] = version.clone();
+                    held.insert(item["metadata"]["uid"].as_str()?.to_owned(), item);
+                }
+            }
+            last = format!("{:?}", held.iter().find(|(uid, object)| wanted.get(*uid) != Some(*object)));
+            (held == wanted).then_some(held.len())
+        });
+        assert_eq!(same.await, wanted.len(), "{last}");
+    };
+    holds(&north, "north").await;
+    holds(&south, "south").await;
+
+    // Moved, recreated under the same name and deleted, on a node that is connected and on one that is not.
+    south.process.kill();
+    for number in [0, 1, 2, 10, 11] {
+        apply(client, &sample(number, if number % 10 == 0 { "north" } else { "south" })).await.unwrap();
+    }
+    for number in [3, 4, 5, 20, 30] {
+        let object = sample(number, "x");
+        let path = crate::site::path_of(&object);
+        client.delete::<Value>(&path, None).await.unwrap();
+        if number != 5 {
+            apply(client, &sample(number, if number % 10 == 0 { "south" } else { "north" })).await.unwrap();
+        }
+    }
+    holds(&north, "north").await;
+    south.run().await;
+    holds(&south, "south").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebody_has_confirmed_it() {
+    let mut setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    setup.apply(&config_map("kept", "old"));
+    setup.kubernetes.copy_or_restore().await;
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    for number in 0..60 {
+        setup.apply(&config_map(&format!("c{number}"), "fast"));
+    }
+    setup.apply(&config_map("kept", "new"));
+    setup.holds(&agent, "cm").await;
+    let before = held(&agent.client()).await.len();
+    assert_eq!(before, 61);
+
+    setup.kubernetes.copy_or_restore().await;
+    // The one that is there is as it was; those that are not there are not taken away.
+    eventually("the older version is back and removals are held back", PATIENCE, async || {
+        let node = cloud.node("edge-1").await;
+        let held = held(&agent.client()).await;
+        let kept = held.values().find(|object| object["metadata"]["name"] == "kept")?;
+        (kept["data"]["mode"] == "old" && node["heldBack"] == 60).then_some(())
+    })
+    .await;
+    assert_eq!(held(&agent.client()).await.len(), before);
+    cloud.client().post::<Value>("/edgesync/v1/nodes/edge-1/confirm-deletions", &Value::Null).await.unwrap();
+    setup.holds(&agent, "cm").await;
+}

@@ -36,8 +36,8 @@ pub(super) enum Waiting {
     CaughtUp(u64, ResourceVersion),
     /// What cannot be read is this from now on.
     Unread(Vec<Unread>),
-    /// The source was replaced by an older copy.
-    Restored,
+    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    Restored(u64),
     /// A rule gives up one object after the other.
     Shrink(RuleId),
     /// An object, or a rule, that is not among them.

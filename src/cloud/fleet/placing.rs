@@ -25,7 +25,7 @@ impl<S: Source> Fleet<S> {
             Change::Again => self.news.wait([Waiting::Again]),
             Change::CaughtUp { question, reached } => self.news.wait([Waiting::CaughtUp(question, reached)]),
             Change::Unread(unread) => self.news.wait([Waiting::Unread(unread)]),
-            Change::Restored => self.news.wait([Waiting::Restored]),
+            Change::Restored(until) => self.news.wait([Waiting::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
             Change::SyncsDue(node) => self.tell_syncs(&node),
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
@@ -43,7 +43,7 @@ impl<S: Source> Fleet<S> {
             Waiting::Again => self.told_again(),
             Waiting::CaughtUp(question, reached) => self.caught_up(question, reached),
             Waiting::Unread(unread) => self.reads_other_than_before(unread),
-            Waiting::Restored => self.news.restored(),
+            Waiting::Restored(until) => self.restored(until),
             Waiting::Shrink(id) => self.shrink_rule(id),
             Waiting::Missing(uid) if self.rules.has(&uid) => self.drop_rule(&uid),
             Waiting::Missing(uid) => {
@@ -121,7 +121,9 @@ impl<S: Source> Fleet<S> {
     /// Whoever deletes the Node of a node removes the node.
     fn node_deleted(&mut self, name: &str) {
         self.labels.remove(name);
-        if self.nodes.contains_key(name) || self.registered.contains(name) {
+        if self.is_being_restored() {
+            self.node_lost(name);
+        } else if self.nodes.contains_key(name) || self.registered.contains(name) {
             tracing::warn!(node = name, "its Node was deleted: it is removed from the fleet");
             self.dismiss(name, None);
         } else if !self.removals.has(name) {

@@ -10,7 +10,7 @@ use crate::cloud::node::DesiredOn;
 use crate::cloud::source::{Changes as _, Result, Source};
 use crate::cloud::work::Work;
 use crate::config::ObjectSyncs;
-use crate::object::ResourceVersion;
+use crate::object::{Labels, ResourceVersion};
 use crate::placement::{NodeNotes, OnNode, Summary, Unread};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{CloudPhase, Record};
@@ -27,6 +27,8 @@ pub(super) struct Replicas {
     asked: VecDeque<(u64, String, u64)>,
     /// What cannot be read now.
     unread: Vec<Unread>,
+    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    restored: Option<u64>,
     /// Nodes whose differences are to become ObjectSyncs, and when.
     differing: BTreeSet<(Now, String)>,
 }
@@ -52,12 +54,40 @@ impl<S: Source> Fleet<S> {
 
     /// Answers one of the machines that have asked; all of them know what was told before.
     pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
+        self.replicas.restored.take_if(|until| *until <= question);
         let Some((name, token)) = self.replicas.next_answered(question) else { return };
         let now = self.now();
         self.work.node();
         self.with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
         self.look_for_confirmation(&name);
         self.news.go_on_with(Waiting::CaughtUp(question, reached));
+    }
+
+    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    pub(super) fn restored(&mut self, until: u64) {
+        self.replicas.restored = Some(until);
+        self.news.restored();
+    }
+
+    /// Whether not all is told yet of an older copy in the place of the source.
+    pub(super) fn is_being_restored(&self) -> bool {
+        self.replicas.restored.is_some()
+    }
+
+    /// The copy in the place of the source does not have the Node of a node: it is older. The node says anew what it is.
+    pub(super) fn node_lost(&mut self, name: &str) {
+        tracing::warn!(
+            node = name,
+            "its Node is not in the copy from which the store was restored: it is made anew"
+        );
+        self.registered.remove(name);
+        let deltas = self.placement.set_node(name, Labels::new());
+        self.place(deltas);
+        if let Some(node) = self.node(name) {
+            node.machine.set_registered(false);
+            node.machine.prove_anew();
+            self.touch(name);
+        }
     }
 
     /// What is proven of a node is of a life of the source that is lost.

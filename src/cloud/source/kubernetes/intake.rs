@@ -117,8 +117,9 @@ impl Intake {
                 Some(Change::CaughtUp { question, reached })
             }
             Item::Restored => {
-                self.restored = Some(self.feed.catch_up());
-                Some(Change::Restored)
+                let until = self.feed.catch_up();
+                self.restored = Some(until);
+                Some(Change::Restored(until))
             }
             Item::Unread(unread) => Some(Change::Unread(unread)),
             Item::Problems(problems) => {

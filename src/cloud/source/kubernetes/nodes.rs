@@ -16,6 +16,7 @@ use crate::cluster::{Failure, Precondition};
 use crate::object::name::check_subdomain;
 use crate::object::node_labels::{give_missing_labels, has_reported, labels_by_name};
 use crate::object::{Labels, Object, Resource, kinds};
+use crate::store::checksum::checksum64;
 use crate::sync::node::{merge_report, new_node, set_node_condition};
 
 /// The role that `kubectl get nodes` shows. Others may take it away.
@@ -28,6 +29,8 @@ const ROLE: &str = "node-role.kubernetes.io/edge";
 const TAINT: &str = "edgesync.io/edge";
 /// Nodes that are changed at a time.
 const AT_A_TIME: usize = 8;
+/// So many Nodes can be changed at a time; those of a share take turns.
+const TURNS: usize = 64;
 /// How often a change is made anew because somebody else has changed the Node meanwhile.
 const ATTEMPTS: usize = 10;
 /// What the API has of every machine, empty if it is not known.
@@ -110,6 +113,8 @@ pub(super) struct Nodes {
     records: Records,
     node: Arc<Resource>,
     given: GivenLabels,
+    /// One at a time changes a Node here: others would only be in each other's way.
+    turns: Arc<[tokio::sync::Mutex<()>]>,
 }
 
 impl std::fmt::Debug for Nodes {
@@ -120,7 +125,14 @@ impl std::fmt::Debug for Nodes {
 
 impl Nodes {
     pub(super) fn new(requests: Requests, leases: Leases, records: Records, given: GivenLabels) -> Self {
-        Self { requests, leases, records, node: Arc::new(kinds::guess("v1", "Node", false)), given }
+        let node = Arc::new(kinds::guess("v1", "Node", false));
+        let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
+        Self { requests, leases, records, node, given, turns }
+    }
+
+    async fn turn(&self, node: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let place = checksum64(&[node.as_bytes()]).unsigned_abs() as usize % self.turns.len();
+        self.turns[place].lock().await
     }
 
     /// Changes Nodes, and makes those that there are not. Left out, with a line in the log, are Nodes of others and what the
@@ -145,6 +157,7 @@ impl Nodes {
     /// See [`NodeError`].
     pub(super) async fn report(&self, change: &NodeChange) -> Result<(), NodeError> {
         self.check(change)?;
+        let _turn = self.turn(&change.node).await;
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
@@ -216,6 +229,7 @@ impl Nodes {
     /// # Errors
     /// It could not be read or written.
     pub(super) async fn edit(&self, node: &str, edit: impl Fn(&mut Object)) -> Result<bool, NodeError> {
+        let _turn = self.turn(node).await;
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.node, "", node).await?;
             let Some(old) = found.filter(mark::is_marked) else { return Ok(false) };
@@ -242,6 +256,7 @@ impl Nodes {
 
     async fn change_one(&self, change: &NodeChange) -> Result<(), NodeError> {
         self.check(change)?;
+        let _turn = self.turn(&change.node).await;
         for _ in 0..ATTEMPTS {
             match self.attempt(change, false).await {
                 Err(Attempt::Raced(_)) => {}
