@@ -115,9 +115,10 @@ struct Follower {
     is_told: bool,
     heard: Instant,
     failed: Option<Instant>,
-    /// The newest mark that the watch has told of.
+    /// The mark as the watch has told of it last; 0 if there is none.
     seen: ResourceVersion,
-    /// A newer one that a look has shown.
+    /// Another one that a look has shown: a newer one, or an older one if the cluster was restored from a copy, after which a
+    /// watch tells nothing for long.
     behind: Option<ResourceVersion>,
     /// Looks that have failed, one after another.
     failures: u32,
@@ -154,11 +155,12 @@ impl Follower {
     fn hear(&mut self, news: News) {
         self.heard = Instant::now();
         match &news {
-            News::Begun => self.is_told = false,
+            News::Begun => (self.is_told, self.seen) = (false, 0.into()),
             News::Complete => self.is_told = true,
             News::Listed(object) | News::Set(object) if object.name() == MARK => {
                 self.seen = object.resource_version().into();
             }
+            News::Gone(object) if object.name() == MARK => self.seen = 0.into(),
             News::Failed(why) => {
                 self.failed = Some(Instant::now());
                 self.away(why);
@@ -185,7 +187,7 @@ impl Follower {
             if self.heard.elapsed() > SILENCE {
                 self.begin_anew();
             }
-        } else if !self.seen.is_older_than(&mark) {
+        } else if self.seen == mark {
             self.behind = None;
             if self.failed.is_none_or(|failed| failed.elapsed() > CALM)
                 && !self.known.is_current.send_replace(true)
