@@ -224,6 +224,12 @@ impl Pairing {
         }
     }
 
+    /// The keys, and who remembers.
+    #[must_use]
+    pub fn office(&self) -> &Office {
+        &self.shared.office
+    }
+
     /// The CA.
     #[must_use]
     pub fn trust(&self) -> Trust {

@@ -191,3 +191,29 @@ async fn a_ca_that_is_lost_is_told_with_what_to_do_and_the_advice_helps() {
     setup.admin.run(&["delete", "secret", "edgesync-ca", "edgesync-token-key", "-n", NAMESPACE]).ok();
     assert_ne!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn in_a_cluster_that_was_restored_from_a_copy_revocations_are_still_heard_of() {
+    let mut setup = Setup::start().await;
+    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    let replica = setup.replica("1").await;
+    for node in ["a", "b", "c"] {
+        join(&replica.pairing, &replica.token(Some(node), 1).await, node).await.unwrap();
+    }
+    setup.office().await.revoke_node("a").await.unwrap();
+    replica.until_cut("a", SOON).await;
+    setup.kubernetes.copy_or_restore().await;
+    // So many versions that a server that starts does not give as many by itself.
+    let many: String = (0..50)
+        .map(|n| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: m{n} }}\n"))
+        .collect();
+    setup.admin.feed(&["create", "-f", "-"], &many).ok();
+    setup.office().await.revoke_node("b").await.unwrap();
+    replica.until_cut("b", PATIENCE).await;
+
+    setup.kubernetes.copy_or_restore().await;
+    assert_eq!(setup.office().await.revoke_node("c").await.unwrap(), 1);
+    replica.until_cut("c", PATIENCE).await;
+    assert!(replica.pairing.is_revoked("a"));
+}

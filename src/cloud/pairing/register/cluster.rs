@@ -303,7 +303,13 @@ impl ClusterRegister {
                 Ok(changed) => changed,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            if member == before || self.write_member(object, &member).await? {
+            if member == before {
+                return Ok(Ok(changed));
+            }
+            if self.write_member(object, &member).await? {
+                if member.revoked().len() > before.revoked().len() {
+                    self.mark().await;
+                }
                 return Ok(Ok(changed));
             }
         }

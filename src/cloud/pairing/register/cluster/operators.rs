@@ -46,6 +46,7 @@ impl ClusterRegister {
             }
         }
         if revoked > 0 {
+            self.mark().await;
             self.shared.known.tell([Changed::Operators]);
         }
         Ok(revoked)

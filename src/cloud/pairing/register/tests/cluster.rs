@@ -202,3 +202,28 @@ async fn a_register_that_follows_nothing_tells_what_there_is() {
     assert_eq!(asked.revocations().await.unwrap().nodes, ["a"]);
     assert_eq!(asked.removed().await.unwrap(), [("b".to_owned(), at(300))]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocation() {
+    let served = Served::start().await;
+    let one = served.register().await;
+    let (cluster, way) = served.way().await;
+    let other = ClusterRegister::new(cluster, NAMESPACE);
+    other.follow().await.unwrap();
+    one.put_token(token("t", None, 9)).await.unwrap();
+    for (serial, node) in [("1", "a"), ("2", "b")] {
+        one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
+    }
+    let mut told = Register::from(other.clone()).changes();
+    // Also where there was no mark before.
+    for node in ["a", "b"] {
+        way.freeze();
+        one.revoke_certificates(node, at(300)).await.unwrap();
+        let heard = async {
+            while !other.revocations().await.unwrap().nodes.iter().any(|revoked| revoked == node) {
+                told.next().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), heard).await.expect("it is not known in time");
+    }
+}

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::*;
 use crate::api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
@@ -88,6 +89,16 @@ impl Served {
         Cluster::connect(Some(&self.kubeconfig)).await.unwrap()
     }
 
+    /// A way into the cluster, and what freezes it.
+    pub(in crate::cloud::pairing) async fn way(&self) -> (Cluster, Way) {
+        let way = Way::start(self.address).await;
+        let kubeconfig = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        let path = self.path("way.kubeconfig");
+        std::fs::write(&path, kubeconfig.replace(&self.address.to_string(), &way.address.to_string()))
+            .unwrap();
+        (Cluster::connect(Some(&path)).await.unwrap(), way)
+    }
+
     /// A register of a replica of its own, which does not follow yet.
     pub(in crate::cloud::pairing) async fn register(&self) -> ClusterRegister {
         ClusterRegister::new(self.cluster().await, NAMESPACE)
@@ -95,6 +106,48 @@ impl Served {
 
     pub(in crate::cloud::pairing) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+}
+
+/// A way whose connections can be frozen: they stay open, and carry nothing.
+pub(in crate::cloud::pairing) struct Way {
+    address: SocketAddr,
+    frozen: watch::Sender<u32>,
+    _carrying: JoinSet<()>,
+}
+
+impl Way {
+    async fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let frozen = watch::Sender::new(0);
+        let freezes = frozen.subscribe();
+        let mut carrying = JoinSet::new();
+        carrying.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let mut freezes = freezes.clone();
+                let born = *freezes.borrow();
+                connections.spawn(async move {
+                    let mut far = TcpStream::connect(to).await.unwrap();
+                    let frozen = async { drop(freezes.wait_for(|frozen| *frozen > born).await) };
+                    let is_frozen = tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+                        () = frozen => true,
+                    };
+                    if is_frozen {
+                        std::future::pending().await
+                    }
+                });
+            }
+        });
+        Self { address, frozen, _carrying: carrying }
+    }
+
+    /// What is open now carries nothing any more; what is opened later does.
+    pub(in crate::cloud::pairing) fn freeze(&self) {
+        self.frozen.send_modify(|frozen| *frozen += 1);
     }
 }
 
