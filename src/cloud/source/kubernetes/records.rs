@@ -25,6 +25,7 @@ pub(super) struct Records {
     requests: Requests,
     namespaced: Arc<Resource>,
     cluster: Arc<Resource>,
+    namespace: Arc<Resource>,
 }
 
 /// What is known of a record in the cluster, in few bytes: there may be a million.
@@ -111,6 +112,7 @@ impl Records {
             requests: requests.in_background(),
             namespaced: Arc::new(kinds::guess(api_version, OBJECT_SYNC, true)),
             cluster: Arc::new(kinds::guess(api_version, CLUSTER_OBJECT_SYNC, false)),
+            namespace: Arc::new(kinds::guess("v1", "Namespace", false)),
         }
     }
 
@@ -217,8 +219,18 @@ impl Records {
                     _ => Err(Unwritten::Changed),
                 }
             }
+            // In a namespace that goes, nothing can be made, and what is there goes along.
+            Err(Failure::Forbidden(why)) if why.contains("being terminated") => Err(Unwritten::Refused(why)),
+            Err(Failure::NotFound(key)) if self.has_no_namespace(object).await? => {
+                Err(Unwritten::Refused(format!("there is no namespace '{}'", key.namespace)))
+            }
             created => Ok(created?),
         }
+    }
+
+    async fn has_no_namespace(&self, object: &Object) -> Result<bool, Failure> {
+        let namespace = object.namespace();
+        Ok(!namespace.is_empty() && self.requests.get(&self.namespace, "", namespace).await?.is_none())
     }
 
     /// Deletes a record, if it is as it is known.

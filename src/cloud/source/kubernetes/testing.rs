@@ -31,13 +31,15 @@ const DEFINITIONS: [&str; 2] = [
     include_str!("../../../../packaging/kubernetes/crds/objectsyncs.yaml"),
     include_str!("../../../../packaging/kubernetes/crds/clusterobjectsyncs.yaml"),
 ];
+/// The embedded API has it already.
+const PLACEMENTS: &str = include_str!("../../../../packaging/kubernetes/crds/placements.yaml");
 /// The namespace of the replicas.
 pub(super) const NAMESPACE: &str = "edgesync";
 
 /// See the module. It ends when this is dropped.
 pub(super) struct Rig {
     cluster: Cluster,
-    _embedded: Option<Embedded>,
+    embedded: Option<Embedded>,
 }
 
 /// The embedded API, and what is behind it.
@@ -62,9 +64,12 @@ impl Rig {
         let embedded = if real.is_some() { None } else { Some(Embedded::start().await) };
         let kubeconfig = real.as_deref().or(embedded.as_ref().map(|embedded| &*embedded.kubeconfig));
         let cluster = Cluster::connect(kubeconfig).await.unwrap();
-        let rig = Self { cluster, _embedded: embedded };
+        let rig = Self { cluster, embedded };
         for name in [NAMESPACE, "shop", "lab"] {
             rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await;
+        }
+        if rig.embedded.is_none() {
+            rig.define(PLACEMENTS).await;
         }
         rig
     }

@@ -192,3 +192,19 @@ async fn records_wait_for_the_node_that_they_belong_to() {
     assert_eq!(version(&rig, "edge-1.u-1").await, "10");
     assert_eq!(sync(&rig, "worker.u-1").await, None);
 }
+
+#[tokio::test]
+async fn a_namespace_that_is_being_deleted_holds_nothing_up() {
+    let rig = Rig::start().await;
+    rig.define_records().await;
+    rig.create_node("edge-1").await;
+    rig.delete(&rig.get("v1", "Namespace", "", "lab").await.unwrap()).await;
+    let going = rig.get("v1", "Namespace", "", "lab").await.unwrap();
+    assert!(going.deletion_timestamp().is_some(), "{going:?}");
+    let a = rig.replica("a");
+    let all = vec![("u-1".into(), record("lab", "one", 10)), ("u-2".into(), record("shop", "two", 20))];
+    a.syncs.replace("edge-1", all);
+    write(&a).await;
+    assert_eq!(version(&rig, "edge-1.u-2").await, "20");
+    assert_eq!(a.syncs.waiting(), 0);
+}

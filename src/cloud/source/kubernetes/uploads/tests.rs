@@ -109,7 +109,11 @@ async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
 
     let again = vec![(7, status_of(&one, json!({"replicas": 3}))), (8, status_of(&one, Value::Null))];
     uploads.take(batch(Lane::Status, 6, again)).await.unwrap();
-    assert_eq!(at(&get("one").await, "/status"), &Value::Null);
+    let none = get("one").await;
+    assert_eq!(at(&none, "/status/replicas"), &Value::Null);
+    let again = vec![(9, status_of(&one, Value::Null)), (10, status_of(&one, json!({})))];
+    uploads.take(batch(Lane::Status, 8, again)).await.unwrap();
+    assert_eq!(get("one").await.resource_version(), none.resource_version(), "it has none already");
 }
 
 #[tokio::test]
