@@ -242,6 +242,15 @@ impl NodeLifecycle {
         self.nodes.get(node).is_some_and(|vital| vital.reported.is_none() && unknown(vital))
     }
 
+    /// Somebody else has noted that a node has fallen silent. One that renews its Lease here lives: that is written again.
+    pub(super) fn found_silent(&mut self, now: Now, node: &str) {
+        let lives = self.nodes.get(node).is_some_and(|vital| vital.life == Life::Renewed);
+        if lives {
+            let name = self.name(node);
+            self.change(now, name);
+        }
+    }
+
     /// A node has been removed.
     pub(super) fn forget(&mut self, node: &str) {
         if let Some((name, vital)) = self.nodes.remove_entry(node) {

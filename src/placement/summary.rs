@@ -56,6 +56,8 @@ pub struct NodeNotes {
     pub claimed: Option<Labels>,
     /// [`DELETIONS_CONFIRMED_ANNOTATION`]; empty for none.
     pub confirmed: Box<str>,
+    /// Somebody has found it silent: whether it is `Ready` is Unknown.
+    pub silent: bool,
 }
 
 /// A rule that is an object, as it was written.
@@ -108,7 +110,8 @@ impl Summary {
                 let NodeLabels { given, claimed } = NodeLabels::of(object);
                 let claimed = has_reported(object).then_some(claimed);
                 let confirmed = object.annotations().remove(DELETIONS_CONFIRMED_ANNOTATION);
-                let notes = NodeNotes { claimed, confirmed: confirmed.unwrap_or_default().into() };
+                let confirmed = confirmed.unwrap_or_default().into();
+                let notes = NodeNotes { claimed, confirmed, silent: is_silent(object) };
                 (given, Some(Box::new(notes)))
             }
             false => (labels, None),
@@ -160,6 +163,13 @@ impl Summary {
 
 fn is_node(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Node"
+}
+
+/// Whether a Node says that it is not known to be ready.
+fn is_silent(node: &Object) -> bool {
+    let conditions = node.fields().get("status").and_then(|status| status.get("conditions"));
+    let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "Unknown")
 }
 
 fn node(name: &str) -> Option<Arc<str>> {

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use edgesync::api::{Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::{Agent, Cloud, Site, apply, eventually, held};
+use crate::site::{Agent, Cloud, Site, eventually, held, path_of};
 use crate::support::proxy::{Mode, Proxy};
 
 /// The longest that anything may take.
@@ -159,6 +160,19 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
     setup.records_everything(&["edge-1"], "cm").await;
     let status = setup.admin.run(&["get", "placement/all", "-n", "shop", "-o", "json"]).json();
     assert_eq!(status["status"]["nodes"], json!(1), "{status:#}");
+}
+
+/// Creates an object, or replaces the one that is there.
+async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
+    let path = path_of(object);
+    match client.get::<Value>(&path).await {
+        Ok(old) => {
+            let mut object = object.clone();
+            object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+            client.put(&path, &object).await
+        }
+        Err(_) => client.post(path.rsplit_once('/').unwrap().0, object).await,
+    }
 }
 
 /// The names of agents, which are many.
@@ -417,7 +431,7 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
     }
     for number in [3, 4, 5, 20, 30] {
         let object = sample(number, "x");
-        let path = crate::site::path_of(&object);
+        let path = path_of(&object);
         client.delete::<Value>(&path, None).await.unwrap();
         if number != 5 {
             apply(client, &sample(number, if number % 10 == 0 { "south" } else { "north" })).await.unwrap();

@@ -121,7 +121,11 @@ impl<S: Source> Fleet<S> {
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
     pub(super) fn node_told(&mut self, summary: &Summary) {
         let name = &*summary.name;
-        let Some(NodeNotes { claimed, confirmed }) = summary.notes.as_deref() else { return };
+        let Some(NodeNotes { claimed, confirmed, silent }) = summary.notes.as_deref() else { return };
+        if *silent {
+            let now = self.now();
+            self.lifecycle.found_silent(now, name);
+        }
         if claimed.is_some() {
             self.registered.insert(name.to_owned());
         }

@@ -395,3 +395,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again() {
+    let mut lifecycle = NodeLifecycle::of_replica(Now::ZERO, clock(Now::ZERO), FLUSH);
+    // One that is not connected here is none of its business.
+    lifecycle.found_silent(seconds(1), NODE);
+    assert!(write(&mut lifecycle, seconds(2)).is_empty());
+    lifecycle.welcomed(seconds(3), NODE);
+    renew(&mut lifecycle, seconds(3));
+    let told = write(&mut lifecycle, seconds(4));
+    assert_eq!(written(&told, READY).map(|(status, _)| status), Some(TRUE));
+    assert!(write(&mut lifecycle, seconds(5)).is_empty());
+    lifecycle.found_silent(seconds(6), NODE);
+    assert_eq!(write(&mut lifecycle, seconds(7)), told);
+    // And one that stops renewing here may live at another replica: nothing is written of it.
+    assert!(write(&mut lifecycle, seconds(3600)).is_empty());
+}
