@@ -1,7 +1,7 @@
 //! Joining at several replicas of the cloud side: tokens, certificates and keys are in the cluster.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Setup {
     }
 
     fn directory(&self, name: &str) -> PathBuf {
-        PathBuf::from(self.site.path(name))
+        self.site.path(name)
     }
 
     async fn cluster(&self) -> Cluster {

@@ -43,7 +43,7 @@ impl ClusterRegister {
             if let News::Failed(why) = news {
                 return Err(RegisterError::Unfollowed { namespace: self.shared.namespace.clone(), why });
             }
-            follower.hear(news);
+            follower.hear(&news);
         }
         follower.known.is_current.send_replace(true);
         let task = Task(tokio::spawn(follower.run(look(self))));
@@ -74,7 +74,7 @@ impl ClusterRegister {
             // Another one was just made: whoever follows begins to know it.
             Ok(_) | Err(Failure::Conflict(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "that something is revoked may be noticed late by other replicas")
+                tracing::warn!(%error, "that something is revoked may be noticed late by other replicas");
             }
         }
     }
@@ -145,16 +145,16 @@ impl Follower {
     async fn run(mut self, (mut looks, _looking): (mpsc::Receiver<Look>, JoinSet<()>)) {
         loop {
             tokio::select! {
-                news = self.following.next() => self.hear(news),
+                news = self.following.next() => self.hear(&news),
                 Some(look) = looks.recv() => self.take(look),
             }
         }
     }
 
     /// The watch tells something.
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: &News) {
         self.heard = Instant::now();
-        match &news {
+        match news {
             News::Begun => (self.is_told, self.seen) = (false, 0.into()),
             News::Complete => self.is_told = true,
             News::Listed(object) | News::Set(object) if object.name() == MARK => {
@@ -167,7 +167,7 @@ impl Follower {
             }
             News::Listed(_) | News::Set(_) | News::Gone(_) => {}
         }
-        self.known.know(&news);
+        self.known.know(news);
     }
 
     /// A look has shown the mark, or could not.

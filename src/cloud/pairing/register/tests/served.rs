@@ -137,7 +137,7 @@ impl Way {
                         () = frozen => true,
                     };
                     if is_frozen {
-                        std::future::pending().await
+                        std::future::pending::<()>().await;
                     }
                 });
             }
