@@ -266,10 +266,10 @@ impl Pairing {
         self.shared.joining.clone()
     }
 
-    /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine for the API at
-    /// this address, the revocation list; publishes what could not be published; puts in force what others revoke. Never
+    /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine, if there is
+    /// one, for the API at this address, the revocation list; publishes what could not be published; puts in force what others revoke. Never
     /// ends.
-    pub async fn keep(&self, kubeconfig: &Path, api: &str) {
+    pub async fn keep(&self, kubeconfig: Option<(&Path, &str)>) {
         let upkeep = async {
             loop {
                 tokio::time::sleep(UPKEEP).await;
@@ -278,7 +278,9 @@ impl Pairing {
                         "certificates and tokens are not looked after, next try in an hour: {error:#}"
                     );
                 }
-                if let Err(error) = self.write_kubeconfig(kubeconfig, api).await {
+                if let Some((kubeconfig, api)) = kubeconfig
+                    && let Err(error) = self.write_kubeconfig(kubeconfig, api).await
+                {
                     tracing::warn!(
                         "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
                     );

@@ -146,9 +146,15 @@ async fn serve<S: Source, K: Storage, T>(
     if let Some(join) = join {
         pairs.spawn(join.serve(api_stopped.clone()));
     }
-    let (keep, kubeconfig, api) = (pairing.clone(), config.api.kubeconfig.clone(), shown_api(&address));
-    pairing.write_kubeconfig(&kubeconfig, &api).await.context("writing the kubeconfig of this machine")?;
-    pairs.spawn(async move { keep.keep(&kubeconfig, &api).await });
+    // The operators of a cluster have kubeconfigs of the cluster.
+    let kubeconfig = (!S::IS_SHARED).then(|| (config.api.kubeconfig.clone(), shown_api(&address)));
+    if let Some((kubeconfig, api)) = &kubeconfig {
+        pairing.write_kubeconfig(kubeconfig, api).await.context("writing the kubeconfig of this machine")?;
+    }
+    let keep = pairing.clone();
+    pairs.spawn(async move {
+        keep.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+    });
     let mut api = JoinSet::new();
     for listener in [socket, listener] {
         let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());

@@ -72,9 +72,9 @@ impl Setup {
 
     async fn replica(&self, name: &str) -> Replica {
         let pairing = self.open(name).await.unwrap();
-        let (kept, kubeconfig) = (pairing.clone(), self.directory(name).join("kubeconfig"));
+        let kept = pairing.clone();
         let mut keeping = JoinSet::new();
-        keeping.spawn(async move { kept.keep(&kubeconfig, "https://127.0.0.1:1").await });
+        keeping.spawn(async move { kept.keep(None).await });
         Replica { pairing, _keeping: keeping }
     }
 }

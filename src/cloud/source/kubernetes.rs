@@ -319,6 +319,9 @@ impl Source for Kubernetes {
     }
 
     async fn remove_node(&self, node: &str) -> Result<bool> {
+        // Nothing more is written of it.
+        self.0.serving.end(node);
+        self.0.syncs.forget(node);
         let known = self.0.members.remove_node(node).await.map_err(SourceError::new)?;
         let there = self.0.nodes.remove(node).await?;
         Ok(known || there)

@@ -113,6 +113,7 @@ impl Incarnation {
 
     /// The newest version that is known to have been given in this life, by any replica. A cluster that has not reached it
     /// was restored from a copy.
+    #[cfg(test)]
     pub(super) fn newest(&self) -> ResourceVersion {
         let state = self.state();
         newer(&state.seen, &state.life.revision).clone()
@@ -212,6 +213,7 @@ impl Incarnation {
     }
 }
 
+#[cfg(test)]
 fn newer<'a>(one: &'a ResourceVersion, other: &'a ResourceVersion) -> &'a ResourceVersion {
     if one.is_older_than(other) { other } else { one }
 }

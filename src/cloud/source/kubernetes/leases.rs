@@ -160,19 +160,13 @@ impl Leases {
         Ok(if is_older { Served::Here } else { Served::By(by) })
     }
 
-    /// The Leases of all nodes, as they are now. They need not be looked at before they are renewed.
+    /// The Leases of all nodes, as they are now.
     ///
     /// # Errors
     /// They could not be read.
     pub(super) async fn list(&self) -> Result<Vec<Found>> {
         let leases = self.requests.list(&self.lease, Some(NAMESPACE), &mark::selector()).await?;
         Ok(leases.iter().filter_map(read).collect())
-    }
-
-    /// Notes that the Lease of a node of edgesync has this UID.
-    pub(super) fn learn(&self, node: &str, uid: &Arc<str>) {
-        let known = Known { uid: uid.clone(), renewed: None };
-        self.state().known.entry(node.into()).or_insert(known);
     }
 
     /// Forgets a node that is not served here any more.

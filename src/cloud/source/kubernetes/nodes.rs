@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::{LeaseRenewal, NodeChange, Registered, Result, SourceError};
+use super::super::{NodeChange, Result, SourceError};
 use super::leases::{Leases, Served};
 use super::mark::{self, MARK, MARKED};
 use super::records::Records;
@@ -77,34 +77,6 @@ impl From<Failure> for NodeError {
     }
 }
 
-/// A Node of this program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    /// Its name.
-    pub(super) name: String,
-    /// Whether the node has reported, and not only been entered by somebody.
-    pub(super) reported: bool,
-}
-
-/// What there is of all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Members {
-    /// Nodes.
-    pub(super) nodes: Vec<Member>,
-    /// Leases, as they were written last.
-    pub(super) leases: Vec<LeaseRenewal>,
-    /// Nodes that there is a Lease of, and no Node.
-    pub(super) orphans: Vec<String>,
-}
-
-impl Members {
-    /// The same as the fleet takes it, with those that were removed, and when.
-    pub(super) fn into_registered(self, removed: Vec<(String, Timestamp)>) -> Registered {
-        let nodes = self.nodes.into_iter().filter(|node| node.reported).map(|node| node.name).collect();
-        Registered { nodes, leases: self.leases, orphans: self.orphans, removed }
-    }
-}
-
 /// Writes Nodes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Nodes {
@@ -159,29 +131,6 @@ impl Nodes {
         self.check(change)?;
         let _turn = self.turn(&change.node).await;
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
-    }
-
-    /// All Nodes of this program, and their Leases.
-    ///
-    /// # Errors
-    /// They could not be read.
-    pub(super) async fn registered(&self) -> Result<Members> {
-        let found = self.requests.list(&self.node, None, &mark::selector()).await?;
-        let nodes: BTreeMap<&str, bool> =
-            found.iter().map(|node| (node.name(), has_reported(node))).collect();
-        let mut members = Members::default();
-        for lease in self.leases.list().await? {
-            let name = lease.renewal.node.as_str();
-            if nodes.contains_key(name) {
-                self.leases.learn(name, &lease.uid);
-            } else {
-                members.orphans.push(name.to_owned());
-            }
-            members.leases.push(lease.renewal);
-        }
-        let member = |(name, reported): (&str, bool)| Member { name: name.to_owned(), reported };
-        members.nodes = nodes.into_iter().map(member).collect();
-        Ok(members)
     }
 
     /// Removes a Node, its Lease and its ObjectSyncs, and tells whether there was anything. The Node goes first: what remains

@@ -33,9 +33,9 @@ pub(super) fn options(served: &Served, name: &str) -> PairingOptions {
 
 pub(super) async fn open(served: &Served, name: &str) -> Replica {
     let pairing = Pairing::open(options(served, name), served.register().await).await.unwrap();
-    let (kept, kubeconfig) = (pairing.clone(), served.path(name).join("kubeconfig"));
+    let kept = pairing.clone();
     let mut keeping = JoinSet::new();
-    keeping.spawn(async move { kept.keep(&kubeconfig, "https://127.0.0.1:1").await });
+    keeping.spawn(async move { kept.keep(None).await });
     Replica { pairing, _keeping: keeping }
 }
 

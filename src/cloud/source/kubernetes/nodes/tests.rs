@@ -143,12 +143,6 @@ async fn what_is_registered_is_found_again_and_a_removed_node_takes_all_of_it_al
     }
     rig.delete(&rig.node("edge-2").await.unwrap()).await;
     let b = rig.replica("b");
-    let members = b.nodes.registered().await.unwrap();
-    let member = |name: &str, reported| Member { name: name.into(), reported };
-    assert_eq!(members.nodes, [member("edge-1", true), member("entered", false)]);
-    assert_eq!(members.leases, [renewal("edge-1", 1), renewal("edge-2", 1)]);
-    assert_eq!(members.orphans, ["edge-2"]);
-    assert_eq!(members.into_registered(Vec::new()).nodes, ["edge-1"]);
 
     assert!(b.nodes.remove("edge-1").await.unwrap());
     assert!(!b.nodes.remove("edge-1").await.unwrap());
