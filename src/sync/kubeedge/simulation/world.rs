@@ -130,6 +130,11 @@ pub(super) struct World {
     pub(super) bodies: HashMap<(Uid, ResourceVersion), Body>,
     /// Rows keep their number.
     pub(super) rows: HashMap<Uid, u64>,
+    /// The rows by number.
+    pub(super) order: BTreeMap<u64, Uid>,
+    pub(super) config: BridgeConfig,
+    /// Bytes of messages, up and down.
+    pub(super) bytes: [u64; 2],
     pub(super) full_until: Now,
     /// Whether what the node holds was ever replaced behind CloudCore's back, or its ObjectSyncs were removed.
     pub(super) damaged: bool,
@@ -146,7 +151,7 @@ fn edge_config() -> EdgeConfig {
     EdgeConfig::of_tests(NODE, LIMIT, MAX_OBJECT)
 }
 
-pub(super) fn bridge_config() -> BridgeConfig {
+fn bridge_config() -> BridgeConfig {
     let fetch = ["lab/configmap/fetched", "lab/secret/fetched", "lab/configmap/app-*"];
     BridgeConfig {
         node: NODE.into(),
@@ -185,6 +190,9 @@ impl World {
             told: BTreeMap::new(),
             bodies: HashMap::new(),
             rows: HashMap::new(),
+            order: BTreeMap::new(),
+            config: bridge_config(),
+            bytes: [0; 2],
             full_until: Now::ZERO,
             damaged: false,
             owed: BTreeSet::new(),
@@ -212,7 +220,7 @@ impl World {
         let (totals, confirmed) = (self.disk.db.totals(), self.disk.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, None);
         machine.outbox_changed(self.time.now, &self.disk.outbox.marks());
-        let mut bridge = Bridge::new(bridge_config());
+        let mut bridge = Bridge::new(self.config.clone());
         for (name, held) in self.held_references() {
             bridge.remember(&name, held.as_ref());
         }
@@ -259,6 +267,11 @@ impl World {
     }
 
     fn transmit(&mut self, direction: usize, event: Event) {
+        if let Event::ToCloud { what: Sent::Text { text, .. }, .. } | Event::ToEdge { what: Sent::Text { text, .. }, .. } =
+            &event
+        {
+            self.bytes[direction] += text.len() as u64;
+        }
         let arrival = self.time.in_order(&mut self.last_arrival[direction], 20);
         self.time.at(arrival, event);
     }
