@@ -41,7 +41,7 @@ impl Test {
         test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
         let written = one(&mut test.outbound);
         let content = captured("samples/s2c-lease-insert-response.json")["content"].clone();
-        assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed));
+        assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed { marker: None }));
         test
     }
 
@@ -160,11 +160,11 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
     }
     let first = one(&mut test.outbound);
     assert_eq!(first["content"]["spec"]["renewTime"], "2026-11-21T01:42:51.000000Z");
-    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     let next = one(&mut test.outbound);
     assert_eq!(next["content"]["spec"]["renewTime"], "2026-11-21T01:42:53.000000Z");
     assert_eq!(next["content"]["metadata"]["resourceVersion"], "400");
-    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     assert!(test.routes().is_empty() && test.keeper.deadline().is_none());
 }
 
@@ -190,7 +190,7 @@ fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
     let last = one(&mut test.outbound);
     assert_eq!(last["content"]["metadata"]["resourceVersion"], "380");
     assert_eq!(last["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
-    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     assert_eq!(test.keeper.deadline(), None);
 }
 
@@ -364,7 +364,7 @@ proptest! {
         for _ in 0..8 {
             if renewed { break; }
             let Some(message) = sent(&mut test.outbound).pop().or_else(|| asked.pop()) else { test.tick(); continue };
-            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed)
+            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed { marker: None })
                 && text(&message["content"]["spec"]["renewTime"]).contains("52.");
             if !renewed && test.outbound.messages.is_empty() && test.keeper.deadline().is_some() { test.tick(); }
         }

@@ -223,9 +223,10 @@ impl World {
     fn read_held(&mut self, cursor: u64, limit: usize) {
         let at = self.moment();
         let fails = self.time.random.percent(self.chaos.crash / 2);
-        let rows = self.order.range(cursor + 1..).filter_map(|(number, uid)| {
-            Some((*number, uid.clone(), self.disk.db.version(uid)?.clone()))
-        });
+        let rows = self
+            .order
+            .range(cursor + 1..)
+            .filter_map(|(number, uid)| Some((*number, uid.clone(), self.disk.db.version(uid)?.clone())));
         let mut rows: Vec<_> = rows.take(limit + 1).collect();
         let more = rows.len() > limit;
         rows.truncate(limit);
@@ -234,6 +235,9 @@ impl World {
             .into_iter()
             .map(|(_, uid, version)| {
                 let Body { object, references } = self.bodies[&(uid.clone(), version.clone())].clone();
+                let with_held = |name| (self.held_under(&name), name);
+                let references =
+                    references.into_iter().map(with_held).map(|(held, name)| (name, held)).collect();
                 HeldEntry { uid, version, object, references }
             })
             .collect();

@@ -113,9 +113,8 @@ fn all_come(world: &mut World) -> (Now, Now) {
 
 /// Whether CloudCore has not told of all Pods yet: what it keeps to itself nobody can count.
 fn pods_are_new(world: &World) -> bool {
-    let is_told = |pod: &Value| {
-        pod["metadata"]["uid"].as_str().is_some_and(|uid| world.disk.db.version(uid).is_some())
-    };
+    let is_told =
+        |pod: &Value| pod["metadata"]["uid"].as_str().is_some_and(|uid| world.disk.db.version(uid).is_some());
     !world.cloud.cluster.all().filter(|object| object["kind"] == "Pod").all(is_told)
 }
 
@@ -157,7 +156,11 @@ fn after_a_list_in_sync_is_said_when_the_rows_are_there() {
     let mut world = cluster(true, &["lab/configmap/*"]);
     world.connect();
     all_come(&mut world);
-    pass(&mut world, 30);
+    let now = world.time.now;
+    for pod in pods() {
+        world.cloud.apply(now, pod);
+    }
+    pass(&mut world, 60);
     lose_database(&mut world);
     let (there, said) = all_come(&mut world);
     println!("lost database, a rule: all there after {there:?}, in sync after {said:?}");
@@ -180,6 +183,7 @@ fn a_rule_that_was_added_leads_to_its_list() {
         } else {
             let at = world.moment();
             world.agent.as_mut().unwrap().bridge.set_config(at, rules);
+            world.pass(Duration::from_millis(1)).unwrap();
         }
         let (there, said) = all_come(&mut world);
         println!("a rule is added: all there after {there:?}, in sync after {said:?}");

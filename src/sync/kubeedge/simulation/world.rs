@@ -74,13 +74,15 @@ impl Chaos {
 pub(super) struct Disk {
     pub(super) db: EdgeDb,
     pub(super) outbox: Outbox,
+    /// What the bridge wants to be kept.
+    note: String,
     /// UIDs whose removal was committed.
     pub(super) removed: BTreeSet<Uid>,
 }
 
 impl Disk {
     pub(super) fn new(id: u64) -> Self {
-        Self { db: EdgeDb::new(id), outbox: Outbox::new(id), removed: BTreeSet::new() }
+        Self { db: EdgeDb::new(id), outbox: Outbox::new(id), note: String::new(), removed: BTreeSet::new() }
     }
 }
 
@@ -221,7 +223,10 @@ impl World {
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, None);
         machine.outbox_changed(self.time.now, &self.disk.outbox.marks());
         let mut bridge = Bridge::new(self.config.clone());
-        for (name, held) in self.held_references() {
+        bridge.recall(&self.disk.note);
+        let rules = self.config.fetch.iter().filter_map(FetchRule::exact);
+        let rules = rules.map(|name| (name.clone(), self.held_under(&name)));
+        for (name, held) in self.held_references().into_iter().chain(rules) {
             bridge.remember(&name, held.as_ref());
         }
         self.agent = Some(Agent { machine, bridge });
@@ -267,8 +272,8 @@ impl World {
     }
 
     fn transmit(&mut self, direction: usize, event: Event) {
-        if let Event::ToCloud { what: Sent::Text { text, .. }, .. } | Event::ToEdge { what: Sent::Text { text, .. }, .. } =
-            &event
+        if let Event::ToCloud { what: Sent::Text { text, .. }, .. }
+        | Event::ToEdge { what: Sent::Text { text, .. }, .. } = &event
         {
             self.bytes[direction] += text.len() as u64;
         }
@@ -365,6 +370,7 @@ impl World {
             BridgeEffect::ReadHeld { cursor, limit } => {
                 self.time.after(5, Event::ReadHeld { life, cursor, limit });
             }
+            BridgeEffect::Remember(text) => self.disk.note = text,
             BridgeEffect::Reconnect => {
                 self.time.say(|| "the bridge wants a new connection".into());
                 self.cut();
