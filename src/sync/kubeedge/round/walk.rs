@@ -203,7 +203,7 @@ impl Round {
         let Stage::Walking(walk) = &mut self.stage else { return false };
         let rules = outbound.config.fetch.iter().skip(walk.rules);
         let names: Vec<_> = rules.map(FetchRule::exact).take(PAGE).collect();
-        for name in names.iter() {
+        for name in &names {
             if let Some(name) = name.as_ref().filter(|name| !asking.has(name)) {
                 if asking.room() == 0 {
                     return false;
