@@ -254,7 +254,8 @@ impl Bridge {
         let until = self.outbound.at.now + self.outbound.config.answer_timeout;
         let is_first = matches!(self.phase, Phase::Up);
         self.phase = Phase::Greeting { hello: Box::new(hello), until };
-        match self.lease.resume(&self.outbound, &self.greeted).filter(|_| is_first && self.rounds.proves()) {
+        let is_proven = is_first && self.rounds.proves();
+        match is_proven.then(|| self.lease.resume(&self.outbound, &self.greeted)).flatten() {
             Some(news) => self.lease_news(&news),
             None => self.lease.ask(&mut self.outbound),
         }

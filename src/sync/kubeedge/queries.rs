@@ -355,9 +355,9 @@ impl Queries {
         self.has_unasked
     }
 
-    /// Whether what found no room here is to be looked for in the database, and there is room again.
+    /// Whether what found no room here is to be looked for in the database, and nothing else is asked for any more.
     pub(super) fn is_to_look_through(&self, now: Now) -> bool {
-        self.room() > 0 && (self.has_unasked || self.beyond.1.is_some_and(|at| at <= now))
+        self.open() == 0 && (self.has_unasked || self.beyond.1.is_some_and(|at| at <= now))
     }
 
     /// A walk over everything held is over: what it has not seen to be wanted is wanted no more, and what it has not seen
@@ -600,7 +600,7 @@ impl Queries {
     pub(super) fn deadline(&self) -> Option<Now> {
         let doubted = self.doubts.values().map(|(_, due)| *due).min();
         let doubted = doubted.filter(|_| self.flight.len() < WINDOW);
-        let beyond = self.beyond.1.filter(|_| self.room() > 0);
+        let beyond = self.beyond.1.filter(|_| self.open() == 0);
         let again = earlier(self.retry_at, beyond);
         earlier(earlier(self.flight.values().map(|question| question.until).min(), again), doubted)
     }

@@ -101,6 +101,8 @@ pub(super) struct Rounds {
     /// What is wanted of the next round before it is due.
     demanded: Option<RoundReason>,
     next_at: Option<Now>,
+    /// When lists of new rules that have failed are asked for again.
+    again_at: Option<Now>,
     watches: Watches,
     budget: Budget,
     /// Whether the round waits for a token of the budget.
@@ -189,6 +191,9 @@ impl Rounds {
             self.owed = Some(reason);
             asking.doubt();
         }
+        if reason != RoundReason::Routine {
+            self.again_at = None;
+        }
         if reason.compares() {
             self.next_at = Some(now + outbound.config.verify_interval);
             match self.interrupted.take().filter(|_| reason == RoundReason::Routine) {
@@ -228,6 +233,11 @@ impl Rounds {
         let round = self.round.take().filter(|round| round.reason == RoundReason::Routine);
         let Some(Round { compared, differed, stage, cursor, .. }) = round else { return };
         let cursor = match stage {
+            // What was listed so far is forgotten.
+            Stage::Listing(_) if cursor == 0 => {
+                self.next_at = Some(Now::ZERO);
+                return;
+            }
             Stage::Listing(_) => cursor,
             Stage::Walking(walk) => walk.cursor(),
             Stage::Ending => return,
@@ -249,7 +259,7 @@ impl Rounds {
     /// What is still to be done before the node is in sync, about: questions, rows of the walk. What has been announced
     /// and nobody has asked for yet counts, whatever the round.
     pub(super) fn pending(&self, asking: &Queries) -> u64 {
-        let unasked = u64::from(asking.has_unasked());
+        let unasked = u64::from(asking.has_unasked()) + u64::from(self.again_at.is_some());
         let Some(round) = self.round.as_ref().filter(|round| round.reason != RoundReason::Routine) else {
             return unasked + asking.open_news();
         };
@@ -319,10 +329,14 @@ impl Rounds {
         goes_on.or(self.next_at).filter(|_| self.round.is_none())
     }
 
-    /// Whether the Pods are to be gone through for what they want.
-    fn is_to_look_through(&self, asking: &Queries, now: Now) -> bool {
-        let is_free = self.round.as_ref().is_none_or(|round| round.reason == RoundReason::Routine);
-        is_free && self.is_live && asking.is_to_look_through(now)
+    /// Whether nothing is under way that may not be put off.
+    fn is_free(&self) -> bool {
+        self.round.as_ref().is_none_or(|round| round.reason == RoundReason::Routine)
+    }
+
+    /// Whether lists of new rules are due again, or the Pods are to be gone through for what they want.
+    fn is_to_look_again(&self, asking: &Queries, now: Now) -> bool {
+        self.is_free() && (asking.is_to_look_through(now) || self.again_at.is_some_and(|at| at <= now))
     }
 
     /// Gives up what was not answered, and begins a round that is due.
@@ -349,7 +363,7 @@ impl Rounds {
         }
         self.waits = false;
         self.watches.advance(outbound);
-        if self.is_to_look_through(asking, outbound.at.now) {
+        if self.is_to_look_again(asking, outbound.at.now) {
             self.start(outbound, asking, RoundReason::Reconnect);
         }
         while let Some(round) = &mut self.round {
@@ -379,14 +393,19 @@ impl Rounds {
         let Some(round) = self.round.take() else { return };
         let Round { reason, compared, differed, is_incomplete, carried_out, .. } = round;
         outbound.counters.rounds += 1;
-        self.verified = Some((outbound.at.wall, reason, compared, differed));
-        outbound.notice(BridgeNotice::Verified { reason, compared, differed });
+        if reason.compares() || compared > 0 {
+            self.verified = Some((outbound.at.wall, reason, compared, differed));
+            outbound.notice(BridgeNotice::Verified { reason, compared, differed });
+        }
         let before = self.memory.clone();
         let rules = scope::all_rules(&outbound.config);
         self.memory.carried_out.extend(carried_out);
         self.memory.carried_out.retain(|rule| rules.contains(rule));
-        if is_incomplete {
-            self.next_at = Some(outbound.at.now + outbound.config.retry_max.max(AGAIN));
+        let again = Some(outbound.at.now + outbound.config.retry_max.max(AGAIN));
+        if is_incomplete && !reason.compares() {
+            self.again_at = again;
+        } else if is_incomplete {
+            self.next_at = again;
         } else {
             if reason.is_urgent() && self.owed.take().is_some_and(|owed| owed != RoundReason::Asked) {
                 self.memory.settled_over = Some(self.found.take());
@@ -413,7 +432,9 @@ impl Rounds {
         };
         let token = self.waits.then(|| self.budget.next_at());
         let demanded = self.demanded.map(|_| Now::ZERO);
-        earlier(earlier(earlier(stage, token), earlier(self.routine_at(), demanded)), self.watches.deadline())
+        let again = self.again_at.filter(|_| self.is_free());
+        let next = earlier(earlier(self.routine_at(), again), demanded);
+        earlier(earlier(earlier(stage, token), next), self.watches.deadline())
     }
 
     /// The round under way, and what it has compared.

@@ -235,6 +235,49 @@ fn listeners_of_a_former_configuration_are_given_up_once() {
 }
 
 #[test]
+fn a_new_rule_whose_list_fails_is_not_done() {
+    let mut rig = Rig::settled(config(&[], &["lab.io/v1/widgets"]), |cloud| widgets(cloud, 300));
+    rig.cloud.objects.push(object("ConfigMap", "lab/app-1", "a1", 50));
+    rig.cloud.largest_page = 0;
+    rig.cloud.has_dynamic_controller = false;
+    let at = crate::sync::kubeedge::Moment { now: rig.now, wall: 1 };
+    rig.bridge.set_config(at, config(&["lab/configmap/app-*"], &["lab.io/v1/widgets"]));
+    rig.run();
+    for _ in 0..5 {
+        assert!(!rig.machine.in_sync());
+        rig.pass(10);
+    }
+    assert!(!rig.store.rows.contains_key("a1"));
+    (rig.cloud.has_dynamic_controller, rig.cloud.largest_page) = (true, usize::MAX);
+    rig.sent.clear();
+    rig.pass(60);
+    assert!(rig.machine.in_sync() && rig.store.rows.contains_key("a1"));
+    let listed = rig.applications();
+    assert!(
+        listed.iter().all(|sent| !sent.contains("widgets")),
+        "what has been carried out is not listed: {listed:?}"
+    );
+}
+
+#[test]
+fn names_that_find_no_room_are_asked_for_in_the_end() {
+    let mut rig = Rig::settled(config(&[], &[]), |_| {});
+    rig.cloud.answers_queries = false;
+    for number in 0..20 {
+        let mut pod = pod(&format!("lab/web{number}"), &format!("p{number}"), 60, &[]);
+        let secrets: Vec<_> = (0..500).map(|n| json!({"name": format!("s{number}-{n}")})).collect();
+        pod["spec"]["imagePullSecrets"] = json!(secrets);
+        rig.push_object("insert", &pod);
+    }
+    rig.cloud.answers_queries = true;
+    assert!(!rig.machine.in_sync());
+    rig.pass(120);
+    // None of them exists: nothing is held, all are missing, and nobody goes on asking for all of them.
+    assert_eq!(rig.bridge.status().missing_count, 10_000);
+    assert!(rig.machine.in_sync());
+}
+
+#[test]
 fn a_list_that_has_expired_between_two_pages_begins_anew() {
     let mut rig = Rig::new(config(&[], &["lab.io/v1/widgets"]));
     widgets(&mut rig.cloud, 30);
