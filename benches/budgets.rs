@@ -7,6 +7,8 @@
 mod api;
 #[path = "budgets/big_cloud.rs"]
 mod big_cloud;
+#[path = "../tests/cloudcore/mod.rs"]
+mod cloudcore;
 #[path = "budgets/document.rs"]
 mod document;
 #[path = "budgets/fleet.rs"]

@@ -67,6 +67,9 @@ use upload::Uploads;
 /// Messages that wait for the Welcome; CloudCore has one unacknowledged message at a time and what was asked for.
 const MAX_EARLY: usize = 16;
 
+/// How much more or less is pending when that is told.
+const NEWS: u64 = 100;
+
 /// Hellos without a message of CloudCore in between that make a connection worthless.
 const SILENT_HELLOS: u32 = 3;
 
@@ -138,9 +141,21 @@ impl Bridge {
     /// is not kept when a watch pushes it, and not asked for again when it is deleted.
     pub fn remember(&mut self, name: &Name, held: Option<&Uid>) {
         self.asking.remember(name);
-        if let Some(uid) = held {
-            self.asking.is_held(name, uid);
+        match held {
+            Some(uid) => self.asking.is_held(name, uid),
+            None => self.asking.miss(name),
         }
+    }
+
+    /// Whether a name was told of already.
+    #[must_use]
+    pub fn knows(&self, name: &Name) -> bool {
+        self.asking.knows(name)
+    }
+
+    /// What [`BridgeEffect::Remember`] has kept in the database last. To be told before the first connection.
+    pub fn recall(&mut self, text: &str) {
+        self.rounds.recall(text);
     }
 
     /// A Pod that is held: if it is to end, CloudCore is told so. To be told before the first connection.
@@ -201,6 +216,7 @@ impl Bridge {
     pub fn up(&mut self, at: Moment, frame: Up, totals: Totals) {
         self.outbound.at = at;
         self.totals = totals;
+        self.rounds.set_rows(totals.count);
         match frame {
             Up::Hello(hello) => self.hello(hello),
             Up::Report(report) => self.reported(&report),
@@ -236,8 +252,13 @@ impl Bridge {
         self.outbound.session = None;
         self.outbound.frames.clear();
         let until = self.outbound.at.now + self.outbound.config.answer_timeout;
+        let is_first = matches!(self.phase, Phase::Up);
         self.phase = Phase::Greeting { hello: Box::new(hello), until };
-        self.lease.ask(&mut self.outbound);
+        let is_proven = is_first && self.rounds.proves();
+        match is_proven.then(|| self.lease.resume(&self.outbound, &self.greeted)).flatten() {
+            Some(news) => self.lease_news(&news),
+            None => self.lease.ask(&mut self.outbound),
+        }
     }
 
     /// Welcomes the machine, and takes what came before. Whether the Node is to be registered, and whether the database
@@ -276,30 +297,44 @@ impl Bridge {
                 self.uploads.set_node_uid(owner.clone());
                 match marker {
                     Some(marker) if marker.is_held_by(&self.greeted) => RoundReason::Reconnect,
+                    marker if self.rounds.is_settled(marker.as_ref()) => RoundReason::Reconnect,
                     Some(_) => RoundReason::Lost,
                     None => RoundReason::First,
                 }
             }
-            LeaseNews::Missing if was_greeting => RoundReason::First,
+            LeaseNews::Missing if was_greeting => {
+                self.rounds.is_settled(None);
+                RoundReason::First
+            }
             // Node and Lease are gone while the session is up: a new Hello asks, and registers.
             LeaseNews::Missing | LeaseNews::Gone => {
                 self.outbound.ask_for_hello("the Lease of the node is gone");
                 return;
             }
-            LeaseNews::Renewed => return,
+            LeaseNews::Renewed { marker } => {
+                if marker.as_ref().is_some_and(|marker| marker.is_held_by(&self.totals)) {
+                    self.rounds.is_marked(&mut self.outbound);
+                }
+                return;
+            }
         };
         self.begin_round(reason);
     }
 
     fn begin_round(&mut self, reason: RoundReason) {
-        self.rounds.begin(&mut self.outbound, &mut self.asking, reason, self.totals.count);
+        self.rounds.begin(&mut self.outbound, &mut self.asking, reason);
     }
 
     /// Goes on with the round as far as it can, and tells the machine what is to be expected.
     fn go_on(&mut self) {
         if matches!(self.phase, Phase::Live) {
             self.endings.tick(&mut self.outbound);
+            let was_unmarked = self.rounds.is_unmarked();
             self.rounds.advance(&mut self.outbound, &mut self.delivery, &mut self.asking);
+            if self.rounds.is_unmarked() && !was_unmarked {
+                let owner = self.uploads.node_uid().map(str::to_owned);
+                self.lease.mark(&mut self.outbound, owner, Marker::of(&self.totals));
+            }
         }
         self.tell_pending();
     }
@@ -410,7 +445,7 @@ impl Bridge {
                     Change::Put(put) => {
                         self.uploads.seen(&mut self.outbound, put);
                         self.endings.seen(&self.outbound.config, put);
-                        self.asking.stored(&mut self.outbound, put);
+                        self.asking.stored(&mut self.outbound, put, |_, _| false);
                     }
                     Change::Delete(delete) => {
                         self.endings.gone(&delete.uid);
@@ -453,8 +488,10 @@ impl Bridge {
     fn tell_pending(&mut self) {
         let Some(session) = self.outbound.session.clone() else { return };
         let pending = self.count_pending();
-        // One for each object would double the frames; the machine wants to know when it is over.
-        if pending == self.pending || (pending > 0 && self.pending > 0) {
+        // One for each object would double the frames; the machine wants to know when it is over, and about how far it is.
+        if pending == self.pending
+            || (pending > 0 && self.pending > 0 && pending.abs_diff(self.pending) < NEWS)
+        {
             return;
         }
         self.pending = pending;

@@ -62,6 +62,8 @@ pub(crate) struct Settings {
     /// Whether the end of a session that was replaced ends its successor too.
     pub(crate) takeover_race: bool,
     pub(crate) deletes: Deletes,
+    /// So many of the objects that there are a watch that begins pushes: a real one was seen to push no more.
+    pub(crate) watch_begins_with: usize,
     /// Seeds the ids of messages and objects.
     pub(crate) seed: u64,
     /// Unix time in milliseconds at [`Now`] zero.
@@ -79,6 +81,7 @@ impl Default for Settings {
             node_limit: 500,
             takeover_race: false,
             deletes: Deletes::Stock,
+            watch_begins_with: 1000,
             seed: 1,
             epoch: 1_795_225_000_000,
         }

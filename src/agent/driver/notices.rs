@@ -28,7 +28,8 @@ impl Driver {
                 self.refusal = None;
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
                 self.welcome_round_trip = Some(round_trip);
-                if let Some(since) = self.upstream.silent.take() {
+                let was_told = std::mem::take(&mut self.upstream.silence_told);
+                if let Some(since) = self.upstream.silent.take().filter(|_| was_told) {
                     let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
                     self.upstream.events.emit(Why::CloudReachable, Regarding::Node, note);
                 }
@@ -49,8 +50,9 @@ impl Driver {
             EdgeNotice::CloudSilent { attempts } => {
                 let silence = self.wire.silence();
                 tracing::warn!(attempts, "cloud unreachable: {silence}");
-                if self.upstream.silent.is_none() {
-                    self.upstream.silent = Some(Instant::now());
+                let since = *self.upstream.silent.get_or_insert_with(Instant::now);
+                let is_long = since.elapsed() >= self.wire.silence_patience();
+                if is_long && !std::mem::replace(&mut self.upstream.silence_told, true) {
                     self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, silence.to_owned());
                 }
             }

@@ -72,6 +72,8 @@ pub(in crate::agent) struct Upstream {
     limits: (u64, u64),
     /// Since when the broker answers and the cloud does not.
     pub(super) silent: Option<Instant>,
+    /// Whether an Event has told that.
+    pub(super) silence_told: bool,
 }
 
 impl Upstream {
@@ -108,6 +110,7 @@ impl Upstream {
             dropped: Lanes::default(),
             limits: (0, 0),
             silent: None,
+            silence_told: false,
         }
     }
 

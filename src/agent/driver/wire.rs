@@ -86,6 +86,14 @@ impl Wire {
         }
     }
 
+    /// How long that may last before an Event tells it: a CloudCore that was started again is silent for a while.
+    pub(super) fn silence_patience(&self) -> Duration {
+        match self {
+            Self::Mqtt(_) => Duration::ZERO,
+            Self::KubeEdge(_) => Duration::from_secs(60),
+        }
+    }
+
     /// What a verification says that did not end in time.
     pub(super) fn doubt(&self) -> &'static str {
         match self {

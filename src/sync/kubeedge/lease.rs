@@ -23,6 +23,8 @@ const NAMESPACE: &str = "kube-node-lease";
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// So many questions without an answer, or anything else, tell a session that CloudCore does not serve.
 const SILENT: u32 = 4;
+/// A session that begins within this time after the last answer about the Lease does not ask for it.
+const SOON: Duration = Duration::from_secs(60);
 /// The annotation with the marker.
 pub(super) const ANNOTATION: &str = "edgesync.io/store";
 
@@ -73,8 +75,8 @@ pub(super) enum LeaseNews {
     Found { marker: Option<Marker>, owner: Option<String> },
     /// There is none. The Node is to be registered.
     Missing,
-    /// It was written.
-    Renewed,
+    /// It was written, and has this marker.
+    Renewed { marker: Option<Marker> },
     /// It has gone since it was read.
     Gone,
 }
@@ -130,6 +132,14 @@ pub(super) struct LeaseKeeper {
     waiting: Option<Renewal>,
     /// Failures in a row.
     attempts: u32,
+    /// The Lease as it was when the last session ended, and since when it was known to be so.
+    past: Option<(Map<String, Value>, Now)>,
+    /// When the last answer about it came.
+    known_at: Now,
+    /// Whether it is taken for what it was at the end of the last session: nothing was written or asked since.
+    is_resumed: bool,
+    /// The last renewal of this session.
+    last: Option<Lease>,
     /// Messages that had been received when the first of the questions under way was put.
     heard: u64,
     /// The version that was answered last, and when.
@@ -137,18 +147,39 @@ pub(super) struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
+    /// The session is over.
     pub(super) fn forget(&mut self) {
-        let answered = self.answered.take();
-        *self = Self { answered, ..Self::default() };
+        let past = match std::mem::take(&mut self.known) {
+            Known::There(metadata) => Some((metadata, self.known_at)),
+            Known::Nothing | Known::Missing => self.past.take(),
+        };
+        let (answered, known_at) = (self.answered.take(), self.known_at);
+        *self = Self { answered, past, known_at, ..Self::default() };
     }
 
     /// Asks for the Lease.
     pub(super) fn ask(&mut self, outbound: &mut Outbound) {
         // What waits is of an earlier session.
-        self.waiting = None;
+        (self.waiting, self.past, self.is_resumed) = (None, None, false);
         self.attempts = 0;
         self.heard = outbound.counters.received;
         self.run(outbound, Step::Ask);
+    }
+
+    /// A new session soon after the last one: if the Lease had the marker of this database then, it is believed to have it
+    /// still, until it is renewed. Somebody else's write would make that a conflict. Returns whether it is so, and the
+    /// owner of the Lease.
+    pub(super) fn resume(&mut self, outbound: &Outbound, totals: &Totals) -> Option<LeaseNews> {
+        let is_ours = |(metadata, at): &(Map<String, Value>, Now)| {
+            outbound.at.now.saturating_sub(*at) < SOON
+                && owner(metadata).is_some()
+                && marker(metadata).is_some_and(|marker| marker.is_held_by(totals))
+        };
+        let (metadata, at) = self.past.take_if(|past| is_ours(past))?;
+        let news = LeaseNews::Found { marker: marker(&metadata), owner: owner(&metadata) };
+        (self.known, self.known_at, self.is_resumed) = (Known::There(metadata), at, true);
+        self.heard = outbound.counters.received;
+        Some(news)
     }
 
     /// Whether it is known that there is one, or none.
@@ -166,8 +197,21 @@ impl LeaseKeeper {
         owner: Option<String>,
         marker: Option<Marker>,
     ) {
+        self.last = Some(lease.clone());
         self.waiting = Some(Renewal { lease, owner, marker });
+        let due = self.known_at + outbound.config.lease_interval;
+        if self.is_resumed && self.flight.is_none() && self.due.is_none() && due > outbound.at.now {
+            self.due = Some((due, Step::Write));
+        }
         self.write_waiting(outbound);
+    }
+
+    /// Writes the marker as soon as may be.
+    pub(super) fn mark(&mut self, outbound: &mut Outbound, owner: Option<String>, marker: Marker) {
+        if let Some(last) = self.last.take() {
+            let renewed = outbound.at.wall.saturating_mul(1000);
+            self.renew(outbound, Lease { renewed, ..last }, owner, Some(marker));
+        }
     }
 
     /// Writes the renewal that waits, unless something is under way or due.
@@ -255,11 +299,16 @@ impl LeaseKeeper {
     ) -> Option<LeaseNews> {
         let version = metadata.get("resourceVersion").and_then(Value::as_str).unwrap_or_default();
         self.answered = Some((version.to_owned(), outbound.at.wall));
+        let was_resumed = std::mem::replace(&mut self.is_resumed, false);
         let news = match step {
-            Step::Ask => Some(LeaseNews::Found { marker: marker(&metadata), owner: owner(&metadata) }),
-            Step::AskAnew => None,
-            Step::Write => Some(LeaseNews::Renewed),
+            Step::AskAnew if !was_resumed => None,
+            // What it was taken for was a guess: now it is known.
+            Step::Ask | Step::AskAnew => {
+                Some(LeaseNews::Found { marker: marker(&metadata), owner: owner(&metadata) })
+            }
+            Step::Write => Some(LeaseNews::Renewed { marker: marker(&metadata) }),
         };
+        self.known_at = outbound.at.now;
         self.known = Known::There(metadata);
         if step != Step::AskAnew {
             self.attempts = 0;
@@ -279,6 +328,7 @@ impl LeaseKeeper {
             }
             (Step::Write, 404) if is_update => {
                 self.forget();
+                self.past = None;
                 return Some(LeaseNews::Gone);
             }
             (Step::AskAnew, 404) => {
@@ -307,7 +357,7 @@ impl LeaseKeeper {
         let now = outbound.at.now;
         if let Some(Flight { step, renewal, .. }) = self.flight.take_if(|flight| flight.until <= now) {
             self.attempts = self.attempts.saturating_add(1);
-            if self.attempts == SILENT && step == Step::Ask && outbound.counters.received == self.heard {
+            if self.attempts == SILENT && outbound.counters.received == self.heard {
                 outbound.effects.push_back(BridgeEffect::Reconnect);
             }
             self.waiting = self.waiting.take().or(renewal);

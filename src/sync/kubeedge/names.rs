@@ -12,7 +12,7 @@ use crate::sync::message::clip;
 mod tests;
 
 /// The most names that one Pod is taken to reference.
-const MAX_REFERENCES: usize = 256;
+const MAX_REFERENCES: usize = 1024;
 /// How keys and rules call the core group.
 const CORE: &str = "core";
 /// The most bytes of a wrong value that are shown.
@@ -211,7 +211,7 @@ impl fmt::Display for WatchRule {
 
 /// The ConfigMaps and Secrets that a Pod references: volumes (projected ones too), `envFrom`, `env`, of all kinds of
 /// containers, and `imagePullSecrets`. `body` is the Pod as JSON text; one that cannot be read references nothing. Each
-/// once, at most 256.
+/// once, at most 1,024.
 #[must_use]
 pub fn references(body: &str) -> Vec<Name> {
     let text = |path: &[&str]| member(body, path).and_then(|text| serde_json::from_str::<String>(text).ok());

@@ -11,6 +11,7 @@ mod cloudcore;
 mod convergence;
 mod events;
 mod fate;
+mod many;
 mod objects;
 mod outbox;
 mod scenarios;

@@ -17,6 +17,7 @@ pub(super) const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fi
 pub(super) fn config() -> BridgeConfig {
     BridgeConfig {
         node: "edgea".into(),
+        lease_interval: Duration::from_secs(10),
         keepalive: Duration::from_secs(15),
         answer_timeout: Duration::from_secs(10),
         retry_max: Duration::from_secs(60),

@@ -12,7 +12,8 @@ use crate::sync::timing::Now;
 pub struct Moment {
     /// By the clock that never goes backwards.
     pub now: Now,
-    /// By the clock on the wall: Unix time in milliseconds. For what messages tell, never for a decision.
+    /// By the clock on the wall: Unix time in milliseconds. For what messages tell, and for how long ago something was
+    /// in an earlier run of the agent; never for another decision.
     pub wall: i64,
 }
 
@@ -21,6 +22,8 @@ pub struct Moment {
 pub struct BridgeConfig {
     /// The name of the node.
     pub node: String,
+    /// How often the Lease is renewed.
+    pub lease_interval: Duration,
     /// How often CloudCore is told that the node lives; it ends a session after 30 s without.
     pub keepalive: Duration,
     /// How long an answer may take before the question is put again.
@@ -64,6 +67,8 @@ pub enum BridgeEffect {
         /// The largest number of entries.
         limit: usize,
     },
+    /// Keep this text in the database; the next run of the agent gives it to [`super::Bridge::recall`].
+    Remember(String),
     /// CloudCore takes what is sent and answers nothing, as it does beyond its node limit: a new connection may help, after
     /// the backoff of a failed one.
     Reconnect,
@@ -89,8 +94,9 @@ pub struct HeldEntry {
     pub version: ResourceVersion,
     /// Which object it is.
     pub object: ObjectRef,
-    /// What it references, if it is a Pod: [`super::references`] of its body. Empty for all others.
-    pub references: Vec<Name>,
+    /// What it references, if it is a Pod, each with the object that is held under the name: [`super::references`] of its
+    /// body. Empty for all others.
+    pub references: Vec<(Name, Option<Uid>)>,
 }
 
 /// Something that an operator may want to know.
@@ -157,7 +163,13 @@ impl RoundReason {
     /// Whether it goes as fast as CloudCore answers, lists included, and the database is not proven before it is over.
     #[must_use]
     pub fn is_urgent(self) -> bool {
-        !matches!(self, Self::Reconnect | Self::Routine)
+        matches!(self, Self::First | Self::Lost | Self::Asked)
+    }
+
+    /// Whether everything held is compared.
+    #[must_use]
+    pub fn compares(self) -> bool {
+        self.is_urgent() || self == Self::Routine
     }
 }
 

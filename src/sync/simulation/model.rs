@@ -6,7 +6,7 @@ mod cloud;
 mod history;
 mod outbox;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::object::{ObjectKey, Resource, ResourceVersion, Scope};
@@ -52,6 +52,8 @@ struct Row {
 #[derive(Clone)]
 pub(in crate::sync) struct EdgeDb {
     rows: BTreeMap<Uid, Row>,
+    /// The row of each name.
+    names: HashMap<ObjectKey, Uid>,
     tombstones: BTreeMap<u64, (Uid, ObjectKey)>,
     totals: Totals,
     pub(in crate::sync) confirmed: u64,
@@ -96,7 +98,7 @@ impl Rows for Transaction<'_> {
     }
 
     fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Uid>>, String> {
-        let found = self.db.rows.iter().find(|(_, row)| row.key == *key).map(|(uid, _)| uid.clone());
+        let found = self.db.names.get(key).cloned();
         found.map_or(Ok(None), |uid| self.by_uid(&uid))
     }
 
@@ -111,7 +113,10 @@ impl Rows for Transaction<'_> {
         }
         let content = written(put.body.get());
         let row = Row { version: put.version.clone(), key: put.key(), revision, content };
-        self.db.rows.insert(put.uid.clone(), row);
+        self.db.names.insert(row.key.clone(), put.uid.clone());
+        if let Some(old) = self.db.rows.insert(put.uid.clone(), row).filter(|old| old.key != put.key()) {
+            self.db.names.remove(&old.key);
+        }
         self.db.ever.insert((put.uid.clone(), put.version.clone()));
         Ok(())
     }
@@ -121,6 +126,9 @@ impl Rows for Transaction<'_> {
             return Err(format!("G3: {} was removed though it was wanted all the time", held.uid));
         }
         self.db.rows.remove(&held.uid);
+        if self.db.names.get(&held.key) == Some(&held.uid) {
+            self.db.names.remove(&held.key);
+        }
         self.db.gone.push(held.uid.clone());
         self.db.tombstones.insert(revision, (held.uid, held.key));
         Ok(())
@@ -131,6 +139,7 @@ impl EdgeDb {
     pub(in crate::sync) fn new(epoch: u64) -> Self {
         Self {
             rows: BTreeMap::new(),
+            names: HashMap::new(),
             tombstones: BTreeMap::new(),
             totals: Totals { epoch: Epoch(u128::from(epoch)), ..Totals::default() },
             confirmed: 0,
@@ -233,6 +242,16 @@ impl EdgeDb {
 
     pub(in crate::sync) fn held(&self) -> BTreeMap<Uid, ResourceVersion> {
         self.rows.iter().map(|(uid, row)| (uid.clone(), row.version.clone())).collect()
+    }
+
+    /// The version that is held of an object.
+    pub(in crate::sync) fn version(&self, uid: &str) -> Option<&ResourceVersion> {
+        self.rows.get(uid).map(|row| &row.version)
+    }
+
+    /// The object that is held under a name.
+    pub(in crate::sync) fn named(&self, key: &ObjectKey) -> Option<&Uid> {
+        self.names.get(key)
     }
 
     /// The number of the writing that is held of an object.

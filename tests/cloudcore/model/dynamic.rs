@@ -316,7 +316,8 @@ impl CloudCore {
         if let Some(before) = before {
             self.violations.push(format!("node {node} takes the listener of {}", before.node));
         }
-        let known = self.cluster.all().filter(|object| listener.hears(object)).cloned().collect::<Vec<_>>();
+        let known = self.cluster.all().filter(|object| listener.hears(object));
+        let known = known.take(self.settings.watch_begins_with).cloned().collect::<Vec<_>>();
         for object in known {
             let resource = guessed_resource(&object, &listener.kind.plural);
             self.push(node, "dynamiccontroller", "insert", &resource, &object);

@@ -1,6 +1,6 @@
 //! The KubeEdge link: the bridge stands between the machine and the WebSocket, and wants some work done for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -17,18 +17,24 @@ use crate::object::Resource;
 use crate::object::kinds::guess;
 use crate::process::random;
 use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, InventoryCursor};
+use crate::store::edge::{EdgeStore, InventoryCursor, Posting};
+use crate::sync::change::Uid;
 use crate::sync::digest::BucketSet;
 use crate::sync::frame::Received;
 use crate::sync::kubeedge::{
-    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, RoundReason,
-    Sent, references,
+    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, Name,
+    RoundReason, Sent, references,
 };
 
 /// Refusals of the dynamic controller that the status remembers.
 const MAX_DENIED: usize = 16;
 /// Pods that are read at a time.
 const PODS: usize = 64;
+/// Rows of a page that are read at a time, and the names in it after which it ends.
+const ROWS: usize = 16;
+const NAMES: usize = 2048;
+/// Under which key the store keeps what the bridge wants to be kept.
+const NOTE: &str = "kubeedge";
 /// How far into a message its operation is looked for, in bytes: header and route come before the content.
 const MAX_ROUTE: usize = 2048;
 
@@ -63,6 +69,7 @@ pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
     let kubeedge = &config.kubeedge;
     BridgeConfig {
         node: config.node.name.clone(),
+        lease_interval: config.lease.interval,
         keepalive: kubeedge.keepalive,
         answer_timeout: config.sync.report_timeout,
         retry_max: config.link.backoff_max.max(config.sync.report_timeout),
@@ -83,13 +90,16 @@ pub(in crate::agent::driver) async fn remember(
     config: &Config,
     store: &EdgeStore,
 ) -> Result<(), StoreError> {
-    let resource = |kind: &str| Arc::new(guess("v1", kind, true));
-    let (pods, mut after) = (resource("Pod"), None);
-    let mut wanted: BTreeSet<_> = config.kubeedge.fetch.iter().filter_map(FetchRule::exact).collect();
+    if let Some(text) = store.note(NOTE).await? {
+        bridge.recall(&text);
+    }
+    let (pods, mut after) = (Arc::new(guess("v1", "Pod", true)), None);
     loop {
         let page = store.list(Arc::clone(&pods), None, after, PODS).await?;
         for pod in &page.items {
-            wanted.extend(references(&pod.body));
+            for name in references(&pod.body) {
+                remember_name(bridge, store, &name).await?;
+            }
             bridge.remember_pod(&pod.uid, &pod.object.namespace, &pod.object.name, &pod.body);
         }
         after = page.next;
@@ -97,11 +107,24 @@ pub(in crate::agent::driver) async fn remember(
             break;
         }
     }
-    for name in wanted {
-        let held = store.get(resource(name.kind.kind()), name.namespace.to_string(), name.name.to_string());
-        bridge.remember(&name, held.await?.map(|held| held.uid).as_ref());
+    for name in config.kubeedge.fetch.iter().filter_map(FetchRule::exact) {
+        remember_name(bridge, store, &name).await?;
     }
     Ok(())
+}
+
+async fn remember_name(bridge: &mut Bridge, store: &EdgeStore, name: &Name) -> Result<(), StoreError> {
+    if !bridge.knows(name) {
+        bridge.remember(name, held_under(store, name).await?.as_ref());
+    }
+    Ok(())
+}
+
+/// The object that is held under a name.
+async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, StoreError> {
+    let resource = Arc::new(guess("v1", name.kind.kind(), true));
+    let held = store.get(resource, name.namespace.to_string(), name.name.to_string());
+    Ok(held.await?.map(|held| held.uid))
 }
 
 impl Driver {
@@ -189,6 +212,14 @@ impl Driver {
                     cloud_core.reading = Some(reading);
                 }
             }
+            BridgeEffect::Remember(text) => {
+                let store = self.store.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = store.post(vec![Posting::Note(NOTE, text)]).await {
+                        tracing::warn!(%error, "what was compared with CloudCore could not be kept");
+                    }
+                });
+            }
             BridgeEffect::Reconnect => {
                 tracing::warn!("CloudCore takes what is sent and answers nothing: connecting again");
                 self.link.give_up();
@@ -256,24 +287,47 @@ impl Driver {
     }
 }
 
-/// Reads a page of what is held, with what its Pods reference.
+/// Reads a page of what is held, with what its Pods reference: less than was asked for if that is much.
 async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     let mut all = BucketSet::default();
     (0..=u8::MAX).for_each(|bucket| all.insert(bucket));
-    let page = store.inventory(all, InventoryCursor::from_number(cursor), limit).await?;
-    let mut entries = Vec::with_capacity(page.entries.len());
-    for entry in page.entries {
-        // Only what is held has a version.
-        let Some(version) = entry.version else { continue };
-        let references = match is_pod(&entry.object.resource) {
-            true => {
-                store.by_uid(entry.uid.clone()).await?.map(|pod| references(&pod.body)).unwrap_or_default()
+    let (mut entries, mut names) = (Vec::with_capacity(limit), BTreeMap::new());
+    let mut after = InventoryCursor::from_number(cursor);
+    loop {
+        let page = store.inventory(all, after, ROWS).await?;
+        for entry in page.entries {
+            // Only what is held has a version.
+            let Some(version) = entry.version else { continue };
+            let mut references = Vec::new();
+            if is_pod(&entry.object.resource) {
+                references = referenced(&store, &entry.uid, &mut names).await?;
             }
-            false => Vec::new(),
-        };
-        entries.push(HeldEntry { uid: entry.uid, version, object: object_ref(entry.object), references });
+            entries.push(HeldEntry { uid: entry.uid, version, object: object_ref(entry.object), references });
+        }
+        after = page.next;
+        if after.is_none() || entries.len() >= limit || names.len() >= NAMES {
+            return Ok(HeldPage { entries, next: after.map(InventoryCursor::number) });
+        }
     }
-    Ok(HeldPage { entries, next: page.next.map(InventoryCursor::number) })
+}
+
+/// What a Pod references, each with what is held under the name.
+async fn referenced(
+    store: &EdgeStore,
+    uid: &Uid,
+    names: &mut BTreeMap<Name, Option<Uid>>,
+) -> Result<Vec<(Name, Option<Uid>)>, StoreError> {
+    let Some(pod) = store.by_uid(uid.clone()).await? else { return Ok(Vec::new()) };
+    let mut referenced = Vec::new();
+    for name in references(&pod.body) {
+        if !names.contains_key(&name) {
+            let held = held_under(store, &name).await?;
+            names.insert(name.clone(), held);
+        }
+        let held = names.get(&name).cloned().flatten();
+        referenced.push((name, held));
+    }
+    Ok(referenced)
 }
 
 fn is_pod(resource: &Resource) -> bool {

@@ -41,7 +41,7 @@ impl Test {
         test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
         let written = one(&mut test.outbound);
         let content = captured("samples/s2c-lease-insert-response.json")["content"].clone();
-        assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed));
+        assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed { marker: None }));
         test
     }
 
@@ -160,11 +160,11 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
     }
     let first = one(&mut test.outbound);
     assert_eq!(first["content"]["spec"]["renewTime"], "2026-11-21T01:42:51.000000Z");
-    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     let next = one(&mut test.outbound);
     assert_eq!(next["content"]["spec"]["renewTime"], "2026-11-21T01:42:53.000000Z");
     assert_eq!(next["content"]["metadata"]["resourceVersion"], "400");
-    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     assert!(test.routes().is_empty() && test.keeper.deadline().is_none());
 }
 
@@ -190,7 +190,7 @@ fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
     let last = one(&mut test.outbound);
     assert_eq!(last["content"]["metadata"]["resourceVersion"], "380");
     assert_eq!(last["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
-    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed));
+    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
     assert_eq!(test.keeper.deadline(), None);
 }
 
@@ -316,6 +316,75 @@ fn a_new_session_asks_whatever_was_under_way() {
     assert_eq!(test.keeper.answered.as_ref().map(|(version, _)| version.as_str()), Some("372"));
 }
 
+/// A keeper whose last session has ended with this marker in the Lease.
+fn parted(marker: &Marker) -> Test {
+    let mut test = Test::without_lease();
+    test.renew("2026-11-21T01:42:41Z", Some(OWNER), Some(marker.clone()));
+    let written = one(&mut test.outbound);
+    let answered = json!({"annotations": {ANNOTATION: marker.to_string()},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "edgea", "uid": OWNER}]});
+    test.hear(&written, &found("400", &answered));
+    test.keeper.forget();
+    test
+}
+
+fn totals_of(marker: &Marker) -> Totals {
+    Totals { epoch: marker.epoch, revision: marker.revision + 1, ..Totals::default() }
+}
+
+#[test]
+fn soon_after_a_session_the_lease_is_believed_and_renewed_when_it_is_due() {
+    let marker = marker_of(5);
+    let mut test = parted(&marker);
+    pass_to(&mut test.outbound, Duration::from_secs(4));
+    let news = test.keeper.resume(&test.outbound, &totals_of(&marker));
+    assert_eq!(news, Some(LeaseNews::Found { marker: Some(marker), owner: Some(OWNER.to_owned()) }));
+    test.renew("2026-11-21T01:42:45Z", Some(OWNER), Some(marker_of(6)));
+    assert_eq!(test.keeper.deadline(), Some(Duration::from_secs(10)));
+    assert!(sent(&mut test.outbound).is_empty());
+    test.tick();
+    let written = one(&mut test.outbound);
+    assert_eq!(text(&written["route"]["operation"]), "update");
+    assert_eq!(text(&written["content"]["metadata"]["resourceVersion"]), "400");
+}
+
+#[test]
+fn a_lease_that_somebody_else_has_written_meanwhile_is_news() {
+    let marker = marker_of(5);
+    let mut test = parted(&marker);
+    assert!(test.keeper.resume(&test.outbound, &totals_of(&marker)).is_some());
+    test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
+    test.tick();
+    let written = one(&mut test.outbound);
+    assert_eq!(test.hear(&written, &error(409, "Conflict")), None);
+    let asked = one(&mut test.outbound);
+    let other = Marker { epoch: Epoch(0xcd), revision: 9 };
+    let found = found("401", &json!({"annotations": {ANNOTATION: other.to_string()}}));
+    assert_eq!(test.hear(&asked, &found), Some(LeaseNews::Found { marker: Some(other), owner: None }));
+}
+
+#[test]
+fn a_lease_of_long_ago_or_of_another_database_is_not_believed() {
+    let marker = marker_of(5);
+    let mut test = parted(&marker);
+    pass_to(&mut test.outbound, SOON);
+    assert_eq!(test.keeper.resume(&test.outbound, &totals_of(&marker)), None);
+    for totals in [totals_of(&marker_of(3)), Totals { epoch: Epoch(1), revision: 9, ..Totals::default() }] {
+        let mut test = parted(&marker);
+        assert_eq!(test.keeper.resume(&test.outbound, &totals), None);
+    }
+}
+
+#[test]
+fn the_marker_is_written_with_the_last_renewal_at_once() {
+    let mut test = Test::with_lease();
+    let marker = marker_of(7);
+    test.keeper.mark(&mut test.outbound, Some(OWNER.to_owned()), marker.clone());
+    let written = one(&mut test.outbound);
+    assert_eq!(text(&written["content"]["metadata"]["annotations"][ANNOTATION]), marker.to_string());
+    assert_eq!(written["content"]["spec"]["leaseDurationSeconds"], 40);
+}
+
 #[test]
 fn a_marker_is_read_as_it_is_written() {
     let marker = Marker { epoch: Epoch(u128::MAX - 1), revision: u64::MAX };
@@ -364,7 +433,7 @@ proptest! {
         for _ in 0..8 {
             if renewed { break; }
             let Some(message) = sent(&mut test.outbound).pop().or_else(|| asked.pop()) else { test.tick(); continue };
-            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed)
+            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed { marker: None })
                 && text(&message["content"]["spec"]["renewTime"]).contains("52.");
             if !renewed && test.outbound.messages.is_empty() && test.keeper.deadline().is_some() { test.tick(); }
         }

@@ -128,7 +128,7 @@ fn what_is_no_pod_references_nothing_and_no_pod_references_too_much() {
     }
     let many: Vec<_> = (0..5000).map(|at| json!({"name": format!("s{at}")})).collect();
     let pod = json!({"metadata": {"namespace": "lab"}, "spec": {"imagePullSecrets": many}});
-    assert_eq!(references(&pod.to_string()).len(), 256);
+    assert_eq!(references(&pod.to_string()).len(), 1024);
 }
 
 /// The plain definition of a pattern.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::scope::{Listed, Purpose, Target, hash};
+use super::scope::{Listed, Purpose, hash, rules_of};
 use super::walk::Walk;
 use super::{ATTEMPTS, Round, Rounds, Stage};
 use crate::object::{Resource, Scope as ObjectScope, member, split_api_version};
@@ -11,10 +11,10 @@ use crate::sync::kubeedge::application::{self, Page, Request, Response};
 use crate::sync::kubeedge::delivery::Delivery;
 use crate::sync::kubeedge::message::MessageId;
 use crate::sync::kubeedge::message::{self, Failure, Incoming};
-use crate::sync::kubeedge::names::WatchRule;
+use crate::sync::kubeedge::names::{Name, WatchRule};
 use crate::sync::kubeedge::object;
 use crate::sync::kubeedge::outbound::Outbound;
-use crate::sync::kubeedge::queries::{Queries, asked_name};
+use crate::sync::kubeedge::queries::{Queries, asked_name, rules_want};
 use crate::sync::kubeedge::types::{DynamicController, RoundReason};
 use crate::sync::timing::Now;
 
@@ -66,21 +66,46 @@ fn resource(page: &Page<'_>, rule: &WatchRule) -> Resource {
 }
 
 impl Round {
-    /// Whether its lists are of everything, or only ask whether a watch is safe.
-    fn lists_all(&self) -> bool {
-        self.reason != RoundReason::Reconnect
+    /// The lists are through: what is held is walked over, unless nothing can come of it.
+    fn walk(&mut self, asking: &mut Queries) {
+        // What is held was listed just now, or has come since.
+        let is_new = self.was_empty && !asking.has_unasked();
+        let is_needed =
+            !is_new && (self.reason.compares() || asking.has_unasked() || !self.listed.is_empty());
+        let is_to_look_through = is_needed && self.cursor == 0;
+        if is_to_look_through {
+            asking.look_through();
+        }
+        let walk = if is_needed { Walk::from(self.cursor) } else { Walk::over() };
+        self.stage = Stage::Walking(walk);
     }
 
-    fn walk(&mut self) {
-        self.stage = Stage::Walking(Walk::from(self.cursor));
+    /// Whether all of something is still to be listed.
+    pub(super) fn lists_more(&self, listing: &Listing) -> bool {
+        self.targets.iter().skip(listing.target).any(|target| target.is_whole)
+    }
+
+    /// Whether a list of this round says all there is to be said of a name.
+    fn has_listed(&self, name: &Name) -> bool {
+        let covers = |listed: &Listed| {
+            *listed.kind == *name.kind.kind()
+                && *listed.api_version == *"v1"
+                && listed.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
+        };
+        self.listed.iter().any(covers)
     }
 }
 
 impl Rounds {
     /// Asks for the next page. Returns whether the round goes on at once.
-    pub(super) fn list_on(&mut self, outbound: &mut Outbound, delivery: &Delivery) -> bool {
+    pub(super) fn list_on(
+        &mut self,
+        outbound: &mut Outbound,
+        delivery: &Delivery,
+        asking: &mut Queries,
+    ) -> bool {
         let Some(round) = &mut self.round else { return false };
-        let lists_all = round.lists_all();
+        let reason = round.reason;
         let Stage::Listing(listing) = &mut round.stage else { return false };
         if listing.asked.is_some() || delivery.has_compared() {
             return false;
@@ -88,19 +113,19 @@ impl Rounds {
         let Some(target) = round.targets.get(listing.target) else {
             self.watches.all_listed();
             self.watches.advance(outbound);
-            round.walk();
+            round.walk(asking);
             return true;
         };
         let is_proof = target.purpose == Purpose::Proof;
         let is_needed = match is_proof {
             true => self.watches.lacks_below(&target.scope),
-            false => lists_all || self.watches.lacks(&target.scope),
+            false => target.is_whole || self.watches.lacks(&target.scope),
         };
         if !is_needed {
             listing.next();
             return true;
         }
-        if lists_all && !round.reason.is_urgent() {
+        if reason == RoundReason::Routine {
             if self.budget.left(outbound.at.now) == 0 {
                 self.waits = true;
                 return false;
@@ -108,7 +133,7 @@ impl Rounds {
             self.budget.take(1);
         }
         let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
-        let limit = if lists_all && !is_proof { self.limit.0 } else { 1 };
+        let limit = if target.is_whole { self.limit.0 } else { 1 };
         let request = Request::List { scope: &target.scope, limit, continues };
         let id = outbound.send(&message::application("null", request.to_json(&outbound.config.node)));
         listing.attempt += 1;
@@ -118,7 +143,7 @@ impl Rounds {
 
     /// Puts a question again that was not answered. Returns whether the dynamic controller is silent: what it would have
     /// listed is left out.
-    pub(super) fn list_tick(&mut self, outbound: &Outbound) -> bool {
+    pub(super) fn list_tick(&mut self, outbound: &Outbound, asking: &mut Queries) -> bool {
         let Some(round) = &mut self.round else { return false };
         let Stage::Listing(listing) = &mut round.stage else { return false };
         let Some((.., attempt)) = listing.asked.take_if(|(_, until, _)| *until <= outbound.at.now) else {
@@ -129,7 +154,7 @@ impl Rounds {
         }
         // One that has answered before is only slow.
         round.is_incomplete = self.dynamic == DynamicController::On;
-        round.walk();
+        round.walk(asking);
         true
     }
 
@@ -142,7 +167,6 @@ impl Rounds {
         incoming: &Incoming<'_>,
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
-        let lists_all = round.lists_all();
         let Stage::Listing(listing) = &mut round.stage else { return false };
         if listing.asked.take_if(|(id, ..)| incoming.parent == Some(*id)).is_none() {
             return false;
@@ -177,7 +201,7 @@ impl Rounds {
             Purpose::Proof => self.watches.prove(&target.scope),
             Purpose::Watched | Purpose::Fetched => self.watches.listed(outbound, &target.scope),
         }
-        if !lists_all || target.purpose == Purpose::Proof {
+        if !target.is_whole {
             listing.next();
             return true;
         }
@@ -192,15 +216,22 @@ impl Rounds {
             };
         }
         self.limit.0 = (self.limit.0 * 2).min(LIMIT);
-        let before = listing.so_far.uids.len();
-        take_items(&page, target, &mut listing.so_far, outbound, delivery, asking);
-        round.compared += (listing.so_far.uids.len() - before) as u64;
-        listing.continues = page.continues;
-        if listing.continues.is_empty() {
-            let mut listed = std::mem::take(&mut listing.so_far);
-            listed.complete();
-            round.listed.push(listed);
+        let mut so_far = std::mem::take(&mut listing.so_far);
+        listing.continues = page.continues.clone();
+        let (before, is_complete) = (so_far.uids.len(), page.continues.is_empty());
+        take_items(&page, round, &mut so_far, outbound, delivery, asking);
+        round.compared += (so_far.uids.len() - before) as u64;
+        let Stage::Listing(listing) = &mut round.stage else { return false };
+        if is_complete {
+            so_far.complete();
+            let target = round.targets.get(listing.target);
+            round
+                .carried_out
+                .extend(target.into_iter().flat_map(|target| rules_of(&outbound.config, &target.scope)));
+            round.listed.push(so_far);
             listing.next();
+        } else {
+            listing.so_far = so_far;
         }
         true
     }
@@ -209,12 +240,14 @@ impl Rounds {
 /// Hands the items of a page to the machine, in batches.
 fn take_items(
     page: &Page<'_>,
-    target: &Target,
+    round: &Round,
     listed: &mut Listed,
     outbound: &mut Outbound,
     delivery: &mut Delivery,
     asking: &mut Queries,
 ) {
+    let Stage::Listing(listing) = &round.stage else { return };
+    let Some(target) = round.targets.get(listing.target) else { return };
     let resource = Arc::new(resource(page, &target.scope.rule));
     if !page.items.is_empty() {
         delivery.kinds.learn(&resource);
@@ -228,7 +261,9 @@ fn take_items(
                 let is_wanted =
                     |name| target.purpose != Purpose::Fetched || asking.wants_name(&outbound.config, &name);
                 if name.is_none_or(is_wanted) {
-                    asking.stored(outbound, &put);
+                    asking.stored(outbound, &put, |config, name| {
+                        round.has_listed(name) && rules_want(config, name)
+                    });
                     changes.push(Change::Put(put));
                 }
             }

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use siphasher::sip::SipHasher24;
+
 use crate::object::{Relation, ResourceVersion};
 use crate::sync::kubeedge::application::Scope;
 use crate::sync::kubeedge::names::{AskedKind, WatchRule};
-use crate::sync::kubeedge::types::{BridgeConfig, HeldEntry, RoundReason};
+use crate::sync::kubeedge::types::{BridgeConfig, HeldEntry};
 
 /// What a list is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(super) enum Purpose {
 pub(super) struct Target {
     pub(super) scope: Scope,
     pub(super) purpose: Purpose,
+    /// Whether all of it is listed; otherwise one item, to see whether a watch is safe.
+    pub(super) is_whole: bool,
 }
 
 fn core(plural: &str, namespace: Option<&str>) -> WatchRule {
@@ -37,42 +41,61 @@ fn core(plural: &str, namespace: Option<&str>) -> WatchRule {
     }
 }
 
-/// The rules, each scope once.
-fn wanted(config: &BridgeConfig) -> Vec<Target> {
-    let mut seen = BTreeSet::new();
-    let watched = config.watch.iter().map(|rule| (rule.clone(), Purpose::Watched));
+/// A rule that wants a list: the hash of its words, its scope, what for.
+fn rules(config: &BridgeConfig) -> impl Iterator<Item = (u64, Scope, Purpose)> {
+    let watched = config.watch.iter().map(|rule| (rule.to_string(), rule.clone(), Purpose::Watched));
     let fetched = config.fetch.iter().filter(|rule| rule.exact().is_none()).map(|rule| {
         let plural = match rule.kind() {
             AskedKind::ConfigMap => "configmaps",
             AskedKind::Secret => "secrets",
         };
-        (core(plural, Some(rule.namespace())), Purpose::Fetched)
+        (rule.to_string(), core(plural, Some(rule.namespace())), Purpose::Fetched)
     });
-    let scoped = watched
-        .chain(fetched)
-        .map(|(rule, purpose)| Target { scope: Scope { rule, fields: "".into() }, purpose });
-    scoped.filter(|target| seen.insert(target.scope.clone())).collect()
+    let scoped = watched.chain(fetched);
+    scoped.map(|(words, rule, purpose)| (kept_hash(&words), Scope { rule, fields: "".into() }, purpose))
+}
+
+/// A hash that is the same in every version of the program: it is kept.
+fn kept_hash(words: &str) -> u64 {
+    SipHasher24::new_with_keys(0, 0).hash(words.as_bytes())
 }
 
 /// What is to be watched.
 pub(super) fn watched(config: &BridgeConfig) -> BTreeSet<Scope> {
-    wanted(config).into_iter().map(|target| target.scope).collect()
+    rules(config).map(|(_, scope, _)| scope).collect()
 }
 
-/// What a round lists.
-pub(super) fn targets(config: &BridgeConfig, reason: RoundReason) -> Vec<Target> {
-    let wanted = wanted(config);
+/// The rules of a scope.
+pub(super) fn rules_of(config: &BridgeConfig, scope: &Scope) -> Vec<u64> {
+    rules(config).filter(|(_, of, _)| of == scope).map(|(rule, ..)| rule).collect()
+}
+
+/// All rules that want a list.
+pub(super) fn all_rules(config: &BridgeConfig) -> BTreeSet<u64> {
+    rules(config).map(|(rule, ..)| rule).collect()
+}
+
+/// What a round lists. `carried_out` are the rules whose lists have been stored.
+pub(super) fn targets(config: &BridgeConfig, lists_all: bool, carried_out: &BTreeSet<u64>) -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
-    for target in wanted {
-        let everywhere = target.scope.everywhere();
-        if target.scope != everywhere && !targets.iter().any(|known| known.scope == everywhere) {
-            targets.push(Target { scope: everywhere, purpose: Purpose::Proof });
+    let mut push = |scope: Scope, purpose, is_whole| {
+        let is_there = |known: &Target| {
+            known.scope == scope && (purpose == Purpose::Proof || known.purpose != Purpose::Proof)
+        };
+        if !targets.iter().any(is_there) {
+            targets.push(Target { scope, purpose, is_whole });
         }
-        targets.push(target);
+    };
+    for (_, scope, purpose) in rules(config) {
+        if scope != scope.everywhere() {
+            push(scope.everywhere(), Purpose::Proof, false);
+        }
+        let is_new = rules_of(config, &scope).iter().any(|rule| !carried_out.contains(rule));
+        push(scope, purpose, lists_all || is_new);
     }
-    if reason != RoundReason::Reconnect {
+    if lists_all {
         let fields = format!("spec.nodeName={}", config.node).into();
-        targets.push(Target { scope: Scope { rule: core("pods", None), fields }, purpose: Purpose::Pods });
+        push(Scope { rule: core("pods", None), fields }, Purpose::Pods, true);
     }
     targets
 }

@@ -8,10 +8,10 @@ use super::{BURST, Round, Rounds, Stage};
 use crate::object::{ObjectKey, split_api_version};
 use crate::sync::change::{Change, Delete};
 use crate::sync::kubeedge::delivery::Delivery;
-use crate::sync::kubeedge::names::Name;
+use crate::sync::kubeedge::names::{FetchRule, Name};
 use crate::sync::kubeedge::outbound::Outbound;
 use crate::sync::kubeedge::queries::{Queries, asked_name};
-use crate::sync::kubeedge::types::{BridgeConfig, BridgeEffect, HeldEntry, HeldPage};
+use crate::sync::kubeedge::types::{BridgeConfig, BridgeEffect, HeldEntry, HeldPage, RoundReason};
 use crate::sync::timing::Now;
 
 /// Rows read at a time.
@@ -29,6 +29,8 @@ pub(super) struct Walk {
     /// When rows that could not be read are read again.
     retry_at: Option<Now>,
     rows: u64,
+    /// How many rules without `*` were looked at, once all rows were.
+    rules: usize,
     /// What has changed since the page was asked for.
     changed: Vec<ObjectKey>,
 }
@@ -42,8 +44,19 @@ impl Walk {
             is_reading: false,
             retry_at: None,
             rows: 0,
+            rules: 0,
             changed: Vec::new(),
         }
+    }
+
+    /// A walk without rows: only what rules without `*` want is left.
+    pub(super) fn over() -> Self {
+        Self { next: None, ..Self::from(0) }
+    }
+
+    /// Rows that it has seen.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
     }
 
     /// Where it may be taken up again.
@@ -78,6 +91,12 @@ impl Walk {
     }
 
     fn forget(&mut self, key: &ObjectKey) {
+        for (name, held) in self.page.iter_mut().flat_map(|entry| &mut entry.references) {
+            if (name.kind.kind(), &*name.namespace, &*name.name) == (&*key.kind, &*key.namespace, &*key.name)
+            {
+                *held = None;
+            }
+        }
         self.page.retain(|HeldEntry { object, .. }| {
             (&*object.kind, &*object.namespace, &*object.name) != (&*key.kind, &*key.namespace, &*key.name)
         });
@@ -148,10 +167,52 @@ impl Round {
         match name {
             // Of a list only what is wanted was compared.
             Some(name) if is_listed && asking.wants_name(config, name) => Verdict::Keep,
+            // What is not listed was not compared with anything.
+            Some(_) if !self.reason.compares() => Verdict::Keep,
             Some(name) if asking.is_compared(name) => Verdict::Keep,
             Some(name) => Verdict::Ask(name.clone()),
             None => Verdict::Keep,
         }
+    }
+}
+
+/// What a Pod references is wanted, and asked for if it is not held. Returns whether that is done; what has no room waits.
+fn ask_for_references(outbound: &mut Outbound, asking: &mut Queries, entry: &mut HeldEntry) -> bool {
+    while let Some((name, held)) = entry.references.last() {
+        asking.remember(name);
+        match held {
+            Some(uid) => asking.is_held(name, uid),
+            None if asking.has(name) => {}
+            None if asking.room() == 0 => return false,
+            None => _ = asking.ask(outbound, name.clone(), None),
+        }
+        entry.references.pop();
+    }
+    true
+}
+
+impl Round {
+    /// The Pods are gone through once more for what they want.
+    pub(super) fn look_through(&mut self, asking: &mut Queries) {
+        asking.look_through();
+        self.stage = Stage::Walking(Walk::from(0));
+    }
+
+    /// What rules without `*` want is asked for if it is not held. Returns whether that is done.
+    fn ask_for_rules(&mut self, outbound: &mut Outbound, asking: &mut Queries) -> bool {
+        let Stage::Walking(walk) = &mut self.stage else { return false };
+        let rules = outbound.config.fetch.iter().skip(walk.rules);
+        let names: Vec<_> = rules.map(FetchRule::exact).take(PAGE).collect();
+        for name in &names {
+            if let Some(name) = name.as_ref().filter(|name| !asking.has(name)) {
+                if asking.room() == 0 {
+                    return false;
+                }
+                asking.ask(outbound, name.clone(), None);
+            }
+            walk.rules += 1;
+        }
+        names.is_empty() || self.ask_for_rules(outbound, asking)
     }
 }
 
@@ -164,10 +225,9 @@ impl Rounds {
         asking: &mut Queries,
     ) -> bool {
         let Some(mut round) = self.round.take() else { return false };
-        let is_over = self.walk_page(&mut round, outbound, delivery, asking);
+        let is_over =
+            self.walk_page(&mut round, outbound, delivery, asking) && round.ask_for_rules(outbound, asking);
         if is_over {
-            asking.sweep(&outbound.config);
-            round.compared += asking.ask_for_missing(outbound);
             round.stage = Stage::Ending;
         }
         self.round = Some(round);
@@ -182,13 +242,16 @@ impl Rounds {
         asking: &mut Queries,
     ) -> bool {
         let now = outbound.at.now;
-        let is_paced = !round.reason.is_urgent();
+        let is_paced = round.reason == RoundReason::Routine;
         let mut removed = Vec::new();
         let mut page = match &mut round.stage {
             Stage::Walking(walk) => std::mem::take(&mut walk.page),
             Stage::Listing(_) | Stage::Ending => return false,
         };
-        while let Some(entry) = page.front() {
+        while let Some(entry) = page.front_mut() {
+            if !ask_for_references(outbound, asking, entry) {
+                break;
+            }
             let name = name_of(entry);
             match round.judge(&outbound.config, asking, entry, name.as_ref()) {
                 Verdict::Remove => {
@@ -211,7 +274,6 @@ impl Rounds {
                 }
                 Verdict::Keep => {
                     name.iter().for_each(|name| asking.is_held(name, &entry.uid));
-                    entry.references.iter().for_each(|name| asking.remember(name));
                 }
             }
             page.pop_front();
@@ -228,8 +290,9 @@ impl Rounds {
         if walk.read_on(outbound) {
             return false;
         }
-        if round.cursor == 0 {
-            self.rows = walk.rows;
+        // It is over once: what is left is what rules want.
+        if walk.rules == 0 && round.reason.compares() && !round.was_empty {
+            asking.sweep(&outbound.config);
         }
         true
     }

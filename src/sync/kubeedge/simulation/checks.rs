@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::objects::NAMESPACE;
-use super::world::{MAX_OBJECT, Told, World, bridge_config};
-use crate::object::ResourceVersion;
-use crate::sync::change::{Change, ObjectRef, Uid};
-use crate::sync::kubeedge::{AskedKind, Name, Sent};
+use super::world::{MAX_OBJECT, Told, World};
+use crate::object::{ObjectKey, ResourceVersion};
+use crate::sync::change::{Change, Uid};
+use crate::sync::kubeedge::{AskedKind, FetchRule, Name, Sent};
 
 /// More than this in a queue is too much.
 const MAX_QUEUED: usize = 4096;
@@ -52,12 +51,12 @@ impl World {
     }
 
     fn may_acknowledge(&self, told: &Told) -> bool {
-        let held = self.disk.db.held();
+        let held = self.disk.db.version(&told.uid);
         if told.operation == "delete" {
-            return told.uid.is_empty() || !held.contains_key(told.uid.as_str());
+            return told.uid.is_empty() || held.is_none();
         }
         let version = ResourceVersion::from(told.version.as_str());
-        let is_held = held.get(told.uid.as_str()).is_some_and(|held| !held.is_older_than(&version));
+        let is_held = held.is_some_and(|held| !held.is_older_than(&version));
         // Newer, and removed since; or a newer object has its name.
         let was_held = self.disk.removed.contains(told.uid.as_str());
         let is_config = matches!(told.kind.as_str(), "configmap" | "secret");
@@ -74,7 +73,7 @@ impl World {
         let kinds = [AskedKind::ConfigMap, AskedKind::Secret];
         let Some(kind) = kinds.into_iter().find(|kind| kind.word() == told.kind) else { return false };
         let name = Name { namespace: (*told.namespace).into(), kind, name: (*told.name).into() };
-        bridge_config().fetch.iter().any(|rule| rule.matches(&name))
+        self.config.fetch.iter().any(|rule| rule.matches(&name))
             || self.disk.db.held().into_iter().any(|held| {
                 self.bodies[&held].references.contains(&name)
                     && self.cloud.cluster.all().any(|object| object["metadata"]["uid"] == *held.0)
@@ -83,19 +82,20 @@ impl World {
 
     /// What the Pods that are held reference, and the object that is held under each name.
     pub(super) fn held_references(&self) -> Vec<(Name, Option<Uid>)> {
-        let held: Vec<_> =
-            self.disk.db.held().into_iter().map(|held| (self.bodies[&held].clone(), held.0)).collect();
-        let uid_of = |name: &Name| {
-            let is_it = |object: &ObjectRef| {
-                *object.kind == *name.kind.kind()
-                    && *object.namespace == *name.namespace
-                    && *object.name == *name.name
-            };
-            held.iter().find(|(body, _)| is_it(&body.object)).map(|(_, uid)| uid.clone())
-        };
+        let held = self.disk.db.held();
         // Nothing but a Pod references.
-        let names = held.iter().flat_map(|(body, _)| &body.references);
-        names.map(|name| (name.clone(), uid_of(name))).collect()
+        let names = held.into_iter().flat_map(|held| self.bodies[&held].references.clone());
+        names.map(|name| (name.clone(), self.held_under(&name))).collect()
+    }
+
+    pub(super) fn held_under(&self, name: &Name) -> Option<Uid> {
+        let key = ObjectKey {
+            group: "".into(),
+            kind: name.kind.kind().into(),
+            namespace: (&*name.namespace).into(),
+            name: (&*name.name).into(),
+        };
+        self.disk.db.named(&key).cloned()
     }
 
     /// Whether a newer object of another UID is held under the name.
@@ -148,17 +148,15 @@ impl World {
                 wanted.insert((name.kind.word().to_owned(), name.name.to_string()));
             }
         }
-        for rule in bridge_config().fetch {
-            for object in self.cloud.cluster.all() {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let kind = object["kind"].as_str().unwrap_or_default();
-                let is_meant = kind == rule.kind().kind()
-                    && object["metadata"]["namespace"] == NAMESPACE
-                    && (rule.exact().is_some_and(|exact| *exact.name == *name)
-                        || (rule.exact().is_none() && name.starts_with("app-")));
-                if is_meant {
-                    wanted.insert((kind.to_lowercase(), name.to_owned()));
-                }
+        for object in self.cloud.cluster.all() {
+            let kinds = [AskedKind::ConfigMap, AskedKind::Secret];
+            let Some(kind) = kinds.into_iter().find(|kind| object["kind"] == kind.kind()) else { continue };
+            let part = |part: &str| object["metadata"][part].as_str().unwrap_or_default().into();
+            let name = Name { namespace: part("namespace"), kind, name: part("name") };
+            let has_star = |rule: &FetchRule| rule.exact().is_none();
+            let dynamic = self.cloud.settings.dynamic_controller;
+            if self.config.fetch.iter().any(|rule| rule.matches(&name) && (dynamic || !has_star(rule))) {
+                wanted.insert((kind.word().to_owned(), name.name.to_string()));
             }
         }
         wanted

@@ -1,6 +1,6 @@
 //! What must hold in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -63,9 +63,10 @@ impl World {
                 None => return Err(format!("G6: {kind} {uid} is held and gone")),
             }
         }
+        let wanted = self.wanted_names();
         for (uid, object) in &alive {
             let kind = object["kind"].as_str().unwrap_or_default();
-            if self.is_to_be_held(object) && !cannot_tell(kind) && !held.contains_key(uid) {
+            if self.is_to_be_held(object, &wanted) && !cannot_tell(kind) && !held.contains_key(uid) {
                 return Err(format!("G6: {kind} is not held: {}", object["metadata"]));
             }
         }
@@ -97,19 +98,15 @@ impl World {
         }
     }
 
-    fn is_to_be_held(&self, object: &Value) -> bool {
+    fn is_to_be_held(&self, object: &Value, wanted: &BTreeSet<(String, String)>) -> bool {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let dynamic = self.cloud.settings.dynamic_controller;
         if is_bad_object(object) {
             return false;
         }
         match object["kind"].as_str().unwrap_or_default() {
             "Pod" => object["spec"]["nodeName"] == NODE,
-            "Widget" => dynamic,
-            kind @ ("ConfigMap" | "Secret") => {
-                let by_rule = name.starts_with("app-");
-                (!by_rule || dynamic) && self.wanted_names().contains(&(kind.to_lowercase(), name.to_owned()))
-            }
+            "Widget" => self.cloud.settings.dynamic_controller && !self.config.watch.is_empty(),
+            kind @ ("ConfigMap" | "Secret") => wanted.contains(&(kind.to_lowercase(), name.to_owned())),
             _ => false,
         }
     }

@@ -185,7 +185,8 @@ impl World {
         for change in changes {
             if let Change::Put(put) = change {
                 let rows = self.rows.len() as u64 + 1;
-                self.rows.entry(put.uid.clone()).or_insert(rows);
+                let number = *self.rows.entry(put.uid.clone()).or_insert(rows);
+                self.order.insert(number, put.uid.clone());
                 let is_pod = put.resource.kind == "Pod";
                 let references = if is_pod { references(put.body.get()) } else { Vec::new() };
                 let body = Body { object: put.object_ref(), references };
@@ -222,10 +223,11 @@ impl World {
     fn read_held(&mut self, cursor: u64, limit: usize) {
         let at = self.moment();
         let fails = self.time.random.percent(self.chaos.crash / 2);
-        let mut rows: Vec<_> =
-            self.disk.db.held().into_iter().map(|(uid, version)| (self.rows[&uid], uid, version)).collect();
-        rows.retain(|(number, ..)| *number > cursor);
-        rows.sort_by_key(|(number, ..)| *number);
+        let rows = self
+            .order
+            .range(cursor + 1..)
+            .filter_map(|(number, uid)| Some((*number, uid.clone(), self.disk.db.version(uid)?.clone())));
+        let mut rows: Vec<_> = rows.take(limit + 1).collect();
         let more = rows.len() > limit;
         rows.truncate(limit);
         let next = rows.last().map(|(number, ..)| *number).filter(|_| more);
@@ -233,6 +235,9 @@ impl World {
             .into_iter()
             .map(|(_, uid, version)| {
                 let Body { object, references } = self.bodies[&(uid.clone(), version.clone())].clone();
+                let with_held = |name| (self.held_under(&name), name);
+                let references =
+                    references.into_iter().map(with_held).map(|(held, name)| (name, held)).collect();
                 HeldEntry { uid, version, object, references }
             })
             .collect();

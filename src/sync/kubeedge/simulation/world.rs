@@ -74,13 +74,15 @@ impl Chaos {
 pub(super) struct Disk {
     pub(super) db: EdgeDb,
     pub(super) outbox: Outbox,
+    /// What the bridge wants to be kept.
+    note: String,
     /// UIDs whose removal was committed.
     pub(super) removed: BTreeSet<Uid>,
 }
 
 impl Disk {
     pub(super) fn new(id: u64) -> Self {
-        Self { db: EdgeDb::new(id), outbox: Outbox::new(id), removed: BTreeSet::new() }
+        Self { db: EdgeDb::new(id), outbox: Outbox::new(id), note: String::new(), removed: BTreeSet::new() }
     }
 }
 
@@ -130,6 +132,11 @@ pub(super) struct World {
     pub(super) bodies: HashMap<(Uid, ResourceVersion), Body>,
     /// Rows keep their number.
     pub(super) rows: HashMap<Uid, u64>,
+    /// The rows by number.
+    pub(super) order: BTreeMap<u64, Uid>,
+    pub(super) config: BridgeConfig,
+    /// Bytes of messages, up and down.
+    pub(super) bytes: [u64; 2],
     pub(super) full_until: Now,
     /// Whether what the node holds was ever replaced behind CloudCore's back, or its ObjectSyncs were removed.
     pub(super) damaged: bool,
@@ -146,7 +153,7 @@ fn edge_config() -> EdgeConfig {
     EdgeConfig::of_tests(NODE, LIMIT, MAX_OBJECT)
 }
 
-pub(super) fn bridge_config() -> BridgeConfig {
+fn bridge_config() -> BridgeConfig {
     let fetch = ["lab/configmap/fetched", "lab/secret/fetched", "lab/configmap/app-*"];
     BridgeConfig {
         node: NODE.into(),
@@ -185,6 +192,9 @@ impl World {
             told: BTreeMap::new(),
             bodies: HashMap::new(),
             rows: HashMap::new(),
+            order: BTreeMap::new(),
+            config: bridge_config(),
+            bytes: [0; 2],
             full_until: Now::ZERO,
             damaged: false,
             owed: BTreeSet::new(),
@@ -212,8 +222,11 @@ impl World {
         let (totals, confirmed) = (self.disk.db.totals(), self.disk.db.confirmed);
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, None);
         machine.outbox_changed(self.time.now, &self.disk.outbox.marks());
-        let mut bridge = Bridge::new(bridge_config());
-        for (name, held) in self.held_references() {
+        let mut bridge = Bridge::new(self.config.clone());
+        bridge.recall(&self.disk.note);
+        let rules = self.config.fetch.iter().filter_map(FetchRule::exact);
+        let rules = rules.map(|name| (name.clone(), self.held_under(&name)));
+        for (name, held) in self.held_references().into_iter().chain(rules) {
             bridge.remember(&name, held.as_ref());
         }
         self.agent = Some(Agent { machine, bridge });
@@ -259,6 +272,11 @@ impl World {
     }
 
     fn transmit(&mut self, direction: usize, event: Event) {
+        if let Event::ToCloud { what: Sent::Text { text, .. }, .. }
+        | Event::ToEdge { what: Sent::Text { text, .. }, .. } = &event
+        {
+            self.bytes[direction] += text.len() as u64;
+        }
         let arrival = self.time.in_order(&mut self.last_arrival[direction], 20);
         self.time.at(arrival, event);
     }
@@ -352,6 +370,7 @@ impl World {
             BridgeEffect::ReadHeld { cursor, limit } => {
                 self.time.after(5, Event::ReadHeld { life, cursor, limit });
             }
+            BridgeEffect::Remember(text) => self.disk.note = text,
             BridgeEffect::Reconnect => {
                 self.time.say(|| "the bridge wants a new connection".into());
                 self.cut();

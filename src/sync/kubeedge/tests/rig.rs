@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::store::Store;
-use crate::sync::change::{Change, ObjectRef};
+use crate::sync::change::Change;
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
 use crate::sync::kubeedge::testing;
 use crate::sync::kubeedge::{
@@ -289,16 +289,15 @@ impl Rig {
 
     /// The agent is started again, with this store.
     pub(super) fn restart(&mut self, config: BridgeConfig, store: Store) {
+        let rules = config.fetch.clone();
         self.bridge = Bridge::new(config);
-        let (rows, page) = (&store.rows, store.page(0, usize::MAX));
-        for name in page.entries.iter().flat_map(|entry| &entry.references) {
-            let is_it = |object: &ObjectRef| {
-                *object.kind == *name.kind.kind()
-                    && *object.namespace == *name.namespace
-                    && *object.name == *name.name
-            };
-            let held = rows.iter().find(|(_, row)| is_it(&row.object));
-            self.bridge.remember(name, held.map(|(uid, _)| uid));
+        self.bridge.recall(&store.note);
+        let page = store.page(0, usize::MAX);
+        for (name, held) in page.entries.iter().flat_map(|entry| &entry.references) {
+            self.bridge.remember(name, held.as_ref());
+        }
+        for name in rules.iter().filter_map(FetchRule::exact) {
+            self.bridge.remember(&name, store.held_under(&name).as_ref());
         }
         self.machine = machine(&store);
         self.store = store;
@@ -345,6 +344,7 @@ impl Rig {
                     let page = self.store.page(cursor, limit);
                     self.bridge.held_read(at, page);
                 }
+                BridgeEffect::Remember(text) => self.store.note = text,
                 BridgeEffect::Reconnect => self.reconnects += 1,
                 BridgeEffect::Notice(notice) => self.notices.push(notice),
             }

@@ -6,7 +6,7 @@ use crate::object::{ObjectKey, ResourceVersion};
 use crate::sync::change::{Change, ObjectRef, Put, RejectReason, Uid};
 use crate::sync::digest::Epoch;
 use crate::sync::edge::Commit;
-use crate::sync::kubeedge::{HeldEntry, HeldPage, references};
+use crate::sync::kubeedge::{HeldEntry, HeldPage, Name, references};
 use crate::sync::replica::{self, Applied, Held, Rows, Totals};
 
 #[derive(Clone)]
@@ -25,6 +25,8 @@ pub(super) struct Store {
     pub(super) totals: Totals,
     /// Why nothing can be stored, if so.
     pub(super) broken: Option<RejectReason>,
+    /// What the bridge wants to be kept.
+    pub(super) note: String,
     places: u64,
 }
 
@@ -68,7 +70,7 @@ impl Rows for Store {
 impl Store {
     pub(super) fn new(epoch: u128) -> Self {
         let totals = Totals { epoch: Epoch(epoch), ..Totals::default() };
-        Self { rows: BTreeMap::new(), totals, broken: None, places: 0 }
+        Self { rows: BTreeMap::new(), totals, broken: None, note: String::new(), places: 0 }
     }
 
     pub(super) fn apply(&mut self, changes: &[Change]) -> Result<Commit, (RejectReason, String)> {
@@ -91,9 +93,27 @@ impl Store {
             uid: uid.clone(),
             version: row.version.clone(),
             object: row.object.clone(),
-            references: if &*row.object.kind == "Pod" { references(&row.body) } else { Vec::new() },
+            references: if &*row.object.kind == "Pod" {
+                references(&row.body)
+                    .into_iter()
+                    .map(|name| (self.held_under(&name), name))
+                    .map(|(held, name)| (name, held))
+                    .collect()
+            } else {
+                Vec::new()
+            },
         };
         HeldPage { entries: rows.into_iter().take(limit).map(entry).collect(), next }
+    }
+
+    /// The object that is held under a name.
+    pub(super) fn held_under(&self, name: &Name) -> Option<Uid> {
+        let is_it = |object: &ObjectRef| {
+            *object.kind == *name.kind.kind()
+                && *object.namespace == *name.namespace
+                && *object.name == *name.name
+        };
+        self.rows.iter().find(|(_, row)| is_it(&row.object)).map(|(uid, _)| uid.clone())
     }
 
     /// Each object as `<kind> <namespace>/<name> <uid> <version>`.
