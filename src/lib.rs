@@ -27,7 +27,7 @@
 //!   snapshots; damage never stops it. [`store::durable`] writes the small private files of everybody.
 //! - Link: [`link`] carries bytes and is made again whenever it is lost.
 //! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
-//! - Cluster: `cluster` follows a Kubernetes cluster: what is wanted of it, as it changes.
+//! - Cluster: `cluster` follows a Kubernetes cluster, what is wanted of it, as it changes, and writes single objects.
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
 //!
 //! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default; `cluster`
