@@ -13,6 +13,7 @@ mod support;
 mod access;
 mod cache;
 mod feed;
+mod install;
 mod joining;
 mod kubernetes;
 mod replicas;
