@@ -14,7 +14,7 @@ section! {
     pub struct Kubernetes in "kubernetes";
     /// The kubeconfig; none for the service account of the Pod, else that of the user.
     kubeconfig: Option<PathBuf> = None, fixed units::optional_path(kubeconfig);
-    /// The namespace of what replicas keep for themselves. The name of the fleet, too, in the cluster.
+    /// The namespace of what replicas keep for themselves.
     namespace: String = "edgesync".to_owned(), fixed units::text(namespace, NAMESPACE, namespace_name, String::clone);
     /// The copy of what nodes are to hold; after loading never empty.
     cache: PathBuf = PathBuf::new(), fixed units::path_or_derived(cache);

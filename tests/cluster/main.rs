@@ -12,6 +12,7 @@ mod support;
 
 mod access;
 mod cache;
+mod costs;
 mod feed;
 mod install;
 mod joining;
