@@ -142,7 +142,7 @@ impl Cluster {
         let required = required.into_iter().filter_map(|(field, value)| Some((field, value?)));
         required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
         let api = self.api(resource, namespace);
-        let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let changed = api.patch(name, &by_this_program(), &Patch::Merge(&patch)).await;
         read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
     }
 
@@ -199,6 +199,10 @@ pub(super) fn read(resource: &Resource, object: DynamicObject) -> Result<Object,
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind);
     serde_json::from_value(object).map_err(|error| Failure::Invalid(error.to_string()))
+}
+
+fn by_this_program() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 fn parameters() -> PostParams {

@@ -12,7 +12,9 @@ mod support;
 
 mod access;
 mod cache;
+mod costs;
 mod feed;
+mod install;
 mod joining;
 mod kubernetes;
 mod replicas;

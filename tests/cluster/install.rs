@@ -1,0 +1,445 @@
+//! What `packaging/kubernetes` installs: a cluster takes it, a replica needs no right that it does not give, and it gives no
+//! more.
+//!
+//! Kubernetes 1.20 has no `policy/v1`: the PodDisruptionBudget is tried in the version before. Nothing aggregates ClusterRoles in
+//! this cluster, so the parts of `edgesync-place` are bound one by one.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use edgesync::api::{Address, Client};
+use serde_json::{Value, json};
+
+use crate::kubectl::Kubectl;
+use crate::kubernetes::Kubernetes;
+use crate::site::fleet::{Fleet, ended, said};
+use crate::site::{Agent, Cloud, Settings, Site, eventually};
+
+/// The longest that anything may take. A kind that was refused is asked for again within half a minute.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Who the replicas are.
+const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
+/// What Kubernetes 1.20 does not have.
+const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"policy/v1\"";
+/// Everything that is installed but for that.
+const INSTALLED: usize = 21;
+
+const WIDGETS: &str = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: widgets.example.com }
+spec:
+  group: example.com
+  scope: Namespaced
+  names: { plural: widgets, singular: widget, kind: Widget }
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: { status: {} }
+    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
+";
+
+const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
+     spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
+
+struct Setup {
+    // The processes that use the directory end before it goes.
+    kubernetes: Kubernetes,
+    admin: Kubectl,
+    site: Site,
+}
+
+fn packaging(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes").join(name)
+}
+
+impl Setup {
+    async fn start() -> Self {
+        let site = Site::new();
+        let kubernetes = Kubernetes::start(&site).await;
+        let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
+        Self { kubernetes, admin, site }
+    }
+
+    /// A cluster with all that is installed, and with the namespace `plant`.
+    async fn installed() -> Self {
+        let setup = Self::start().await;
+        let made = setup.kustomize("overlays/load-balancer", &[]);
+        assert_eq!(made.len(), INSTALLED, "{made:#?}");
+        setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+        setup.admin.run(&["create", "namespace", "plant"]).ok();
+        setup
+    }
+
+    /// Applies a kustomization. Gives what it says of all objects but the one that this cluster cannot have.
+    fn kustomize(&self, name: &str, words: &[&str]) -> Vec<String> {
+        let path = packaging(name);
+        let run = self.admin.run(&[&["apply", "-k", path.to_str().unwrap()], words].concat());
+        let errors: Vec<&str> = run.stderr.lines().filter(|line| !line.starts_with("ensure CRDs")).collect();
+        assert!(matches!(&errors[..], [error] if error.contains(TOO_NEW)), "{run}");
+        run.stdout.lines().map(str::to_owned).collect()
+    }
+
+    fn apply(&self, text: &str) {
+        self.admin.feed(&["apply", "-f", "-"], text).ok();
+    }
+
+    fn get(&self, words: &[&str]) -> Value {
+        self.admin.run(&[&["get", "-o", "json"], words].concat()).json()
+    }
+
+    /// What the cluster's controllers would do: these ClusterRoles are part of `edgesync-place`.
+    fn aggregate(&self, roles: &[&str]) {
+        for role in roles {
+            let label = self.get(&["clusterrole", role])["metadata"]["labels"].take();
+            assert_eq!(label["edgesync.io/aggregate-to-place"], "true", "{role}");
+            let (role, account) =
+                (format!("--clusterrole={role}"), "--serviceaccount=edgesync:edgesync-cloud");
+            self.admin.run(&["create", "clusterrolebinding", &role[14..], &role, account]).ok();
+        }
+    }
+
+    /// A kubeconfig of the ServiceAccount.
+    fn account(&self) -> PathBuf {
+        let token = self.admin.run(&["create", "token", "edgesync-cloud", "-n", "edgesync"]).ok();
+        self.kubernetes.caller("replica", token.trim())
+    }
+
+    /// The configuration that the Pods get.
+    fn configuration(&self) -> String {
+        let spec =
+            self.get(&["deployment", "edgesync-cloud", "-n", "edgesync"])["spec"]["template"]["spec"].take();
+        let volumes = spec["volumes"].as_array().unwrap();
+        let name = volumes.iter().find_map(|volume| volume["configMap"]["name"].as_str()).unwrap();
+        let map = self.get(&["configmap", name, "-n", "edgesync"]);
+        map["data"]["edgesync-cloud.toml"].as_str().unwrap().to_owned()
+    }
+
+    /// A replica as the Pods are: with that configuration but for paths and addresses of this machine, and as the ServiceAccount.
+    fn replica(&self) -> Replica {
+        let mut cloud = Cloud::new(&self.site);
+        cloud.settings = Settings::default();
+        cloud.settings.tables(&self.configuration());
+        // As an emptyDir with fsGroup is.
+        let state = self.site.path("state");
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o2777)).unwrap();
+        let (joining, health) = (Site::address(), Site::address());
+        for (key, value) in [
+            ("KUBERNETES_KUBECONFIG", self.account().display().to_string()),
+            ("STORE_PATH", state.join("cloud.db").display().to_string()),
+            ("BROKER_LISTEN", cloud.mqtt.to_string()),
+            ("BROKER_TLS", "on".to_owned()),
+            ("PAIRING_LISTEN", joining.to_string()),
+            ("API_LISTEN", cloud.api.to_string()),
+            ("API_SOCKET", cloud.socket.display().to_string()),
+            ("API_HEALTH", health.to_string()),
+            ("LOG_LEVEL", "info,edgesync=debug".to_owned()),
+            ("LOG_FORMAT", "text".to_owned()),
+        ] {
+            cloud.process.env(&format!("EDGESYNC_CLOUD_{key}"), value);
+        }
+        let health = Client::new(Address::Tcp(health));
+        Replica { fleet: Fleet { cloud, joining }, health }
+    }
+
+    /// Waits for a condition of the Placement, whatever its status is, with this reason.
+    async fn accepted(&self, reason: &str) -> Value {
+        eventually(&format!("the Placement is {reason}"), PATIENCE, async || {
+            let found = self.get(&["placement", "all", "-n", "plant"])["status"]["conditions"].take();
+            let accepted =
+                found.as_array()?.iter().find(|condition| condition["type"] == "Accepted")?.clone();
+            (accepted["reason"] == reason).then_some(accepted)
+        })
+        .await
+    }
+}
+
+/// A replica, and what its probes ask.
+struct Replica {
+    fleet: Fleet,
+    health: Client,
+}
+
+impl Replica {
+    /// What the cluster has refused, as far as the log has it.
+    fn refused(&self) -> Vec<String> {
+        let log = self.fleet.cloud.process.log();
+        log.into_iter()
+            .filter(|line| line.contains("is forbidden") || line.contains("cannot get path"))
+            .collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn the_manifests_are_taken_by_the_api_server() {
+    let setup = Setup::start().await;
+    // Without its namespace nothing could be tried in it.
+    setup.admin.run(&["apply", "-f", packaging("base/namespace.yaml").to_str().unwrap()]).ok();
+    for name in [".", "overlays/load-balancer", "overlays/external-broker"] {
+        let made = setup.kustomize(name, &["--dry-run=server"]);
+        let tried = made.iter().filter(|line| line.ends_with("(server dry run)")).count();
+        assert_eq!((made.len(), tried), (INSTALLED, INSTALLED), "{name}: {made:#?}");
+    }
+    let budget = fs::read_to_string(packaging("base/disruption.yaml")).unwrap();
+    let older = budget.replace("apiVersion: policy/v1", "apiVersion: policy/v1beta1");
+    setup.admin.feed(&["apply", "--dry-run=server", "-f", "-"], &older).ok();
+    let nothing =
+        setup.admin.run(&["get", "crd,clusterroles", "-l", "app.kubernetes.io/name=edgesync", "-o", "name"]);
+    nothing.says("");
+
+    assert_eq!(setup.kustomize(".", &[]).len(), INSTALLED);
+    setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+    // Over it, and back.
+    for name in ["overlays/external-broker", "overlays/load-balancer", "."] {
+        assert_eq!(setup.kustomize(name, &[]).len(), INSTALLED);
+        let config = setup.site.path("edgesync-cloud.toml");
+        fs::write(&config, setup.configuration()).unwrap();
+        let mut check = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        check.args(["check-config", "--config"]).arg(&config);
+        let output = ended(check).await;
+        assert!(output.status.success() && !said(&output).contains("warning"), "{name}: {}", said(&output));
+        assert!(said(&output).contains("0.0.0.0:8080"), "{name}: {}", said(&output));
+    }
+    let deployment = setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"]);
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(
+        (&pod["enableServiceLinks"], &pod["serviceAccountName"]),
+        (&json!(false), &json!("edgesync-cloud"))
+    );
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    // Every path that is written is a volume.
+    let mounts = container["volumeMounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["mountPath"].as_str().unwrap());
+    assert_eq!(
+        mounts.collect::<Vec<_>>(),
+        ["/etc/edgesync", "/var/lib/edgesync-cloud", "/run/edgesync-cloud"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn the_rights_that_are_installed_are_enough() {
+    let setup = Setup::installed().await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    setup.apply(WIDGETS);
+    setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+    setup.apply(PLACEMENT);
+    setup.admin.run(&["create", "configmap", "settings", "-n", "plant", "--from-literal=mode=fast"]).ok();
+    setup.admin.run(&["create", "secret", "generic", "key", "-n", "plant", "--from-literal=pin=1234"]).ok();
+    setup.apply("{apiVersion: example.com/v1, kind: Widget, metadata: {name: press, namespace: plant}, spec: {speed: 3}}");
+
+    let mut replica = setup.replica();
+    replica.fleet.cloud.run().await;
+    eventually("the replica is ready", PATIENCE, async || replica.health.text("/readyz").await.ok()).await;
+    let mut agent = replica.fleet.device(&setup.site, "edge-1").await;
+    agent.run_as_configured().await;
+    eventually("the ConfigMap arrives", PATIENCE, async || {
+        agent.get(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "plant"}})).await
+    })
+    .await;
+    // What it may not place is said, and nothing else waits for it.
+    let accepted = setup.accepted("Forbidden").await;
+    assert_eq!(accepted["status"], "False");
+    for what in
+        ["secrets in namespace plant: ", "widgets.example.com in namespace plant: ", ACCOUNT, "cannot list"]
+    {
+        assert!(accepted["message"].as_str().unwrap().contains(what), "{what}: {accepted:#}");
+    }
+    // A right that is missing is seen in the log, also where somebody asks again and again.
+    let is_not_given = |line: &String| line.contains("plant") && line.contains("cannot list resource");
+    assert!(replica.refused().iter().all(is_not_given), "{:#?}", replica.refused());
+
+    let rights = packaging("examples/rights.yaml");
+    setup.admin.run(&["apply", "-f", rights.to_str().unwrap()]).ok();
+    setup.aggregate(&["edgesync-place-widgets"]);
+    setup.accepted("Accepted").await;
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "press", "namespace": "plant"}});
+    let held = eventually("the Widget arrives", PATIENCE, async || agent.get(&widget).await).await;
+    let path = crate::site::path_of(&widget);
+    let put = {
+        let mut put = held;
+        put["status"] = json!({"phase": "Running"});
+        put
+    };
+    agent.client().put::<Value>(&format!("{path}/status"), &put).await.unwrap();
+    eventually("its status arrives", PATIENCE, async || {
+        (setup.get(&["widget", "press", "-n", "plant"])["status"]["phase"] == "Running").then_some(())
+    })
+    .await;
+
+    eventually("the Node is ready and in sync", PATIENCE, async || {
+        let nodes = setup.get(&["nodes", "-l", "edgesync.io/edge=true"]);
+        let conditions = nodes["items"][0]["status"]["conditions"].as_array()?.clone();
+        let is = |name: &str| conditions.iter().any(|one| one["type"] == name && one["status"] == "True");
+        (is("Ready") && is("edgesync.io/InSync")).then_some(())
+    })
+    .await;
+    let lease = setup.get(&["lease", "edge-1", "-n", "kube-node-lease"]);
+    assert_eq!(lease["spec"]["holderIdentity"], "edge-1");
+    assert!(!setup.get(&["lease", "edgesync-cloud", "-n", "edgesync"])["spec"]["holderIdentity"].is_null());
+    eventually("Events of the agent are there", PATIENCE, async || {
+        let events = setup.get(&["events.events.k8s.io", "--all-namespaces"]);
+        events["items"].as_array()?.iter().any(|event| event["reason"] == "AgentStarted").then_some(())
+    })
+    .await;
+    eventually("the ObjectSyncs are there, and the Placement counts the node", PATIENCE, async || {
+        let syncs = setup.get(&["objectsyncs", "-n", "plant"]);
+        let kinds = syncs["items"].as_array()?.iter().filter_map(|sync| sync["spec"]["objectKind"].as_str());
+        let placement = setup.get(&["placement", "all", "-n", "plant"])["status"].take();
+        let all = ["ConfigMap", "Secret", "Widget"];
+        (kinds.filter(|kind| all.contains(kind)).count() == 3 && placement["nodesInSync"] == 1).then_some(())
+    })
+    .await;
+
+    // What an operator does needs rights too: what was given goes again.
+    let output = replica.fleet.command(&["token", "list"]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    let output = replica.fleet.command(&["node", "remove", "edge-1"]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    let left = "nodes,leases.coordination.k8s.io,objectsyncs";
+    eventually("nothing of the node is left", PATIENCE, async || {
+        let found = setup.get(&[left, "--all-namespaces"])["items"].take();
+        let names = found.as_array()?.iter().filter_map(|item| item["metadata"]["name"].as_str());
+        names.eq(["edgesync-cloud"]).then_some(())
+    })
+    .await;
+    agent.stop().await;
+    assert!(replica.fleet.cloud.process.terminate(PATIENCE).await.success());
+    assert!(replica.refused().iter().all(is_not_given), "{:#?}", replica.refused());
+}
+
+/// What the ServiceAccount may not do: a verb, a resource, a namespace.
+const FORBIDDEN: [(&str, &str, &str); 40] = [
+    ("get", "secrets", "default"),
+    ("list", "secrets", "kube-system"),
+    ("list", "secrets", "plant"),
+    ("create", "secrets", "plant"),
+    ("watch", "secrets", "edgesync"),
+    ("patch", "secrets", "edgesync"),
+    ("get", "configmaps", "plant"),
+    ("create", "configmaps", "plant"),
+    ("update", "configmaps", "kube-system"),
+    ("delete", "configmaps", "plant"),
+    ("list", "pods", "edgesync"),
+    ("create", "pods", "edgesync"),
+    ("delete", "pods", "plant"),
+    ("create", "pods/exec", "edgesync"),
+    ("get", "deployments.apps", "edgesync"),
+    ("create", "deployments.apps", "plant"),
+    ("update", "deployments.apps", "edgesync"),
+    ("create", "daemonsets.apps", "kube-system"),
+    ("list", "namespaces", ""),
+    ("create", "namespaces", ""),
+    ("delete", "namespaces", ""),
+    ("get", "namespaces/plant", ""),
+    ("create", "serviceaccounts", "edgesync"),
+    ("create", "serviceaccounts/token", "edgesync"),
+    ("impersonate", "serviceaccounts", "edgesync"),
+    ("impersonate", "users", ""),
+    ("create", "roles.rbac.authorization.k8s.io", "edgesync"),
+    ("update", "clusterroles.rbac.authorization.k8s.io", ""),
+    ("bind", "clusterroles.rbac.authorization.k8s.io", ""),
+    ("create", "clusterrolebindings.rbac.authorization.k8s.io", ""),
+    ("create", "customresourcedefinitions.apiextensions.k8s.io", ""),
+    ("create", "certificatesigningrequests.certificates.k8s.io", ""),
+    ("create", "validatingwebhookconfigurations.admissionregistration.k8s.io", ""),
+    ("proxy", "nodes", ""),
+    ("get", "nodes/proxy", ""),
+    ("update", "placements.edgesync.io", "plant"),
+    ("create", "clusterplacements.edgesync.io", ""),
+    ("get", "leases.coordination.k8s.io", "kube-system"),
+    ("update", "leases.coordination.k8s.io/kube-controller-manager", "kube-system"),
+    ("list", "events.events.k8s.io", "plant"),
+];
+
+/// What it may do, so that a misspelt question is noticed. All Nodes are among it: RBAC knows no labels.
+const ALLOWED: [(&str, &str, &str); 8] = [
+    ("delete", "nodes", ""),
+    ("update", "nodes/status", ""),
+    ("get", "namespaces/kube-system", ""),
+    ("get", "secrets", "edgesync"),
+    ("get", "leases.coordination.k8s.io/kube-controller-manager", "kube-system"),
+    ("create", "events.events.k8s.io", "plant"),
+    ("update", "placements.edgesync.io/status", "plant"),
+    ("list", "configmaps", "plant"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn the_rights_that_are_installed_are_not_more_than_that() {
+    let setup = Setup::installed().await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    let may = |(verb, resource, namespace): (&str, &str, &str)| {
+        let account = format!("--as={ACCOUNT}");
+        // What comes after a slash is a subresource, or the name of an object.
+        let (kind, subresource) = match resource.split_once('/') {
+            Some((kind, part)) if ["exec", "token", "proxy", "status"].contains(&part) => (kind, part),
+            _ => (resource, ""),
+        };
+        let subresource = format!("--subresource={subresource}");
+        let mut words = vec!["auth", "can-i", verb, kind, &account, &subresource];
+        if !namespace.is_empty() {
+            words.extend(["-n", namespace]);
+        }
+        let run = setup.admin.run(&words);
+        match run.stdout.trim_end() {
+            "yes" => true,
+            "no" => false,
+            _ => panic!("{run}"),
+        }
+    };
+    for question in ALLOWED {
+        assert!(may(question), "{question:?}");
+    }
+    for question in FORBIDDEN {
+        assert!(!may(question), "{question:?}");
+    }
+    let roles =
+        setup.get(&["roles,clusterroles", "--all-namespaces", "-l", "app.kubernetes.io/name=edgesync"]);
+    let roles = roles["items"].as_array().unwrap();
+    assert_eq!(roles.len(), 6);
+    assert!(!Value::from(roles.clone()).to_string().contains("[\"*\"]"), "{roles:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_replica_without_a_right_says_which_and_goes_on_once_it_has_it() {
+    let setup = Setup::installed().await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    let take = |binding: &[&str]| drop(setup.admin.run(&[&["delete"], binding].concat()).ok());
+    take(&["rolebinding", "edgesync-cloud", "-n", "edgesync"]);
+    take(&["clusterrolebinding", "edgesync-cloud"]);
+    let mut replica = setup.replica();
+    replica.fleet.cloud.write_config();
+    replica.fleet.cloud.process.start();
+    let waits = async |what: &str| {
+        let said = replica.fleet.cloud.process.logged(what, 0).await;
+        assert!(said.contains("the fleet cannot be served yet") && said.contains(ACCOUNT), "{said}");
+        assert!(replica.health.text("/readyz").await.is_err(), "nodes are not sent to it");
+        replica.health.text("/livez").await.expect("it need not be started anew");
+    };
+    waits("cannot get resource \"secrets\" in API group \"\" in the namespace \"edgesync\"").await;
+    let give = |name: &str| {
+        let text = fs::read_to_string(packaging("base/rights.yaml")).unwrap();
+        let parts = text.split("\n---\n");
+        let binding = parts.filter(|part| part.contains(&format!("\nkind: {name}\n")));
+        binding.for_each(|binding| setup.apply(binding));
+    };
+    give("RoleBinding");
+    waits("\"kube-system\" is forbidden").await;
+    give("ClusterRoleBinding");
+    eventually("the replica is ready", PATIENCE, async || replica.health.text("/readyz").await.ok()).await;
+    assert!(replica.fleet.cloud.process.runs(), "it has waited, and not ended");
+}
