@@ -359,8 +359,10 @@ async fn the_rights_that_are_installed_are_enough() {
     // What an operator does needs rights too: what was given goes again.
     let output = replica.fleet.command(&["token", "list"]).await;
     assert!(output.status.success(), "{}", said(&output));
-    let output = replica.fleet.command(&["node", "remove", "edge-1"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    for what in ["revoke", "remove"] {
+        let output = replica.fleet.command(&["node", what, "edge-1"]).await;
+        assert!(output.status.success(), "{}", said(&output));
+    }
     let left = "nodes,leases.coordination.k8s.io,objectsyncs";
     eventually("nothing of the node is left", PATIENCE, async || {
         let found = setup.get(&[left, "--all-namespaces"])["items"].take();
