@@ -230,6 +230,50 @@ async fn the_manifests_are_taken_by_the_api_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn what_the_documents_say_uninstalls_everything_and_leaves_what_is_others() {
+    let setup = Setup::installed().await;
+    let sync = |name: &str, labels: &str| {
+        setup.apply(&format!(
+            "{{apiVersion: reliablesyncs.kubeedge.io/v1alpha1, kind: ObjectSync, metadata: {{name: {name}, namespace: plant, \
+             labels: {{{labels}}}}}, spec: {{objectName: a}}}}"
+        ));
+    };
+    sync("ours", "edgesync.io/node: edge-1");
+    sync("theirs", "");
+    for (name, labels) in [("edge-1", "edgesync.io/edge: 'true'"), ("server-1", "")] {
+        setup.apply(&format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{{labels}}}}}}}"
+        ));
+    }
+    let document = include_str!("../../docs/kubernetes.md");
+    let (_, section) = document.split_once("\n## Uninstall it\n").unwrap();
+    let commands = section.split("```").nth(1).unwrap().lines().skip(1);
+    for command in commands {
+        let words: Vec<&str> = command.strip_prefix("kubectl ").unwrap().split(' ').collect();
+        // Nobody empties a namespace here.
+        let words =
+            if words.contains(&"namespace") { [&words[..], &["--wait=false"]].concat() } else { words };
+        setup.admin.run(&words).ok();
+    }
+    let ours = "app.kubernetes.io/name=edgesync";
+    let kinds = "clusterroles,clusterrolebindings,customresourcedefinitions";
+    let left = setup.admin.run(&["get", kinds, "-l", ours, "-o", "name"]).lines();
+    let shared = left.iter().all(|name| name.ends_with("objectsyncs.reliablesyncs.kubeedge.io"));
+    assert!(shared && left.len() == 2, "{left:?}");
+    for namespace in ["kube-system", "kube-node-lease"] {
+        setup.admin.run(&["get", "roles,rolebindings", "-n", namespace, "-l", ours, "-o", "name"]).says("");
+    }
+    let gone = setup.get(&["namespace", "edgesync"]);
+    assert_eq!(gone["status"]["phase"], "Terminating");
+    setup
+        .admin
+        .run(&["get", "objectsyncs", "-A", "-o", "name"])
+        .says("objectsync.reliablesyncs.kubeedge.io/theirs");
+    setup.admin.run(&["get", "nodes", "-o", "name"]).says("node/server-1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn the_rights_that_are_installed_are_enough() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
@@ -303,11 +347,22 @@ async fn the_rights_that_are_installed_are_enough() {
     })
     .await;
 
+    // Another label is a change of the Node itself.
+    agent.process.env("EDGESYNC_NODE_LABELS", "rack=7");
+    agent.crash_as_configured().await;
+    eventually("the label is noted", PATIENCE, async || {
+        let node = setup.get(&["node", "edge-1"]);
+        node["metadata"]["annotations"]["edgesync.io/node-labels"].as_str()?.contains("rack=7").then_some(())
+    })
+    .await;
+
     // What an operator does needs rights too: what was given goes again.
     let output = replica.fleet.command(&["token", "list"]).await;
     assert!(output.status.success(), "{}", said(&output));
-    let output = replica.fleet.command(&["node", "remove", "edge-1"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    for what in ["revoke", "remove"] {
+        let output = replica.fleet.command(&["node", what, "edge-1"]).await;
+        assert!(output.status.success(), "{}", said(&output));
+    }
     let left = "nodes,leases.coordination.k8s.io,objectsyncs";
     eventually("nothing of the node is left", PATIENCE, async || {
         let found = setup.get(&[left, "--all-namespaces"])["items"].take();
@@ -343,7 +398,7 @@ const FORBIDDEN: [(&str, &str, &str); 40] = [
     ("list", "namespaces", ""),
     ("create", "namespaces", ""),
     ("delete", "namespaces", ""),
-    ("get", "namespaces/plant", ""),
+    ("update", "namespaces", ""),
     ("create", "serviceaccounts", "edgesync"),
     ("create", "serviceaccounts/token", "edgesync"),
     ("impersonate", "serviceaccounts", "edgesync"),

@@ -11,4 +11,5 @@ mod imports;
 mod layers;
 mod limits;
 mod log;
+mod manifests;
 mod protocol_examples;
