@@ -11,9 +11,11 @@ mod site;
 mod support;
 
 mod access;
+mod afar;
 mod cache;
 mod feed;
 mod joining;
 mod kubernetes;
 mod replicas;
 mod server;
+mod setup;
