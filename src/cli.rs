@@ -79,6 +79,10 @@ pub enum CliError {
     /// Standard output or error cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
+    /// A Kubernetes cluster does not serve.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::Unserved),
     /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
@@ -110,6 +114,8 @@ impl CliError {
         match self {
             Self::Usage(_) => EXIT_USAGE,
             Self::Client(ClientError::Connect { .. } | ClientError::Tls { .. }) => EXIT_UNAVAILABLE,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(_) => EXIT_UNAVAILABLE,
             _ => EXIT_FAILED,
         }
     }

@@ -4,6 +4,9 @@
 //! its objects stands one trait, `source::Source`: a database of this process, or a Kubernetes cluster.
 
 mod admin;
+#[cfg(feature = "kubernetes")]
+mod afar;
+mod answers;
 mod bare;
 mod collect;
 mod definitions;
@@ -22,6 +25,8 @@ mod upkeep;
 mod uploads;
 mod work;
 
+#[cfg(feature = "kubernetes")]
+pub use afar::Afar;
 pub use objects::{CloudList, CloudObjects};
 #[cfg(feature = "kubernetes")]
 pub use pairing::register::ClusterRegister;

@@ -72,7 +72,7 @@ pub enum CloudCommand {
         #[command(flatten)]
         output: OutputArgs,
         #[command(flatten)]
-        server: ServerArgs,
+        server: FleetArgs,
     },
     /// Let a node delete what was held back because it would lose too much at once
     ConfirmDeletions(NodeArgs),
@@ -97,7 +97,7 @@ pub struct ShowArgs {
     #[command(flatten)]
     pub output: OutputArgs,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub server: FleetArgs,
 }
 
 /// What is done with a node.
@@ -130,7 +130,7 @@ pub struct NodeArgs {
     #[arg(value_name = "NODE")]
     pub node: String,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub server: FleetArgs,
 }
 
 /// What is done with tokens.
@@ -151,7 +151,7 @@ pub enum TokenCommand {
         #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         uses: u32,
         #[command(flatten)]
-        server: ServerArgs,
+        server: FleetArgs,
     },
     /// Show the tokens that exist, without their secret part
     List(ShowArgs),
@@ -161,7 +161,7 @@ pub enum TokenCommand {
         #[arg(value_name = "ID")]
         id: String,
         #[command(flatten)]
-        server: ServerArgs,
+        server: FleetArgs,
     },
 }
 
@@ -184,7 +184,7 @@ pub struct BrokerArgs {
     #[arg(long, default_value_t = 8883)]
     pub port: u16,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub server: FleetArgs,
 }
 
 /// What is done with operators.
@@ -198,7 +198,7 @@ pub enum OperatorCommand {
         #[arg(value_name = "NAME")]
         which: String,
         #[command(flatten)]
-        server: ServerArgs,
+        server: FleetArgs,
     },
 }
 
@@ -218,7 +218,7 @@ pub struct KubeconfigArgs {
     #[arg(long, value_name = "https://HOST:PORT")]
     pub api: Option<String>,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub server: FleetArgs,
 }
 
 /// The manifests of `apply` and `delete`.
@@ -260,6 +260,29 @@ pub struct ServerArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
+/// Which fleet is asked: that of a cloud side, or that of a Kubernetes cluster, without a cloud side in between.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct FleetArgs {
+    /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
+    /// [default: the server of --kubeconfig, or else of the variable EDGESYNC_CLOUD_SERVER, or else
+    /// /run/edgesync-cloud/edgesync-cloud.sock]
+    #[arg(long = "server", value_name = "ADDRESS")]
+    pub address: Option<Address>,
+    /// A kubeconfig: that of a Kubernetes cluster with replicas of the cloud side, which is asked itself; or one of
+    /// "edgesync-cloud kubeconfig", for a cloud side on another machine
+    #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the cluster in the kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME", requires = "kubeconfig", conflicts_with = "address")]
+    pub context: Option<String>,
+    /// Namespace of edgesync in the cluster [default: edgesync]
+    #[arg(short, long, requires = "kubeconfig", conflicts_with = "address")]
+    pub namespace: Option<String>,
+}
+
+/// The namespace of edgesync in a cluster, unless it is said.
+pub const NAMESPACE: &str = "edgesync";
+
 /// The variable that names the API that is asked, where neither `--server` nor a kubeconfig does.
 pub const SERVER_VARIABLE: &str = "EDGESYNC_CLOUD_SERVER";
 
@@ -283,6 +306,23 @@ mod tests {
         let mut command = CloudArgs::command();
         let help = command.find_subcommand_mut("nodes").unwrap().render_long_help().to_string();
         assert!(help.contains(SOCKET), "{help}");
+    }
+
+    #[test]
+    fn the_default_namespace_is_that_of_the_replicas() {
+        assert_eq!(NAMESPACE, Config::default().kubernetes.namespace);
+    }
+
+    #[test]
+    fn contexts_and_namespaces_are_of_a_kubeconfig() {
+        let words = ["edgesync-cloud", "nodes", "--kubeconfig", "a", "--context", "c", "-n", "fleet"];
+        let args = CloudArgs::try_parse_from(words).unwrap();
+        let CloudCommand::Nodes(ShowArgs { server, .. }) = args.command else { panic!("{args:?}") };
+        assert_eq!((server.context.as_deref(), server.namespace.as_deref()), (Some("c"), Some("fleet")));
+        for wrong in [&["-n", "x", "--server", "/x"][..], &["--context", "c", "--server", "/x"]] {
+            let words = [&["edgesync-cloud", "nodes"], wrong].concat();
+            assert!(CloudArgs::try_parse_from(&words).is_err(), "{words:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, NodeArgs, NodeCommand, ShowArgs};
 use super::program::{self, Threads};
 use super::records::{self, RecordColumn};
-use super::server::client;
+use super::server::{Fleet, client};
 use super::{CliError, Peer, apply, get, pairing};
 use crate::api::encode;
 use crate::config::cloud::Config;
@@ -48,27 +48,33 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }
         CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            apply::run(&client(server)?, &manifests.files, namespace, terminal).await
+            apply::run(&client(server).await?, &manifests.files, namespace, terminal).await
         }),
         CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
             let namespace = manifests.namespace.as_deref();
-            apply::delete(&client(server)?, &manifests.files, namespace, ignore_not_found, terminal).await
+            apply::delete(&client(server).await?, &manifests.files, namespace, ignore_not_found, terminal)
+                .await
         }),
         CloudCommand::Get { get, server } => program::ask(async |terminal| {
-            get::run(&client(server)?, &get.query(), Timestamp::now(), terminal).await
+            get::run(&client(server).await?, &get.query(), Timestamp::now(), terminal).await
         }),
         CloudCommand::Nodes(ShowArgs { output, server }) => program::ask(async |terminal| {
-            let now = Timestamp::now();
-            records::table(&client(server)?, NODES_PATH, NODE_COLUMNS, output.output, now, terminal).await
+            let answer = Fleet::open(server).await?.get(NODES_PATH).await?;
+            records::table_of(&answer, NODE_COLUMNS, output.output, Timestamp::now(), terminal)
         }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
-            records::syncs(&client(server)?, node.as_deref(), output.output, now, terminal).await
+            records::syncs_of(&Fleet::open(server).await?, node.as_deref(), output.output, now, terminal)
+                .await
         }),
         CloudCommand::ConfirmDeletions(NodeArgs { node, server }) => program::ask(async |terminal| {
             let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
-            client(server)?.post::<Value>(&path, &Value::Null).await?;
-            Ok(writeln!(terminal.out, "node '{node}': what was held back will be deleted")?)
+            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
+            let said = match answer["confirmed"].as_u64() {
+                Some(0) => "nothing is held back",
+                _ => "what was held back will be deleted",
+            };
+            Ok(writeln!(terminal.out, "node '{node}': {said}")?)
         }),
         CloudCommand::Node(command) => program::ask(async |terminal| {
             let said = change_node(command).await?;
@@ -103,7 +109,7 @@ async fn change_node(command: NodeCommand) -> Result<String, CliError> {
         NodeCommand::Forget(node) => (node, "forget"),
     };
     let path = format!("{NODES_PATH}/{}/{verb}", encode(&node));
-    let answer = client(server)?.post::<Value>(&path, &wanted).await?;
+    let answer = Fleet::open(server).await?.post(&path, &wanted).await?;
     let is = |field: &str| answer[field].as_bool().unwrap_or(false);
     Ok(match verb {
         "remove" if is("removed") => format!("node '{node}' removed from the fleet"),

@@ -119,6 +119,17 @@ impl<'a> Pages<'a> {
         Self { client, path, next: Some(String::new()) }
     }
 
+    /// Beginning where another page has ended.
+    pub(super) fn from(mut self, token: Option<String>) -> Self {
+        self.next = Some(token.unwrap_or_default());
+        self
+    }
+
+    /// Where the next page begins, if there is one.
+    pub(super) fn rest(self) -> Option<String> {
+        self.next
+    }
+
     /// The next page; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Box<RawValue>>>, CliError> {
         let Some(token) = self.next.take() else { return Ok(None) };

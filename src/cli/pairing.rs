@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::args_cloud::{BrokerArgs, KubeconfigArgs, OperatorCommand, ShowArgs, TokenCommand};
 use super::records::{self, RecordColumn};
-use super::server::client;
+use super::server::Fleet;
 use super::{CliError, Terminal};
 use crate::api::{Address, Kubeconfig, encode};
 use crate::config::units::show_duration;
@@ -48,7 +48,7 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
         TokenCommand::Create { node, labels, ttl, uses, server } => {
             let labels: Labels = labels.into_iter().collect();
             let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses, "labels": labels });
-            let made: Value = client(server)?.post(TOKENS_PATH, &wanted).await?;
+            let made = Fleet::open(server).await?.post(TOKENS_PATH, &wanted).await?;
             // Alone on standard output, so that a script can take it.
             writeln!(terminal.out, "{}", made["token"].as_str().unwrap_or_default())?;
             let service = made["cloud"].as_str().unwrap_or("https://HOST:10002");
@@ -61,13 +61,12 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
             )?;
         }
         TokenCommand::List(ShowArgs { output, server }) => {
-            let now = Timestamp::now();
-            records::table(&client(server)?, TOKENS_PATH, TOKEN_COLUMNS, output.output, now, terminal)
-                .await?;
+            let answer = Fleet::open(server).await?.get(TOKENS_PATH).await?;
+            records::table_of(&answer, TOKEN_COLUMNS, output.output, Timestamp::now(), terminal)?;
         }
         TokenCommand::Revoke { id, server } => {
             let path = format!("{TOKENS_PATH}/{}/revoke", encode(&id));
-            let answer: Value = client(server)?.post(&path, &Value::Null).await?;
+            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
             let was = if answer["revoked"] == true { "revoked" } else { "was of no use any more" };
             writeln!(terminal.out, "token '{id}' {was}")?;
         }
@@ -77,7 +76,7 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
 
 /// Prints the files for a broker, or writes them to a new directory.
 pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    let client = client(args.server)?;
+    let fleet = Fleet::open(args.server).await?;
     let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
     let wanted = json!({
         "broker": args.flavor,
@@ -85,7 +84,8 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
         "names": args.names,
         "port": args.port,
     });
-    let answer: Map<String, Value> = client.post(BROKER_CONFIG_PATH, &wanted).await?;
+    let answer = fleet.post(BROKER_CONFIG_PATH, &wanted).await?;
+    let answer = answer.as_object().cloned().unwrap_or_default();
     let files = answer.iter().map(|(name, content)| (name.as_str(), content.as_str().unwrap_or_default()));
     let Some(directory) = &args.output else {
         for (name, content) in files {
@@ -113,10 +113,10 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
 
 /// Prints a kubeconfig for a new operator.
 pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    let client = client(args.server)?;
-    let server = match (args.api, client.address()) {
+    let fleet = Fleet::open(args.server).await?;
+    let server = match (args.api, fleet.address()) {
         (Some(server), _) => server,
-        (None, Address::Tls { .. }) => client.address().to_string(),
+        (None, Some(address @ Address::Tls { .. })) => address.to_string(),
         (None, _) => {
             return Err(CliError::Usage(
                 "--api https://HOST:PORT is needed: the address of the API as the operator reaches it"
@@ -125,7 +125,7 @@ pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>
         }
     };
     let wanted = json!({ "user": args.user, "role": args.role, "lifetimeSeconds": args.lifetime.as_secs() });
-    let answer: Value = client.post(OPERATORS_PATH, &wanted).await?;
+    let answer = fleet.post(OPERATORS_PATH, &wanted).await?;
     let pem = |field: &str| answer[field].as_str().unwrap_or_default();
     let wrong = |error: TlsError| CliError::Show(error.to_string());
     let what = "the answer of the cloud side";
@@ -158,13 +158,12 @@ fn close_to_others(output: &impl AsFd) -> std::io::Result<bool> {
 pub(super) async fn operator(command: OperatorCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     match command {
         OperatorCommand::List(ShowArgs { output, server }) => {
-            let now = Timestamp::now();
-            let client = client(server)?;
-            records::table(&client, OPERATORS_PATH, OPERATOR_COLUMNS, output.output, now, terminal).await?;
+            let answer = Fleet::open(server).await?.get(OPERATORS_PATH).await?;
+            records::table_of(&answer, OPERATOR_COLUMNS, output.output, Timestamp::now(), terminal)?;
         }
         OperatorCommand::Revoke { which, server } => {
             let path = format!("{OPERATORS_PATH}/{}/revoke", encode(&which));
-            let answer: Value = client(server)?.post(&path, &Value::Null).await?;
+            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
             writeln!(terminal.out, "operator '{which}': {} certificates revoked", answer["certificates"])?;
         }
     }

@@ -22,14 +22,55 @@ pub async fn syncs(
     now: Timestamp,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
+    syncs_of(client, node, output, now, terminal).await
+}
+
+/// Who lists ObjectSyncs and ClusterObjectSyncs.
+pub(super) trait Lists {
+    /// Some of the records of a kind, and at least those of a node if one is named: the first ones, or those from where the
+    /// page before has ended; and where the next page begins, if there is one.
+    async fn page(
+        &self,
+        kind: &Resource,
+        node: Option<&str>,
+        from: Option<String>,
+    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError>;
+}
+
+impl Lists for Client {
+    async fn page(
+        &self,
+        kind: &Resource,
+        _: Option<&str>,
+        from: Option<String>,
+    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError> {
+        let mut pages = Pages::new(self, kind, None, "").from(from);
+        let items = pages.next().await?.unwrap_or_default();
+        Ok((items, pages.rest()))
+    }
+}
+
+/// The same as [`syncs`], whoever lists them.
+pub(super) async fn syncs_of(
+    lists: &impl Lists,
+    node: Option<&str>,
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
     let resources = sync_resources();
     let Some(first) = resources.first() else { return Ok(()) };
     let mut view = View::new(first, true, output, now);
     for resource in &resources {
-        let mut pages = Pages::new(client, resource, None, "");
-        while let Some(items) = pages.next().await? {
+        let mut from = None;
+        loop {
+            let (items, next) = lists.page(resource, node, from).await?;
             let items = items.into_iter().filter(|item| node.is_none_or(|node| is_of(item, node))).collect();
             terminal.out.write_all(view.items(items)?.as_bytes())?;
+            if next.is_none() {
+                break;
+            }
+            from = next;
         }
     }
     if view.nothing() {
@@ -90,12 +131,22 @@ pub async fn table(
     now: Timestamp,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
-    let answer: Value = client.get(path).await?;
+    table_of(&client.get(path).await?, columns, output, now, terminal)
+}
+
+/// The same of an answer.
+pub(super) fn table_of(
+    answer: &Value,
+    columns: &[RecordColumn],
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
     if matches!(output, Output::Yaml | Output::Json) {
-        terminal.out.write_all(render(&answer, output)?.as_bytes())?;
+        terminal.out.write_all(render(answer, output)?.as_bytes())?;
         return Ok(());
     }
-    let records = answer.get("items").unwrap_or(&answer).as_array().cloned().unwrap_or_default();
+    let records = answer.get("items").unwrap_or(answer).as_array().cloned().unwrap_or_default();
     let mut table = Table::new(columns.iter().map(|column| column.header));
     for record in &records {
         table.row(columns.iter().map(|column| {

@@ -6,22 +6,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+pub(super) use super::answers::unknown;
+use super::answers::{self, WantedAdmission, WantedOperator, WantedToken, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
 use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
 use crate::broker::Downlink;
+use crate::object::Status;
 use crate::object::status::{Reason, Result};
-use crate::object::{Labels, Status};
 use crate::store::cloud::CloudStore;
-use crate::store::cloud::operators::OperatorRecord;
-use crate::store::cloud::pairing::TokenRecord;
 use crate::store::engine::wal_path;
-use crate::tls::Certificate;
 
 /// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
@@ -105,10 +103,9 @@ impl Admin {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
-            let message = format!("there is no node '{node}': 'edgesync-cloud nodes' shows all");
-            return Err(Status::new(Reason::NotFound, message));
+            return Err(answers::unknown_name(node));
         }
-        Ok(json!({ "node": node, "certificates": certificates }))
+        Ok(answers::certificates(node, certificates))
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
@@ -128,53 +125,32 @@ impl Admin {
             return Err(unknown(node));
         }
         tracing::warn!(node, "an operator has had it forgotten: its name is free");
-        Ok(json!({ "node": node, "certificates": certificates }))
+        Ok(answers::certificates(node, certificates))
     }
 
     /// What concerns tokens, operators and brokers.
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
-        let pairing = &self.parts.pairing;
+        let (pairing, now) = (&self.parts.pairing, Timestamp::now());
         match (method, path) {
-            ("GET", ["tokens"]) => {
-                let now = Timestamp::now();
-                let tokens = pairing.tokens().await?;
-                Ok(json!({ "items": tokens.iter().map(|token| show_token(token, now)).collect::<Vec<_>>() }))
-            }
+            ("GET", ["tokens"]) => Ok(answers::tokens(&pairing.tokens().await?, now)),
             ("POST", ["tokens"]) => {
                 let wanted: WantedToken = wanted(body)?;
-                let ttl = Duration::from_secs(wanted.ttl_seconds);
+                let ttl = wanted.ttl();
                 let made =
                     pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses, wanted.labels).await?;
-                let mut shown = show_token(&made.record, Timestamp::now());
-                shown["token"] = made.token.into();
-                shown["cloud"] = json!(self.parts.service);
-                Ok(shown)
+                Ok(answers::new_token(made, self.parts.service.as_deref(), now))
             }
             ("POST", ["tokens", id, "revoke"]) => {
-                Ok(json!({ "id": id, "revoked": pairing.revoke_token(id).await? }))
+                Ok(answers::revoked_token(id, pairing.revoke_token(id).await?))
             }
-            ("GET", ["operators"]) => {
-                let now = Timestamp::now();
-                let operators = pairing.operator_records().await?;
-                Ok(
-                    json!({ "items": operators.iter().map(|one| show_operator(one, now)).collect::<Vec<_>>() }),
-                )
-            }
+            ("GET", ["operators"]) => Ok(answers::operators(&pairing.operator_records().await?, now)),
             ("POST", ["operators", which, "revoke"]) => {
-                Ok(json!({ "operator": which, "certificates": pairing.revoke_operators(which).await? }))
+                Ok(answers::revoked_operators(which, pairing.revoke_operators(which).await?))
             }
             ("POST", ["operators"]) => {
                 let wanted: WantedOperator = wanted(body)?;
-                let lifetime = Duration::from_secs(wanted.lifetime_seconds);
-                let identity = pairing.new_operator(&wanted.user, wanted.role, lifetime).await?;
-                let pem = |certificates: &[Certificate]| {
-                    certificates.iter().map(Certificate::to_pem).collect::<String>()
-                };
-                Ok(json!({
-                    "ca": pem(&pairing.trust().0),
-                    "certificate": pem(identity.chain()),
-                    "key": identity.key().to_pem(),
-                }))
+                let identity = pairing.new_operator(&wanted.user, wanted.role, wanted.lifetime()).await?;
+                Ok(answers::new_operator(&pairing.trust(), &identity))
             }
             ("POST", ["broker-config"]) => {
                 let files = broker_config::files(pairing, &self.parts.broker.complete(wanted(body)?)?)?;
@@ -183,34 +159,6 @@ impl Admin {
             _ => Err(Status::no_such_path()),
         }
     }
-}
-
-/// What a token is asked for with.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WantedToken {
-    node: Option<String>,
-    ttl_seconds: u64,
-    uses: u32,
-    #[serde(default)]
-    labels: Labels,
-}
-
-/// What a node is admitted with.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WantedAdmission {
-    /// The external broker refuses the node's revoked certificates.
-    broker_updated: bool,
-}
-
-/// What the certificate of an operator is asked for with.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WantedOperator {
-    user: String,
-    role: Role,
-    lifetime_seconds: u64,
 }
 
 /// What the configuration of a broker is asked for with.
@@ -249,37 +197,6 @@ impl BrokerDefaults {
     }
 }
 
-fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
-    T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
-}
-
-fn show_token(token: &TokenRecord, now: Timestamp) -> Value {
-    let state = match token {
-        token if token.revoked.is_some() => "revoked",
-        token if token.expires <= now => "expired",
-        token if token.used >= token.uses => "used up",
-        _ => "usable",
-    };
-    let mut shown = json!(token);
-    shown["state"] = state.into();
-    shown
-}
-
-fn show_operator(operator: &OperatorRecord, now: Timestamp) -> Value {
-    let state = match operator {
-        operator if operator.revoked.is_some() => "revoked",
-        operator if operator.expires <= now => "expired",
-        _ => "usable",
-    };
-    let mut shown = json!(operator);
-    shown["state"] = state.into();
-    shown
-}
-
-pub(super) fn unknown(node: &str) -> Status {
-    Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
-}
-
 impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let path: Vec<&str> = call.path.split('/').collect();
@@ -296,20 +213,20 @@ impl Extension for Admin {
             ("POST", ["nodes", node, "confirm-deletions"]) => {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
                 let count = self.ask(request).await?.ok_or_else(|| unknown(node))?;
-                Ok(json!({ "node": node, "confirmed": count }))
+                Ok(answers::confirmed(node, count))
             }
             ("POST", ["nodes", node, "remove"]) => {
                 let removed = self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await??;
-                Ok(json!({ "node": node, "removed": removed }))
+                Ok(answers::removed(node, removed))
             }
             ("POST", ["nodes", node, "admit"]) => {
                 let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();
                 if wanted.broker_updated {
                     let noted = self.parts.pairing.broker_updated(node).await?;
-                    return Ok(json!({ "node": node, "certificates": noted }));
+                    return Ok(answers::certificates(node, noted));
                 }
                 let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
-                Ok(json!({ "node": node, "admitted": admitted }))
+                Ok(answers::admitted(node, admitted))
             }
             ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
             ("POST", ["nodes", node, "revoke"]) => self.revoke(node).await,

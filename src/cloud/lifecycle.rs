@@ -23,6 +23,8 @@ use jiff::Timestamp;
 use crate::sync::node::Condition;
 use crate::sync::timing::{Now, earlier};
 use crate::sync::upload::Lease;
+#[cfg(feature = "kubernetes")]
+pub(super) use conditions::Counts;
 use conditions::{Told, View};
 
 use super::source::{LeaseRenewal, NodeChange, Registered};
@@ -189,8 +191,8 @@ impl NodeLifecycle {
         }
     }
 
-    /// Whether a node is in sync, and if not, what is missing. A change is told once it has lasted for a while; of
-    /// changing numbers nobody is told.
+    /// Whether a node is in sync, and if not, what is missing. A change is told once it has lasted for a while; of changing
+    /// numbers only that of the removals that are held back, which an operator confirms.
     pub(super) fn in_sync(
         &mut self,
         now: Now,
@@ -214,7 +216,8 @@ impl NodeLifecycle {
         let (told, before, after) = (&sync.told, sync.seen.told(), view.told());
         // False for one reason and then for another is False all the time.
         let same_status = after.status == before.status && after.status != told.status;
-        let goes_on = before.reason != told.reason && (after.reason == before.reason || same_status);
+        let is_same = before.reason == after.reason && before.held == after.held;
+        let goes_on = before.differs_from(told) && (is_same || same_status);
         if !goes_on {
             sync.since = now;
         }
@@ -412,7 +415,7 @@ impl NodeLifecycle {
 impl Sync {
     /// When what is seen is to be told.
     fn due(&self) -> Option<Now> {
-        (self.seen.told().reason != self.told.reason).then(|| self.since + STEADY)
+        self.seen.told().differs_from(&self.told).then(|| self.since + STEADY)
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) use crate::store::cloud::{
 };
 pub(super) use embedded::Embedded;
 #[cfg(feature = "kubernetes")]
-pub(super) use kubernetes::Kubernetes;
+pub(super) use kubernetes::{Kubernetes, LEASES, mark, recorded_incarnation};
 
 /// Why a source could not do what it was asked for, in words. The fleet asks again later, whatever it was.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -49,6 +49,16 @@ pub enum AccessError {
         /// What is wrong with it.
         source: KubeconfigError,
     },
+    /// The kubeconfig is good, and has no context of this name.
+    #[error("{credentials} has no context '{context}': {known}")]
+    NoContext {
+        /// Which one.
+        credentials: Credentials,
+        /// What was asked for.
+        context: String,
+        /// Those that it has, in words.
+        known: String,
+    },
     /// Nothing was named, and there is nothing.
     #[error(
         "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
@@ -95,13 +105,15 @@ pub enum Unserved {
     },
     /// It does not know who asks.
     #[error(
-        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster"
+        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster ({cause})"
     )]
     Unknown {
         /// Its address.
         server: String,
         /// With whose credentials.
         credentials: Credentials,
+        /// What it says.
+        cause: String,
     },
     /// It answers with an error.
     #[error("the API server {server} answers: {cause}")]
@@ -134,10 +146,23 @@ impl Cluster {
     /// # Errors
     /// There are none, or they cannot be read.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
-        let (mut config, credentials) = match kubeconfig {
-            Some(path) => named(path).await?,
+        let (config, credentials) = match kubeconfig {
+            Some(path) => named(path, None).await?,
             None => found().await?,
         };
+        Self::with(config, credentials)
+    }
+
+    /// The same with the kubeconfig that is named, in one of its contexts: the one that is current there if none is said.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no such context.
+    pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
+        let (config, credentials) = named(kubeconfig, context).await?;
+        Self::with(config, credentials)
+    }
+
+    fn with(mut config: Config, credentials: Credentials) -> Result<Self, AccessError> {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
@@ -177,7 +202,9 @@ impl Cluster {
         let (server, credentials) = (self.server.clone(), self.credentials.clone());
         let cause = root(error);
         match error {
-            kube::Error::Api(status) if status.code == 401 => Unserved::Unknown { server, credentials },
+            kube::Error::Api(status) if status.code == 401 => {
+                Unserved::Unknown { server, credentials, cause: status.message.clone() }
+            }
             kube::Error::Api(status) => Unserved::Refused { server, cause: status.message.clone() },
             _ if cause.contains("certificate") => Unserved::Untrusted { server, cause, credentials },
             _ => Unserved::Unreachable { server, cause },
@@ -194,13 +221,22 @@ pub(super) fn root(error: &dyn Error) -> String {
     error.to_string()
 }
 
-async fn named(path: &Path) -> Result<(Config, Credentials), AccessError> {
+async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
     let credentials = Credentials::Kubeconfig(path.to_owned());
-    let read = match Kubeconfig::read_from(path) {
-        Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await,
-        Err(error) => Err(error),
+    let kubeconfig = match Kubeconfig::read_from(path) {
+        Ok(kubeconfig) => kubeconfig,
+        Err(source) => return Err(AccessError::Kubeconfig { credentials, source }),
     };
-    match read {
+    let contexts: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
+    if let Some(context) = context.filter(|context| !contexts.contains(context)) {
+        let known = match contexts.as_slice() {
+            [] => "it has none".to_owned(),
+            contexts => format!("it has {}", contexts.join(", ")),
+        };
+        return Err(AccessError::NoContext { credentials, context: context.to_owned(), known });
+    }
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    match Config::from_custom_kubeconfig(kubeconfig, &options).await {
         Ok(config) => Ok((config, credentials)),
         Err(source) => Err(AccessError::Kubeconfig { credentials, source }),
     }
@@ -262,6 +298,23 @@ mod tests {
             let named = format!("the kubeconfig {} cannot be used: ", path.display());
             assert!(error.starts_with(&named) && error.contains(expected), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_context_is_one_of_the_kubeconfig() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        let mut two: serde_json::Value = serde_json::from_str(&kubeconfig("http://127.0.0.1:1")).unwrap();
+        two["clusters"][1] =
+            serde_json::json!({"name": "other", "cluster": {"server": "http://127.0.0.1:2"}});
+        two["contexts"][1] = serde_json::json!({"name": "d", "context": {"cluster": "other", "user": "u"}});
+        fs::write(&path, two.to_string()).unwrap();
+        for (context, server) in [(None, ":1"), (Some("c"), ":1"), (Some("d"), ":2")] {
+            let cluster = Cluster::connect_in(&path, context).await.unwrap();
+            assert!(cluster.server.ends_with(server), "{context:?}: {cluster:?}");
+        }
+        let error = chain(&Cluster::connect_in(&path, Some("e")).await.unwrap_err());
+        assert!(error.ends_with("has no context 'e': it has c, d"), "{error}");
     }
 
     #[tokio::test]

@@ -74,24 +74,43 @@ impl Cluster {
         namespace: Option<&str>,
         selector: &str,
     ) -> Result<Vec<Object>, Failure> {
+        let mut objects = Vec::new();
+        let mut next = None;
+        loop {
+            let (page, more) = self.page(resource, namespace, selector, next.as_deref()).await?;
+            objects.extend(page);
+            if more.is_none() {
+                return Ok(objects);
+            }
+            next = more;
+        }
+    }
+
+    /// Some of these objects: the first ones, or those from where the page before has ended. With them is told where the next
+    /// page begins, if there is one.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn page(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &str,
+        from: Option<&str>,
+    ) -> Result<(Vec<Object>, Option<String>), Failure> {
         let namespace = namespace.unwrap_or_default();
-        let api = self.api(resource, namespace);
         let mut parameters = ListParams::default().limit(PAGE);
         if !selector.is_empty() {
             parameters = parameters.labels(selector);
         }
-        let mut objects = Vec::new();
-        loop {
-            let page = api.list(&parameters).await;
-            let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
-            for object in page.items {
-                objects.push(read(resource, object)?);
-            }
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => parameters = parameters.continue_token(&next),
-                None => return Ok(objects),
-            }
+        if let Some(from) = from {
+            parameters = parameters.continue_token(from);
         }
+        let page = self.api(resource, namespace).list(&parameters).await;
+        let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
+        let objects = page.items.into_iter().map(|object| read(resource, object));
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        Ok((objects.collect::<Result<_, _>>()?, next))
     }
 
     /// Makes an object. What a kind with the subresource `status` is given of that is left out.

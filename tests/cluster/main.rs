@@ -11,6 +11,7 @@ mod site;
 mod support;
 
 mod access;
+mod afar;
 mod cache;
 mod costs;
 mod feed;
@@ -19,3 +20,4 @@ mod joining;
 mod kubernetes;
 mod replicas;
 mod server;
+mod setup;

@@ -28,6 +28,42 @@ pub(super) struct Told {
     pub(super) status: ConditionStatus,
     pub(super) reason: &'static str,
     pub(super) message: String,
+    /// How many removals are held back: an operator confirms as many as were told.
+    pub(super) held: u64,
+}
+
+/// What follows a number of objects in the message.
+const PENDING: &str = "to be sent or removed";
+const REJECTED: &str = "rejected by the node";
+const HELD: &str = "held back from removal until that is confirmed";
+
+/// The numbers that a message has.
+#[cfg(feature = "kubernetes")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::cloud) struct Counts {
+    pub(in crate::cloud) pending: u64,
+    pub(in crate::cloud) rejected: u64,
+    pub(in crate::cloud) held: u64,
+}
+
+#[cfg(feature = "kubernetes")]
+impl Counts {
+    /// Reads what [`View::told`] has written. What is not named is none.
+    pub(in crate::cloud) fn read(message: &str) -> Self {
+        let count = |what: &str| {
+            let part = message.split(", ").find_map(|part| part.strip_suffix(what));
+            let number = part.and_then(|part| part.split(' ').next()?.parse().ok());
+            number.unwrap_or_default()
+        };
+        Self { pending: count(PENDING), rejected: count(REJECTED), held: count(HELD) }
+    }
+}
+
+impl Told {
+    /// Whether this is to be told in the place of the other.
+    pub(super) fn differs_from(&self, other: &Self) -> bool {
+        self.reason != other.reason || self.held != other.held
+    }
 }
 
 impl View {
@@ -41,13 +77,9 @@ impl View {
         };
         if self.in_sync {
             let message = "the node holds what it is to hold".to_owned();
-            return Told { status: ConditionStatus::True, reason, message };
+            return Told { status: ConditionStatus::True, reason, message, held: 0 };
         }
-        let counts = [
-            (self.pending, "to be sent or removed"),
-            (self.rejected, "rejected by the node"),
-            (self.held, "held back from removal until that is confirmed"),
-        ];
+        let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
         let mut parts: Vec<String> = Vec::new();
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             let noun = if count == 1 { "object" } else { "objects" };
@@ -56,7 +88,7 @@ impl View {
         if parts.is_empty() {
             parts.push("a report of the node is being recorded".to_owned());
         }
-        Told { status: ConditionStatus::False, reason, message: parts.join(", ") }
+        Told { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
     }
 }
 
@@ -98,7 +130,7 @@ impl Vital {
         let message = "the cloud side and the node talk to each other";
         conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
         if let Some(sync) = &self.sync {
-            let Told { status, reason, message } = &sync.told;
+            let Told { status, reason, message, .. } = &sync.told;
             conditions.push(condition(IN_SYNC, *status, reason, message));
         }
         if self.restore {
@@ -115,5 +147,27 @@ impl Vital {
             None => conditions.extend(OWN.map(unknown)),
         }
         conditions
+    }
+}
+
+#[cfg(all(test, feature = "kubernetes"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_in_words_is_read_in_numbers() {
+        for pending in [0, 1, 20] {
+            for rejected in [0, 1, 300] {
+                for held in [0, 1, 4000] {
+                    let told = View { in_sync: false, pending, rejected, held }.told();
+                    assert_eq!(Counts::read(&told.message), Counts { pending, rejected, held }, "{told:?}");
+                    assert_eq!(told.held, held);
+                }
+            }
+        }
+        let in_sync = View { in_sync: true, pending: 0, rejected: 0, held: 0 }.told();
+        for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
+            assert_eq!(Counts::read(message), Counts::default(), "{message}");
+        }
     }
 }

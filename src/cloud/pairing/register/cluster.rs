@@ -126,6 +126,23 @@ impl ClusterRegister {
         self.shared.known.changes.subscribe()
     }
 
+    /// The nodes that were removed, and when, and those whose certificates are all revoked, as the cluster has it now.
+    ///
+    /// # Errors
+    /// The cluster's.
+    pub async fn removed_and_revoked(&self) -> Result<(Vec<(String, Timestamp)>, Vec<String>)> {
+        self.known(|table| (table.removed(), table.revocations().nodes)).await
+    }
+
+    /// The same of one node, read from the quorum.
+    ///
+    /// # Errors
+    /// The cluster's; a name that somebody else has written.
+    pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, bool)> {
+        let (_, member) = self.read_member(node).await?;
+        Ok((member.removed, member.is_shut_out()))
+    }
+
     /// What is known of a name; nothing if it was never used. Only for who follows.
     #[must_use]
     pub fn membership(&self, node: &str) -> Option<Membership> {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::{Result, SourceError};
 use super::requests::Requests;
-use crate::cluster::Failure;
+use crate::cluster::{Cluster, Failure};
 use crate::object::{Object, Resource, ResourceVersion, kinds};
 
 /// The name of the ConfigMap.
@@ -211,6 +211,19 @@ impl Incarnation {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The incarnation that the replicas of this namespace speak of; nothing if none has ever run there.
+///
+/// # Errors
+/// The cluster's.
+pub(in crate::cloud) async fn recorded(
+    cluster: &Cluster,
+    namespace: &str,
+) -> Result<Option<Arc<str>>, Failure> {
+    let map = kinds::guess("v1", "ConfigMap", true);
+    let found = cluster.get(&map, namespace, NAME).await?;
+    Ok(found.as_ref().and_then(Life::of).map(|life| life.id))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::object::time::rfc3339_micros;
 use crate::object::{Object, Resource, kinds};
 
 /// Where the Leases of nodes are.
-pub(super) const NAMESPACE: &str = "kube-node-lease";
+pub(in crate::cloud) const NAMESPACE: &str = "kube-node-lease";
 /// Leases that are renewed at a time.
 const AT_A_TIME: usize = 16;
 /// How often a Lease is looked at that others change or remove.

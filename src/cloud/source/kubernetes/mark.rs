@@ -8,34 +8,34 @@ use crate::object::name::check_label_value;
 use crate::store::checksum::checksum64;
 
 /// The label of Nodes and Leases of edgesync; a Node without it is a kubelet's.
-pub(super) const MARK: &str = "edgesync.io/edge";
+pub(in crate::cloud) const MARK: &str = "edgesync.io/edge";
 /// Its value.
-pub(super) const MARKED: &str = "true";
+pub(in crate::cloud) const MARKED: &str = "true";
 /// The label of ObjectSyncs with the node that they are of. Those of a KubeEdge in the same cluster have none.
-pub(super) const RECORD_NODE: &str = "edgesync.io/node";
+pub(in crate::cloud) const RECORD_NODE: &str = "edgesync.io/node";
 /// The annotation of a Lease with the replica that has renewed it last: the one that serves the node.
-pub(super) const SERVED_BY: &str = "edgesync.io/served-by";
+pub(in crate::cloud) const SERVED_BY: &str = "edgesync.io/served-by";
 /// What is left of the name of a node where it is no label value.
 const MAX_START: usize = 46;
 
 /// What selects Nodes and Leases of edgesync.
-pub(super) fn selector() -> String {
+pub(in crate::cloud) fn selector() -> String {
     format!("{MARK}={MARKED}")
 }
 
 /// Whether a Node or Lease is one of edgesync.
-pub(super) fn is_marked(object: &Object) -> bool {
+pub(in crate::cloud) fn is_marked(object: &Object) -> bool {
     object.labels().get(MARK).is_some_and(|value| value == MARKED)
 }
 
 /// A reference to a Node as an owner.
-pub(super) fn owner(node: &str, uid: &str) -> Value {
+pub(in crate::cloud) fn owner(node: &str, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }
 
 /// The value of [`RECORD_NODE`] for a node: its name, or what stands for it if that is longer than a value may be. Two
 /// nodes may share one, so whoever selects by it looks at the names too.
-pub(super) fn node_value(node: &str) -> String {
+pub(in crate::cloud) fn node_value(node: &str) -> String {
     if check_label_value(node).is_ok() {
         return node.to_owned();
     }

@@ -1,0 +1,87 @@
+//! What Nodes and Leases tell, as it is shown.
+
+use super::*;
+
+fn object(value: Value) -> Object {
+    let Value::Object(fields) = value else { panic!("an object") };
+    Object::from(fields)
+}
+
+/// A Node with a condition `Ready` and one `InSync`: status and message.
+fn node(ready: &str, in_sync: &[(&str, &str)]) -> Object {
+    let mut conditions = vec![json!({"type": "Ready", "status": ready})];
+    let sync = |(status, message): &(&str, &str)| json!({"type": "edgesync.io/InSync", "status": status, "message": message});
+    conditions.extend(in_sync.iter().map(sync));
+    object(json!({
+        "metadata": {"name": "edge-1"},
+        "status": {"conditions": conditions, "nodeInfo": {"kubeletVersion": "v0.1.0-edgesync"}},
+    }))
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+#[test]
+fn a_node_is_what_its_conditions_say() {
+    let held = "3 objects to be sent or removed, 20 objects held back from removal until that is confirmed";
+    for (ready, in_sync, state, shown) in [
+        ("True", vec![("True", "")], "in sync", [Some(0), Some(0), Some(0)]),
+        ("True", vec![("False", "1 object to be sent or removed")], "syncing", [Some(1), Some(0), Some(0)]),
+        ("True", vec![("False", "2 objects rejected by the node")], "live", [Some(0), Some(2), Some(0)]),
+        ("True", vec![("False", held)], "held back", [Some(3), Some(0), Some(20)]),
+        ("True", vec![], "connecting", [None; 3]),
+        ("Unknown", vec![("Unknown", held)], "offline", [None; 3]),
+    ] {
+        let node = nodes::show(&node(ready, &in_sync), None, None, false);
+        assert_eq!(node["state"], state, "{node}");
+        assert_eq!(node["ready"], ready == "True");
+        for (field, count) in ["pending", "rejected", "heldBack"].iter().zip(shown) {
+            assert_eq!(node[field], json!(count), "{field} of {node}");
+        }
+    }
+    let silent = object(json!({"metadata": {"name": "edge-1"}}));
+    let shown = nodes::show(&silent, None, None, false);
+    assert_eq!((&shown["state"], &shown["ready"]), (&json!("offline"), &Value::Null));
+    assert_eq!(nodes::held(&silent), None);
+}
+
+#[test]
+fn a_node_shows_who_serves_it_and_what_became_of_its_name() {
+    let lease = object(json!({
+        "metadata": {"name": "edge-1", "annotations": {"edgesync.io/served-by": "cloud-a"}},
+        "spec": {"renewTime": "2026-11-23T06:00:00.000000Z"},
+    }));
+    let node = node("True", &[("True", "")]);
+    let shown = nodes::show(&node, Some(&lease), None, false);
+    assert_eq!(shown["servedBy"], "cloud-a");
+    assert_eq!(shown["lastRenewal"], "2026-11-23T06:00:00.000000Z");
+    assert_eq!(shown["agentVersion"], "0.1.0");
+    assert_eq!(nodes::show(&node, None, None, true)["state"], "revoked");
+    assert_eq!(nodes::show(&node, None, Some(at(1)), true)["state"], "being removed");
+
+    let removed = [("a".to_owned(), at(1)), ("edge-1".to_owned(), at(2)), ("z".to_owned(), at(3))];
+    let all = nodes::all(&[node], &[lease], &removed, &["edge-1".to_owned()]);
+    let states: Vec<_> = all.iter().map(|node| (node["name"].as_str().unwrap(), &node["state"])).collect();
+    assert_eq!(
+        states,
+        [("a", &json!("removed")), ("edge-1", &json!("being removed")), ("z", &json!("removed"))]
+    );
+}
+
+#[test]
+fn what_the_cluster_says_is_told_with_its_kind() {
+    let key = kinds::guess("v1", "Node", false).key("", "a");
+    for (failure, code) in [
+        (Failure::Forbidden("User \"eve\" cannot list nodes".into()), 403),
+        (Failure::NotFound(key.clone()), 404),
+        (Failure::Conflict(key), 503),
+        (Failure::Invalid("no".into()), 400),
+    ] {
+        let message = failure.to_string();
+        let status = unremembered(failure.into());
+        assert_eq!((status.code, status.message), (code, message));
+    }
+    assert_eq!(parts("/api/v1/nodes").unwrap_err().code, 404);
+    assert_eq!(parts("/edgesync/v1/nodes/a/remove").unwrap(), ["nodes", "a", "remove"]);
+}

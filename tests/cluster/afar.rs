@@ -1,0 +1,265 @@
+//! `edgesync-cloud` with the kubeconfig of a cluster: a fleet that is administered from any machine, without a port of a replica.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
+use crate::site::fleet::{Fleet, ended, in_sync, said};
+use crate::site::{Agent, Site, eventually, held};
+
+/// How soon a revocation is in force everywhere.
+const SOON: Duration = Duration::from_secs(2);
+
+/// What `edgesync-cloud` says and does with these words, and a kubeconfig.
+async fn ask(kubeconfig: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    command.args(words).arg("--kubeconfig").arg(kubeconfig);
+    ended(command).await
+}
+
+/// The same from afar, as the administrator of the cluster.
+impl Setup {
+    async fn afar(&self, words: &[&str]) -> Output {
+        ask(&self.kubernetes.admin, words).await
+    }
+
+    /// What is said on standard output, and nothing goes wrong.
+    async fn says(&self, words: &[&str]) -> String {
+        let output = self.afar(words).await;
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// It goes wrong with this code, and this is said.
+    async fn fails(&self, words: &[&str], code: i32, expected: &str) {
+        fails_with(&self.afar(words).await, code, expected);
+    }
+
+    /// What is said of a node; null if it is not known.
+    async fn node(&self, name: &str) -> Value {
+        let nodes: Value = serde_json::from_str(&self.says(&["nodes", "-o", "json"]).await).unwrap();
+        let nodes = nodes["items"].as_array().unwrap();
+        nodes.iter().find(|node| node["name"] == name).cloned().unwrap_or_default()
+    }
+
+    /// Waits until a node is said to be in this state.
+    async fn node_is(&self, name: &str, state: &str) -> Value {
+        let mut last = Value::Null;
+        eventually(&format!("{name} is '{state}' as seen from afar"), PATIENCE, async || {
+            last = self.node(name).await;
+            (last["state"] == state).then(|| last.clone())
+        })
+        .await
+    }
+
+    /// A replica that devices join at.
+    async fn fleet(&self, home: &Site) -> Fleet {
+        let joining = Site::address();
+        let mut cloud = self.replica(home);
+        cloud.settings.text("pairing.listen", joining).text("broker.tls", "on");
+        cloud.run().await;
+        Fleet { cloud, joining }
+    }
+}
+
+fn fails_with(output: &Output, code: i32, expected: &str) {
+    assert_eq!(output.status.code(), Some(code), "{}", said(output));
+    assert!(said(output).contains(expected), "{expected}: {}", said(output));
+}
+
+/// A device that joins with this token and runs.
+async fn joined(fleet: &Fleet, site: &Site, node: &str, token: &str) -> Agent {
+    let mut agent = fleet.new_device(site, node);
+    let output = fleet.join(&agent, token, &[]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
+    agent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
+    let setup = Setup::start().await;
+    setup.fails(&["token", "create"], 1, "wait until the first replica of edgesync-cloud has made one").await;
+    setup.fails(&["nodes"], 1, "no replica of edgesync-cloud has ever run in the namespace 'edgesync'").await;
+    setup.apply(EVERYWHERE);
+    setup.apply(&config_map("c0", "fast"));
+    let home = Site::new();
+    let fleet = setup.fleet(&home).await;
+    assert_eq!(setup.says(&["token", "list"]).await, "");
+
+    let token = setup.says(&["token", "create", "--node", "edge-1", "--label", "site=north"]).await;
+    let agent = joined(&fleet, &setup.site, "edge-1", &token).await;
+    let tokens = setup.says(&["token", "list"]).await;
+    assert!(tokens.lines().any(|line| line.contains("edge-1") && line.contains("used up")), "{tokens}");
+    let node = setup.node_is("edge-1", "in sync").await;
+    assert!(node["servedBy"].is_string() && node["lastRenewal"].is_string(), "{node:#}");
+    assert_eq!((&node["ready"], &node["pending"]), (&true.into(), &0.into()), "{node:#}");
+    assert_eq!(node["agentVersion"], fleet.cloud.node("edge-1").await["agentVersion"]);
+    assert!(setup.says(&["nodes"]).await.contains("edge-1"), "a table");
+
+    // The records that it writes, and no others.
+    setup.records_everything(&["edge-1"], "cm").await;
+    setup.apply(
+        "{apiVersion: reliablesyncs.kubeedge.io/v1alpha1, kind: ObjectSync, metadata: {name: edge-1.of-kubeedge, namespace: shop}, \
+         spec: {}}",
+    );
+    for words in [&["syncs", "-o", "name"][..], &["syncs", "-o", "name", "--node", "edge-1"]] {
+        let records = setup.says(words).await;
+        assert_eq!(records.lines().count(), held(&agent.client()).await.len(), "{records}");
+        assert!(!records.contains("of-kubeedge"), "{records}");
+    }
+    assert_eq!(setup.says(&["syncs", "-o", "name", "--node", "edge-2"]).await, "");
+
+    let revoked = setup.says(&["node", "revoke", "edge-1"]).await;
+    assert!(revoked.starts_with("node 'edge-1': 1 certificates revoked"), "{revoked}");
+    eventually("the replica has cut the node", SOON, async || {
+        (fleet.cloud.state("edge-1").await == "offline").then_some(())
+    })
+    .await;
+    setup.node_is("edge-1", "revoked").await;
+    setup.fails(&["node", "revoke", "edge-2"], 1, "there is no node 'edge-2'").await;
+
+    // A token that is revoked opens nothing.
+    let token = setup.says(&["token", "create"]).await;
+    let usable = setup.says(&["token", "list"]).await;
+    let id = usable.lines().find(|line| line.contains("usable")).unwrap().split(' ').next().unwrap();
+    assert_eq!(setup.says(&["token", "revoke", id]).await, format!("token '{id}' revoked"));
+    let second = fleet.new_device(&setup.site, "edge-2");
+    fails_with(&fleet.join(&second, &token, &[]).await, 1, "revoked");
+    setup.fails(&["token", "revoke", "nothing"], 1, "there is no such token").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_node_is_removed_admitted_and_forgotten_from_afar() {
+    let setup = Setup::start().await;
+    let home = Site::new();
+    let fleet = setup.fleet(&home).await;
+    let token = setup.says(&["token", "create", "--uses", "2"]).await;
+    let _agent = joined(&fleet, &setup.site, "edge-1", &token).await;
+    setup.node_is("edge-1", "in sync").await;
+    setup.fails(&["node", "remove", "edge-2"], 1, "node 'edge-2' has never said Hello").await;
+    assert_eq!(setup.says(&["node", "admit", "edge-1"]).await, "node 'edge-1' was not removed");
+
+    let removed = setup.says(&["node", "remove", "edge-1"]).await;
+    assert_eq!(removed, "node 'edge-1' removed from the fleet");
+    assert_eq!(setup.node("edge-1").await["state"], "removed");
+    eventually("the replica has removed it", PATIENCE, async || {
+        (fleet.cloud.state("edge-1").await == "removed").then_some(())
+    })
+    .await;
+    let again = setup.says(&["node", "remove", "edge-1"]).await;
+    assert_eq!(again, "node 'edge-1' has been removed already");
+    setup.says(&["node", "admit", "edge-1"]).await;
+    setup.node_is("edge-1", "in sync").await;
+
+    // Whoever comes next may have the name.
+    let thief = Site::new();
+    let other = fleet.new_device(&thief, "edge-1");
+    fails_with(&fleet.join(&other, &token, &[]).await, 1, "taken");
+    setup.says(&["node", "forget", "edge-1"]).await;
+    assert_eq!(setup.node("edge-1").await, Value::Null);
+    let _other = joined(&fleet, &thief, "edge-1", &token).await;
+    setup.node_is("edge-1", "in sync").await;
+    setup.fails(&["node", "forget", "edge-2"], 1, "node 'edge-2' has never said Hello").await;
+
+    // One that died between the two steps of a removal is followed by one that completes it.
+    let members = ["get", "configmap/edgesync-member.edge-1", "-n", "edgesync", "-o", "json"];
+    let mut member = setup.admin.run(&members).json();
+    let mut known: Value = serde_json::from_str(member["data"]["member.json"].as_str().unwrap()).unwrap();
+    known["removed"] = "2026-11-23T00:00:00Z".into();
+    member["data"]["member.json"] = known.to_string().into();
+    setup.apply(&member.to_string());
+    setup.node_is("edge-1", "being removed").await;
+    let removed = setup.says(&["node", "remove", "edge-1"]).await;
+    assert_eq!(removed, "node 'edge-1' removed from the fleet");
+    assert_eq!(setup.node("edge-1").await["state"], "removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn removals_that_are_held_back_are_confirmed_from_afar() {
+    let mut setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    setup.kubernetes.copy_or_restore().await;
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    for number in 0..60 {
+        setup.apply(&config_map(&format!("c{number}"), "fast"));
+    }
+    setup.holds(&agent, "cm").await;
+    setup.node_is("edge-1", "in sync").await;
+    let confirm = ["confirm-deletions", "edge-1"];
+    assert_eq!(setup.says(&confirm).await, "node 'edge-1': nothing is held back");
+
+    setup.kubernetes.copy_or_restore().await;
+    let node = setup.node_is("edge-1", "held back").await;
+    assert_eq!(node["heldBack"], 60, "{node:#}");
+    assert_eq!(held(&agent.client()).await.len(), 60);
+    assert_eq!(setup.says(&confirm).await, "node 'edge-1': what was held back will be deleted");
+    setup.holds(&agent, "cm").await;
+    setup.fails(&["confirm-deletions", "edge-2"], 1, "node 'edge-2' has never said Hello").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn whose_kubeconfig_it_is_is_found_out_and_every_refusal_says_what_to_do() {
+    let mut setup = Setup::start().await;
+    let home = Site::new();
+    let fleet = setup.fleet(&home).await;
+    let context = ["nodes", "--context", "admin", "-n", "edgesync"];
+    assert_eq!(setup.says(&context).await, "");
+    setup.fails(&["nodes", "--context", "other"], 64, "has no context 'other': it has admin").await;
+    setup.fails(&["nodes", "-n", "shop"], 1, "has ever run in the namespace 'shop'").await;
+    for words in [&["get", "configmaps"][..], &["apply", "-f", "/dev/null"], &["delete", "-f", "/dev/null"]] {
+        setup.fails(words, 64, "kubectl --kubeconfig").await;
+    }
+    setup.fails(&["broker-config", "mosquitto"], 1, "where one of them runs").await;
+
+    // An operator of the replicas' own API, with a kubeconfig that is made from afar.
+    let api = format!("https://{}", fleet.cloud.api);
+    setup.fails(&["kubeconfig"], 64, "--api https://HOST:PORT is needed").await;
+    let ours = setup.says(&["kubeconfig", "--user", "ada", "--api", &api]).await;
+    let path = setup.site.path("ada.kubeconfig");
+    std::fs::write(&path, ours).unwrap();
+    eventually("the replica knows the operator", PATIENCE, async || {
+        ask(&path, &["nodes"]).await.status.success().then_some(())
+    })
+    .await;
+    fails_with(&ask(&path, &["nodes", "-n", "edgesync"]).await, 64, "are for a Kubernetes cluster");
+    assert!(setup.says(&["operator", "list"]).await.lines().any(|line| line.starts_with("ada")));
+    let revoked = setup.says(&["operator", "revoke", "ada"]).await;
+    assert_eq!(revoked, "operator 'ada': 1 certificates revoked");
+    eventually("the replica refuses the operator", SOON, async || {
+        said(&ask(&path, &["nodes"]).await).contains("was revoked").then_some(())
+    })
+    .await;
+
+    // Whoever has no rights is told which.
+    let eve = setup.kubernetes.user("eve");
+    fails_with(&ask(&eve, &["nodes"]).await, 1, "User \"eve\" cannot get resource \"configmaps\"");
+    let token = ask(&eve, &["token", "create"]).await;
+    fails_with(&token, 1, "User \"eve\" cannot get resource \"secrets\"");
+    let rights = ["create", "role", "ask", "-n", "edgesync", "--verb=get,list", "--resource=configmaps"];
+    setup.admin.run(&rights).ok();
+    let bound = ["create", "rolebinding", "ask", "-n", "edgesync", "--role=ask", "--user=eve"];
+    setup.admin.run(&bound).ok();
+    fails_with(&ask(&eve, &["nodes"]).await, 1, "User \"eve\" cannot list resource \"nodes\"");
+    let stranger = setup.kubernetes.caller("stranger", "nonsense");
+    fails_with(&ask(&stranger, &["nodes"]).await, 69, "expired, revoked or of another cluster");
+
+    setup.admin.run(&["delete", "crd", "objectsyncs.reliablesyncs.kubeedge.io"]).ok();
+    setup.fails(&["syncs"], 1, "does not have the kind ObjectSync").await;
+    setup.kubernetes.server.kill();
+    setup.fails(&["nodes"], 69, "cannot be reached").await;
+}
