@@ -21,6 +21,8 @@ mod idle;
 mod ingest;
 #[path = "budgets/kubeedge.rs"]
 mod kubeedge;
+#[path = "budgets/kubernetes.rs"]
+mod kubernetes;
 #[path = "budgets/leases.rs"]
 mod leases;
 #[path = "../tests/support/line.rs"]
@@ -72,6 +74,7 @@ const SECTIONS: &[Section] = &[
     ("big-cloud", "A cloud with 1,000,000 objects", big_cloud::figures),
     ("leases", "Leases in the store of the cloud side", leases::figures),
     ("kubeedge", "As an edge node of KubeEdge", kubeedge::figures),
+    ("kubernetes", "Replicas over a Kubernetes cluster", kubernetes::figures),
 ];
 
 fn main() -> anyhow::Result<ExitCode> {

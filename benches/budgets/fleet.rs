@@ -31,12 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const RENEWING: Duration = Duration::from_secs(40);
 
 /// Connects all nodes at once; the time until the last one is in sync.
-async fn storm(
+pub(crate) async fn storm(
     endpoint: &Endpoint,
     memories: &mut Vec<Memory>,
     stay: impl AsyncFnOnce(),
 ) -> anyhow::Result<Duration> {
-    let in_sync = Arc::new(AtomicUsize::new(0));
+    let (in_sync, nodes) = (Arc::new(AtomicUsize::new(0)), memories.len());
     let (go, gone) = watch::channel(false);
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -49,7 +49,7 @@ async fn storm(
         });
     }
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
-    while in_sync.load(Ordering::Relaxed) < NODES && start.elapsed() < PATIENCE {
+    while in_sync.load(Ordering::Relaxed) < nodes && start.elapsed() < PATIENCE {
         ticks.tick().await;
     }
     let time = start.elapsed();
@@ -58,12 +58,12 @@ async fn storm(
     go.send_replace(true);
     while let Some(done) = tasks.join_next().await {
         let (memory, result) = done?;
-        if reached < NODES {
+        if reached < nodes {
             result?;
         }
         memories.push(memory);
     }
-    anyhow::ensure!(reached == NODES, "only {reached} of {NODES} nodes are in sync after {time:?}");
+    anyhow::ensure!(reached == nodes, "only {reached} of {nodes} nodes are in sync after {time:?}");
     Ok(time)
 }
 

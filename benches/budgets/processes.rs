@@ -25,6 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A child that is killed and waited for at the end.
 pub(crate) struct Process(Child);
 
+impl Process {
+    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
+        Ok(Self(command.spawn()?))
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -306,14 +312,26 @@ impl FleetSite {
         Self::start(rules, true)
     }
 
+    /// A replica over a Kubernetes cluster.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
+        let store =
+            format!("type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\n", kubeconfig.display());
+        Self::start_over(&store, "", false)
+    }
+
     fn start(rules: &str, has_tls: bool) -> anyhow::Result<Self> {
+        Self::start_over("", rules, has_tls)
+    }
+
+    fn start_over(store: &str, rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let (broker, joining) = (free_port()?, free_port()?);
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
+                "[store]\npath = \"{0}/cloud.db\"\n{store}[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
                  [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display(),
