@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
 use crate::site::fleet::{Fleet, ended, said};
-use crate::site::{Agent, Cloud, Settings, Site, eventually};
+use crate::site::{Cloud, Settings, Site, eventually};
 
 /// The longest that anything may take. A kind that was refused is asked for again within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
