@@ -63,7 +63,7 @@ impl Setup {
             let of_nodes = ["nodes", "leases", "events", "objectsyncs", "clusterobjectsyncs"];
             // The Leases of the replicas themselves are in another place, and not told apart here: they are replaced.
             let verb = label("verb");
-            if of_nodes.contains(&&*resource) && verb != "WATCH" {
+            if of_nodes.contains(&&*resource) && verb != "WATCH" && !label("scope").is_empty() {
                 let part = if part.is_empty() { part } else { format!("/{part}") };
                 *requests.entry(format!("{verb} {resource}{part}")).or_default() +=
                     count.parse::<f64>().unwrap() as u64;
