@@ -20,7 +20,7 @@ pub(super) enum Fleet {
     Api(Client),
     /// The cluster that is the store of its replicas.
     #[cfg(feature = "kubernetes")]
-    Cluster(crate::cloud::Afar),
+    Cluster(Box<crate::cloud::Afar>),
 }
 
 impl Fleet {
@@ -44,7 +44,7 @@ impl Fleet {
                 #[cfg(feature = "kubernetes")]
                 Server::Cluster(cluster) => {
                     let namespace = namespace.as_deref().unwrap_or(super::args_cloud::NAMESPACE);
-                    return Ok(Self::Cluster(crate::cloud::Afar::new(cluster, namespace)));
+                    return Ok(Self::Cluster(Box::new(crate::cloud::Afar::new(cluster, namespace))));
                 }
                 #[cfg(not(feature = "kubernetes"))]
                 Server::Cluster(()) => return Err(without_feature(&file)),

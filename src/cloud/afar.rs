@@ -345,12 +345,13 @@ fn parts(path: &str) -> Result<Vec<&str>> {
 
 /// What the cluster says, to whoever has asked.
 fn refusal(failure: Failure) -> Status {
-    let message = failure.to_string();
     match failure {
-        Failure::Forbidden(_) => Status::new(Reason::Forbidden, message),
-        Failure::NotFound(_) => Status::new(Reason::NotFound, message),
-        Failure::Invalid(_) => Status::bad_request(message),
-        Failure::Conflict(_) | Failure::Unserved(_) => Status::unavailable(message, RETRY_SECONDS),
+        Failure::Forbidden(why) => Status::new(Reason::Forbidden, why),
+        Failure::Invalid(why) => Status::bad_request(why),
+        Failure::NotFound(_) => Status::new(Reason::NotFound, failure.to_string()),
+        Failure::Conflict(_) | Failure::Unserved(_) => {
+            Status::unavailable(failure.to_string(), RETRY_SECONDS)
+        }
     }
 }
 

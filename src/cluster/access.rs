@@ -305,9 +305,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         let mut two: serde_json::Value = serde_json::from_str(&kubeconfig("http://127.0.0.1:1")).unwrap();
-        two["clusters"][1] =
-            serde_json::json!({"name": "other", "cluster": {"server": "http://127.0.0.1:2"}});
-        two["contexts"][1] = serde_json::json!({"name": "d", "context": {"cluster": "other", "user": "u"}});
+        let other = serde_json::json!({"name": "other", "cluster": {"server": "http://127.0.0.1:2"}});
+        two["clusters"].as_array_mut().unwrap().push(other);
+        let context = serde_json::json!({"name": "d", "context": {"cluster": "other", "user": "u"}});
+        two["contexts"].as_array_mut().unwrap().push(context);
         fs::write(&path, two.to_string()).unwrap();
         for (context, server) in [(None, ":1"), (Some("c"), ":1"), (Some("d"), ":2")] {
             let cluster = Cluster::connect_in(&path, context).await.unwrap();

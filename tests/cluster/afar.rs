@@ -189,11 +189,12 @@ async fn a_node_is_removed_admitted_and_forgotten_from_afar() {
 async fn removals_that_are_held_back_are_confirmed_from_afar() {
     let mut setup = Setup::start().await;
     setup.apply(EVERYWHERE);
-    setup.kubernetes.copy_or_restore().await;
     let home = Site::new();
     let mut cloud = setup.replica(&home);
     cloud.run().await;
     let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    setup.node_is("edge-1", "in sync").await;
+    setup.kubernetes.copy_or_restore().await;
     for number in 0..60 {
         setup.apply(&config_map(&format!("c{number}"), "fast"));
     }

@@ -245,6 +245,12 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
     assert_eq!(see(71, rejected), Some((FALSE, "ObjectsRejected".into())), "it was false for ten seconds");
     assert_eq!(see(72, held), None);
     assert_eq!(see(82, held), Some((FALSE, "RemovalsHeldBack".into())));
+    // As many as an operator confirms.
+    assert_eq!(see(83, (false, 0, 1, 5)), None);
+    assert_eq!(see(88, (false, 7, 1, 5)), None, "of other numbers nobody is told");
+    assert_eq!(see(93, (false, 0, 1, 5)), Some((FALSE, "RemovalsHeldBack".into())));
+    assert_eq!(see(94, (false, 3, 1, 5)), None);
+    assert_eq!(see(110, (false, 3, 1, 5)), None);
 }
 
 #[test]
