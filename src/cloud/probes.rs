@@ -4,15 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::Context as _;
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
 use super::bare::{Bare, Check, Checks, Readiness};
 use super::metrics;
-use crate::api::{Access, Extension, ExtensionCall, Limits, Listener, MetricsWriter, Server};
+use crate::api::{Access, Extension, ExtensionCall, Limits, ListenError, Listener, MetricsWriter, Server};
 use crate::object::Status;
-use crate::object::status::Result;
+use crate::object::status;
 
 /// What is known once it has started.
 #[derive(Clone, Default)]
@@ -34,11 +33,11 @@ impl Probes {
     ///
     /// # Errors
     /// The address cannot be had.
-    pub(super) async fn open(address: Option<SocketAddr>) -> anyhow::Result<Self> {
+    pub(super) async fn open(address: Option<SocketAddr>) -> Result<Self, ListenError> {
         let readiness = Readiness::waits_for("it starts");
         let (started, mut serving) = (Started::default(), JoinSet::new());
         if let Some(address) = address {
-            let listener = Listener::bind_open(address).await.context("opening api.health")?;
+            let listener = Listener::bind_open(address).await?;
             tracing::info!(address = %listener.address(), "health and metrics are served");
             let (checks, waits) = (Arc::clone(&started.checks), readiness.clone());
             let all = move || {
@@ -65,7 +64,7 @@ impl Probes {
 }
 
 impl Extension for Started {
-    async fn call(&self, _: ExtensionCall) -> Result<serde_json::Value> {
+    async fn call(&self, _: ExtensionCall) -> status::Result<serde_json::Value> {
         Err(Status::no_such_path())
     }
 

@@ -47,7 +47,7 @@ pub async fn run(service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config();
     let (kind, health) = (config.store.r#type, config.api.health);
     let signals = Signals::new().context("installing signal handlers")?;
-    let probes = Probes::open(health).await?;
+    let probes = Probes::open(health).await.context("opening api.health")?;
     match kind {
         StoreType::Sqlite => run_embedded(service, signals, probes).await,
         #[cfg(feature = "kubernetes")]
