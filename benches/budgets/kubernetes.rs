@@ -164,8 +164,9 @@ mod over_a_cluster {
         }
 
         /// Creates objects as fast as the server takes them. Tells how long that took.
-        fn create_all(&self, objects: Vec<Value>) -> anyhow::Result<Duration> {
-            let objects: Vec<Object> = objects.iter().map(to_object).collect::<anyhow::Result<_>>()?;
+        fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
+            let objects: Vec<Object> =
+                objects.map(|object| to_object(&object)).collect::<anyhow::Result<_>>()?;
             let (objects, next) = (Arc::new(objects), Arc::new(AtomicUsize::new(0)));
             let start = Instant::now();
             self.runtime.block_on(async {
@@ -226,7 +227,7 @@ mod over_a_cluster {
 
     /// From the cluster to the row of a node, beside what the API server does alone.
     fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
-        let alone = (0..OBJECTS).map(|n| config_map("default", &format!("alone-{n}"), n)).collect();
+        let alone = (0..OBJECTS).map(|n| config_map("default", &format!("alone-{n}"), n));
         let alone = OBJECTS as f64 / server.create_all(alone)?.as_secs_f64();
         table.figure("creates that this API server takes alone", format!("{alone:.0}/s"));
 
@@ -253,7 +254,7 @@ mod over_a_cluster {
         until("the agent is in sync", || {
             (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(())
         })?;
-        let objects = (0..OBJECTS).map(|n| config_map("rates", &format!("c-{n}"), n)).collect();
+        let objects = (0..OBJECTS).map(|n| config_map("rates", &format!("c-{n}"), n));
         let start = Instant::now();
         let created = OBJECTS as f64 / server.create_all(objects)?.as_secs_f64();
         until("the node has all of them", || (total()? == OBJECTS as u64).then_some(()))?;
@@ -300,7 +301,7 @@ mod over_a_cluster {
             object["metadata"]["labels"]["edgesync.io/node"] = format!("node-{:05}", n / OWN).into();
             object
         };
-        server.create_all((0..NODES * OWN).map(object).collect())?;
+        server.create_all((0..NODES * OWN).map(object))?;
         let site = FleetSite::over_cluster(&server.kubeconfig)?;
         let mut nodes = memories(NODES, OWN);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -315,7 +316,7 @@ mod over_a_cluster {
     /// 5,000 nodes whose replica is killed come to another one.
     fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
         server.create(&placement("shared", "shared", "node-*"))?;
-        server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)).collect())?;
+        server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)))?;
         let (one, other) =
             (FleetSite::over_cluster(&server.kubeconfig)?, FleetSite::over_cluster(&server.kubeconfig)?);
         // The first of them have objects of their own too.

@@ -187,7 +187,9 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     fn change_nodes(&self, changes: Vec<NodeChange>) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes a node and all that is known of it, and remembers that it was removed. Tells whether there was anything.
-    fn remove_node(&self, node: &str) -> impl Future<Output = Result<bool>> + Send;
+    /// If nobody has `asked` for it, its Node was deleted: where other replicas hear of that too, one may have been asked, and
+    /// the name may be free again.
+    fn remove_node(&self, node: &str, asked: bool) -> impl Future<Output = Result<bool>> + Send;
 
     /// Forgets that a node was removed. Tells whether it was.
     fn admit_node(&self, node: &str) -> impl Future<Output = Result<bool>> + Send;

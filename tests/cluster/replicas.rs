@@ -357,3 +357,28 @@ async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebo
     cloud.client().post::<Value>("/edgesync/v1/nodes/edge-1/confirm-deletions", &Value::Null).await.unwrap();
     setup.holds(&agent, "cm").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_name_that_is_forgotten_at_one_replica_is_not_remembered_by_another() {
+    let setup = Setup::start().await;
+    let homes = [Site::new(), Site::new()];
+    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
+    for replica in &mut replicas {
+        replica.run().await;
+    }
+    let mut agent = Agent::start(&setup.site, "edge-1", replicas[0].mqtt).await;
+    eventually("both know the node", PATIENCE, async || {
+        (replicas[0].state("edge-1").await == "in sync" && !replicas[1].state("edge-1").await.is_empty())
+            .then_some(())
+    })
+    .await;
+    agent.stop().await;
+    let client = replicas[0].client();
+    client.post::<Value>("/edgesync/v1/nodes/edge-1/forget", &Value::Null).await.unwrap();
+    replicas[1].process.logged("removed from the fleet", 0).await;
+    let members = setup.list("configmaps");
+    let members = members.iter().filter(|map| !map["metadata"]["labels"]["edgesync.io/pairing"].is_null());
+    let named: Vec<_> = members.filter(|map| map.to_string().contains("edge-1")).collect();
+    assert!(named.is_empty(), "{named:?}");
+}

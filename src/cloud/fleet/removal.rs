@@ -48,6 +48,8 @@ struct Removed {
     busy: u32,
     /// Its Node was created anew: it is to come back.
     wanted: bool,
+    /// An operator has asked for it; else its Node was deleted.
+    asked: bool,
     answers: Vec<Answer>,
 }
 
@@ -119,6 +121,7 @@ impl Removed {
             connection: None,
             busy: 0,
             wanted: false,
+            asked: false,
             answers: Vec::new(),
         }
     }
@@ -187,9 +190,10 @@ impl<S: Source> Fleet<S> {
         }
         removed.stage = Stage::Deleting;
         self.removals.draining.remove(name);
+        let asked = removed.asked;
         let (source, inbox, name) = (self.source.clone(), self.inbox.clone(), name.to_owned());
         tokio::spawn(async move {
-            let removed = source.remove_node(&name).await;
+            let removed = source.remove_node(&name, asked).await;
             let _ = inbox.send(Inbox::Removed(name, removed)).await;
         });
     }
@@ -235,6 +239,7 @@ impl<S: Source> Fleet<S> {
     /// Removes a node from the fleet, and tells it if it is connected.
     pub(super) fn dismiss(&mut self, name: &str, answer: Option<Answer>) {
         let mut removed = Removed::new(Timestamp::now());
+        removed.asked = answer.is_some();
         removed.answers.extend(answer);
         let waiting = self.forget_uploads(name);
         self.bodies.forget(name);

@@ -162,7 +162,7 @@ impl Source for Embedded {
         Ok(self.store().change_nodes(changes).await?)
     }
 
-    async fn remove_node(&self, node: &str) -> Result<bool> {
+    async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
         Ok(self.store().remove_node(node).await?)
     }
 

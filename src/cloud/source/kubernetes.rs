@@ -320,11 +320,12 @@ impl Source for Kubernetes {
         self.0.nodes.change(changes).await
     }
 
-    async fn remove_node(&self, node: &str) -> Result<bool> {
+    async fn remove_node(&self, node: &str, asked: bool) -> Result<bool> {
         // Nothing more is written of it.
         self.0.serving.end(node);
         self.0.syncs.forget(node);
-        let known = self.0.members.remove_node(node).await.map_err(SourceError::new)?;
+        let is_member = asked || self.0.members.knows_name(node).await.map_err(SourceError::new)?;
+        let known = is_member && self.0.members.remove_node(node).await.map_err(SourceError::new)?;
         let there = self.0.nodes.remove(node).await?;
         Ok(known || there)
     }

@@ -126,7 +126,7 @@ impl Source for Store {
         Ok(())
     }
 
-    async fn remove_node(&self, _: &str) -> Result<bool> {
+    async fn remove_node(&self, _: &str, _: bool) -> Result<bool> {
         Ok(true)
     }
 
