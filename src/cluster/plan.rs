@@ -526,7 +526,14 @@ mod tests {
         kinds.served.push(Arc::new(kinds::guess("edgesync.io/v1alpha1", "Placement", true)));
         let [nodes, rules] = Interest::fleet("edgesync.io/fleet=a".parse().unwrap());
         let plan = Plan::of(&[nodes, rules, rule(0, &[], &[], "")], &kinds, &BTreeSet::new());
-        assert_eq!(shown(&plan), ["configmaps for 0", "nodes for Fleet", "placements.edgesync.io for Fleet"]);
+        assert_eq!(
+            shown(&plan),
+            [
+                "configmaps for 0",
+                "nodes with edgesync.io/fleet=a for Fleet",
+                "placements.edgesync.io for Fleet"
+            ]
+        );
         let [Problem { origin: Origin::Fleet, kind, cause: Cause::Unserved }] = &plan.problems[..] else {
             panic!("{:?}", plan.problems)
         };
