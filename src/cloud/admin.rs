@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 pub(super) use super::answers::unknown;
-use super::answers::{self, WantedAdmission, WantedOperator, WantedToken, wanted};
+use super::answers::{self, WantedAdmission, WantedOperator, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
@@ -132,16 +132,8 @@ impl Admin {
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
         let (pairing, now) = (&self.parts.pairing, Timestamp::now());
         match (method, path) {
-            ("GET", ["tokens"]) => Ok(answers::tokens(&pairing.tokens().await?, now)),
-            ("POST", ["tokens"]) => {
-                let wanted: WantedToken = wanted(body)?;
-                let ttl = wanted.ttl();
-                let made =
-                    pairing.create_token(wanted.node.as_deref(), ttl, wanted.uses, wanted.labels).await?;
-                Ok(answers::new_token(made, self.parts.service.as_deref(), now))
-            }
-            ("POST", ["tokens", id, "revoke"]) => {
-                Ok(answers::revoked_token(id, pairing.revoke_token(id).await?))
+            (_, ["tokens", path @ ..]) => {
+                answers::tokens(pairing.office(), method, path, body, self.parts.service.as_deref()).await
             }
             ("GET", ["operators"]) => Ok(answers::operators(&pairing.operator_records().await?, now)),
             ("POST", ["operators", which, "revoke"]) => {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answers::{self, WantedAdmission, WantedOperator, WantedToken, wanted};
+use super::answers::{self, WantedAdmission, WantedOperator, wanted};
 use super::pairing::Office;
 use super::pairing::register::{ClusterRegister, Register, RegisterError};
 use super::source::{LEASES, mark, recorded_incarnation};
@@ -71,7 +71,7 @@ impl Afar {
         match parts(path)?.as_slice() {
             ["nodes"] => self.nodes().await,
             ["nodes", node] => self.show(node).await,
-            ["tokens"] => Ok(answers::tokens(&self.office().await?.tokens().await?, Timestamp::now())),
+            ["tokens"] => answers::tokens(&self.office().await?, "GET", &[], &Value::Null, None).await,
             ["operators"] => {
                 let operators = self.office().await?.operator_records().await?;
                 Ok(answers::operators(&operators, Timestamp::now()))
@@ -100,16 +100,7 @@ impl Afar {
             ["nodes", node, "confirm-deletions"] => {
                 Ok(answers::confirmed(node, self.confirm_deletions(node).await?))
             }
-            ["tokens"] => {
-                let wanted: WantedToken = wanted(body)?;
-                let (office, ttl) = (self.office().await?, wanted.ttl());
-                let made =
-                    office.create_token(wanted.node.as_deref(), ttl, wanted.uses, wanted.labels).await?;
-                Ok(answers::new_token(made, None, Timestamp::now()))
-            }
-            ["tokens", id, "revoke"] => {
-                Ok(answers::revoked_token(id, self.office().await?.revoke_token(id).await?))
-            }
+            ["tokens", path @ ..] => answers::tokens(&self.office().await?, "POST", path, body, None).await,
             ["operators"] => {
                 let wanted: WantedOperator = wanted(body)?;
                 let office = self.office().await?;

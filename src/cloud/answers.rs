@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::pairing::NewToken;
+use super::pairing::Office;
 use crate::api::Role;
 use crate::object::status::{Reason, Result};
 use crate::object::{Labels, Status};
@@ -18,19 +18,12 @@ use crate::tls::{Certificate, Identity, Trust};
 /// What a token is asked for with.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WantedToken {
-    pub(super) node: Option<String>,
+struct WantedToken {
+    node: Option<String>,
     ttl_seconds: u64,
-    pub(super) uses: u32,
+    uses: u32,
     #[serde(default)]
-    pub(super) labels: Labels,
-}
-
-impl WantedToken {
-    /// How long it is to be good.
-    pub(super) fn ttl(&self) -> Duration {
-        Duration::from_secs(self.ttl_seconds)
-    }
+    labels: Labels,
 }
 
 /// What a node is admitted with.
@@ -67,9 +60,30 @@ fn items<T>(records: &[T], show: fn(&T, Timestamp) -> Value, now: Timestamp) -> 
     json!({ "items": records.iter().map(|record| show(record, now)).collect::<Vec<_>>() })
 }
 
-/// Tokens, without their secret part.
-pub(super) fn tokens(tokens: &[TokenRecord], now: Timestamp) -> Value {
-    items(tokens, token, now)
+/// Does what is asked of tokens, at a path below `tokens`: shows all, without their secret part, makes one, or makes one useless.
+/// `service` is where to join, as far as that is known.
+pub(super) async fn tokens(
+    office: &Office,
+    method: &str,
+    path: &[&str],
+    body: &Value,
+    service: Option<&str>,
+) -> Result<Value> {
+    let now = Timestamp::now();
+    match (method, path) {
+        ("GET", []) => Ok(items(&office.tokens().await?, token, now)),
+        ("POST", []) => {
+            let WantedToken { node, ttl_seconds, uses, labels } = wanted(body)?;
+            let ttl = Duration::from_secs(ttl_seconds);
+            let made = office.create_token(node.as_deref(), ttl, uses, labels).await?;
+            let mut shown = token(&made.record, now);
+            shown["token"] = made.token.into();
+            shown["cloud"] = json!(service);
+            Ok(shown)
+        }
+        ("POST", [id, "revoke"]) => Ok(json!({ "id": id, "revoked": office.revoke_token(id).await? })),
+        _ => Err(Status::no_such_path()),
+    }
 }
 
 fn token(token: &TokenRecord, now: Timestamp) -> Value {
@@ -82,19 +96,6 @@ fn token(token: &TokenRecord, now: Timestamp) -> Value {
     let mut shown = json!(token);
     shown["state"] = state.into();
     shown
-}
-
-/// A token that was made, and where to join with it, as far as that is known.
-pub(super) fn new_token(made: NewToken, service: Option<&str>, now: Timestamp) -> Value {
-    let mut shown = token(&made.record, now);
-    shown["token"] = made.token.into();
-    shown["cloud"] = json!(service);
-    shown
-}
-
-/// Whether a token was of use before.
-pub(super) fn revoked_token(id: &str, was_of_use: bool) -> Value {
-    json!({ "id": id, "revoked": was_of_use })
 }
 
 /// Certificates of operators.
@@ -171,13 +172,13 @@ mod tests {
             revoked: None,
             labels: Labels::new(),
         };
-        for (token, now, state) in [
+        for (record, now, state) in [
             (usable.clone(), 9, "usable"),
             (usable.clone(), 10, "expired"),
             (TokenRecord { used: 2, ..usable.clone() }, 9, "used up"),
             (TokenRecord { revoked: Some(at(1)), ..usable }, 10, "revoked"),
         ] {
-            assert_eq!(tokens(&[token], at(now))["items"][0]["state"], state);
+            assert_eq!(items(&[record], token, at(now))["items"][0]["state"], state);
         }
     }
 }

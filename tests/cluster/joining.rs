@@ -87,7 +87,7 @@ async fn join(pairing: &Pairing, token: &str, node: &str) -> Result<Certificate,
 
 impl Replica {
     async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        self.pairing.create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
+        self.pairing.office().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
     }
 
     /// The nodes that are cut next; in time, or the test fails.

@@ -58,7 +58,7 @@ async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
     }
 }
 
-/// The names of agents, which are many.
+/// Agents of a test.
 const AGENTS: usize = 8;
 /// Objects that are written all the time.
 const OBJECTS: usize = 40;

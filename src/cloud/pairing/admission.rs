@@ -86,36 +86,6 @@ impl Office {
 }
 
 impl Pairing {
-    /// See [`Office::create_token`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn create_token(
-        &self,
-        node: Option<&str>,
-        ttl: Duration,
-        uses: u32,
-        labels: Labels,
-    ) -> Result<NewToken> {
-        self.shared.office.create_token(node, ttl, uses, labels).await
-    }
-
-    /// See [`Office::tokens`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
-        self.shared.office.tokens().await
-    }
-
-    /// See [`Office::revoke_token`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn revoke_token(&self, id: &str) -> Result<bool> {
-        self.shared.office.revoke_token(id).await
-    }
-
     /// A certificate for a node that shows a token. The request's subject must name the node.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ impl Fixture {
 
     /// A token's JWT.
     pub(super) async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        let token = self.pairing.create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
+        let token = self.pairing.office().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
         token.split_once('.').unwrap().1.to_owned()
     }
 
@@ -95,12 +95,12 @@ fn refused(result: Result<Certificate>, words: &str) -> u16 {
 #[tokio::test]
 async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
     let fixture = fixture().await;
-    let new = fixture.pairing.create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
+    let new = fixture.pairing.office().create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
     let (fingerprint, jwt) = new.token.split_once('.').unwrap();
     assert_eq!(fingerprint, fixture.pairing.trust().0[0].fingerprint());
     let certificate = fixture.pairing.join(jwt, "edge-1", &request("edge-1")).await.unwrap();
     assert_eq!(certificate.node(), Some("edge-1"));
-    let listed = fixture.pairing.tokens().await.unwrap();
+    let listed = fixture.pairing.office().tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record }]);
     let store = &fixture.pairing.shared.register;
     assert_eq!(store.revoke_certificates("edge-1", now()).await.unwrap(), 1);
@@ -134,12 +134,12 @@ async fn tokens_that_are_no_good_say_what_to_do() {
     let asked = request("a");
     let other = self::fixture().await.token(None, 1).await;
     assert_eq!(refused(pairing.join(&other, "a", &asked).await, "not from this cloud"), 401);
-    let revoked = pairing.create_token(None, HOUR, 1, Labels::new()).await.unwrap();
-    assert!(pairing.revoke_token(&revoked.record.id).await.unwrap());
-    assert!(!pairing.revoke_token(&revoked.record.id).await.unwrap());
+    let revoked = pairing.office().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
+    assert!(pairing.office().revoke_token(&revoked.record.id).await.unwrap());
+    assert!(!pairing.office().revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
     assert_eq!(refused(pairing.join(jwt, "a", &asked).await, "revoked: create a new one"), 401);
-    assert_eq!(pairing.revoke_token("none").await.unwrap_err().code, 404);
+    assert_eq!(pairing.office().revoke_token("none").await.unwrap_err().code, 404);
     let once = fixture.token(None, 1).await;
     pairing.join(&once, "a", &asked).await.unwrap();
     assert_eq!(refused(pairing.join(&once, "b", &request("b")).await, "used already"), 401);
@@ -207,7 +207,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
         let (_, asked) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
         let ended = pairing.shared.authority.sign(&asked, "a", past, Duration::from_secs(60)).unwrap();
-        let bound = pairing.create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
+        let bound = pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
             serial: ended.serial().into(),
             node: "a".into(),
@@ -304,14 +304,15 @@ async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_
 #[tokio::test]
 async fn tokens_have_limits() {
     let fixture = fixture().await;
-    let create = async |ttl, uses| fixture.pairing.create_token(None, ttl, uses, Labels::new()).await;
+    let create =
+        async |ttl, uses| fixture.pairing.office().create_token(None, ttl, uses, Labels::new()).await;
     assert!(create(Duration::from_secs(60), 1).await.is_ok());
     assert!(create(days(3653), 1_000_000).await.is_ok());
     for (ttl, uses) in [(Duration::from_secs(59), 1), (days(3654), 1), (HOUR, 0), (HOUR, 1_000_001)] {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
     assert_eq!(
-        fixture.pairing.create_token(Some("a b"), HOUR, 1, Labels::new()).await.err().unwrap().code,
+        fixture.pairing.office().create_token(Some("a b"), HOUR, 1, Labels::new()).await.err().unwrap().code,
         422
     );
     let cloud = fixture.pairing.cloud_identity().unwrap();

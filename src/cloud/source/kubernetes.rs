@@ -74,8 +74,6 @@ struct Shared {
     cluster: Cluster,
     cache: Cache,
     register: ClusterRegister,
-    /// The same.
-    members: Register,
     interests: Vec<Interest>,
     problems: Problems,
     object_syncs: ObjectSyncs,
@@ -130,7 +128,6 @@ impl Kubernetes {
             tasks: Mutex::default(),
             cluster,
             cache,
-            members: Register::from(register.clone()),
             register,
             requests,
             incarnation,
@@ -183,6 +180,10 @@ impl Kubernetes {
                 sweep_while(&leader, Sweep::new(&requests, &leases, nodes.clone())).await;
             }
         });
+    }
+
+    fn members(&self) -> Register {
+        self.0.register.clone().into()
     }
 
     fn problems_of(&self, rule: &Uid) -> Vec<Problem> {
@@ -249,7 +250,7 @@ impl Source for Kubernetes {
             incarnation: incarnation.clone(),
             syncs: syncs.clone(),
             register: register.clone(),
-            changes: Register::from(register.clone()).changes(),
+            changes: self.members().changes(),
         };
         Intake::new(feed, cache.clone(), Arc::clone(problems), beside)
     }
@@ -308,7 +309,7 @@ impl Source for Kubernetes {
     }
 
     async fn registered(&self) -> Result<Registered> {
-        let removed = self.0.members.removed().await.map_err(SourceError::new)?;
+        let removed = self.members().removed().await.map_err(SourceError::new)?;
         Ok(Registered { removed, ..Registered::default() })
     }
 
@@ -324,14 +325,14 @@ impl Source for Kubernetes {
         // Nothing more is written of it.
         self.0.serving.end(node);
         self.0.syncs.forget(node);
-        let is_member = asked || self.0.members.knows_name(node).await.map_err(SourceError::new)?;
-        let known = is_member && self.0.members.remove_node(node).await.map_err(SourceError::new)?;
+        let is_member = asked || self.members().knows_name(node).await.map_err(SourceError::new)?;
+        let known = is_member && self.members().remove_node(node).await.map_err(SourceError::new)?;
         let there = self.0.nodes.remove(node).await?;
         Ok(known || there)
     }
 
     async fn admit_node(&self, node: &str) -> Result<bool> {
-        self.0.members.admit_node(node).await.map_err(SourceError::new)
+        self.members().admit_node(node).await.map_err(SourceError::new)
     }
 
     async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome> {

@@ -35,6 +35,8 @@ const DEFINITIONS: [&str; 2] = [
 const PLACEMENTS: &str = include_str!("../../../../packaging/kubernetes/crds/placements.yaml");
 /// The namespace of the replicas.
 pub(super) const NAMESPACE: &str = "edgesync";
+/// How long a connection to the rig may be silent.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// See the module. It ends when this is dropped.
 pub(super) struct Rig {
@@ -173,7 +175,9 @@ impl Embedded {
         let objects = Arc::new(CloudObjects::new(store).await.unwrap());
         let upkeep = Upkeep::start(&objects).await.unwrap();
         let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
-        let server = Server::new(objects, (), access, Limits::cloud());
+        // Idle connections outlive the time that tests let pass at once.
+        let limits = Limits { first_timeout: IDLE, head_timeout: IDLE, ..Limits::cloud() };
+        let server = Server::new(objects, (), access, limits);
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
         let Address::Tcp(address) = listener.address().clone() else { panic!("not TCP") };
         let mut serving = JoinSet::new();

@@ -33,7 +33,7 @@ async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_to
     let trusted = fingerprint(&one.pairing);
     assert_eq!([fingerprint(&two.pairing), fingerprint(&three.pairing)], [trusted.clone(), trusted]);
     let hour = std::time::Duration::from_secs(3600);
-    let token = one.pairing.create_token(None, hour, 9, Labels::new()).await.unwrap().token;
+    let token = one.pairing.office().create_token(None, hour, 9, Labels::new()).await.unwrap().token;
     let (_, bearer) = token.split_once('.').unwrap();
     for (replica, node) in [(&two, "a"), (&three, "b")] {
         let request = Key::generate().unwrap().node_request(node).unwrap();

@@ -56,7 +56,7 @@ impl Replica {
 async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_one_gets_in() {
     let served = Served::start().await;
     let replicas = [open(&served, "1").await, open(&served, "2").await, open(&served, "3").await];
-    let token = replicas[0].pairing.create_token(None, HOUR, 1, Labels::new()).await.unwrap();
+    let token = replicas[0].pairing.office().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     let mut joining = JoinSet::new();
     for number in 0..20 {
         let (pairing, token) = (replicas[number % 3].pairing.clone(), token.token.clone());
@@ -92,7 +92,7 @@ async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_o
 async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_seconds() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
-    let token = one.pairing.create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let token = one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
     let certificate = one.join(&token, "a").await.unwrap();
     let empty = other.pairing.revocation_list();
     let begun = Instant::now();
@@ -115,7 +115,8 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
 async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
-    let create = async || one.pairing.create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let create =
+        async || one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
     one.join(&create().await, "a").await.unwrap();
     one.pairing.revoke_node("a").await.unwrap();
     one.join(&create().await, "a").await.unwrap();
@@ -163,8 +164,9 @@ async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
 async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() {
     let mut served = Served::start().await;
     let replica = open(&served, "1").await;
-    let token =
-        async |node| replica.pairing.create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token;
+    let token = async |node| {
+        replica.pairing.office().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token
+    };
     let (a, b) = (token("a").await, token("b").await);
     replica.join(&a, "a").await.unwrap();
     replica.pairing.revoke_node("a").await.unwrap();
