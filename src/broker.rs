@@ -70,6 +70,9 @@ pub struct BrokerOptions {
     pub max_retained: usize,
     /// Events that wait to be taken.
     pub events: usize,
+    /// Over how long the good-byes of a shutdown are spread at most, so that nodes do not all come to somebody else in one
+    /// moment: a millisecond for each node.
+    pub farewells: Duration,
 }
 
 impl Default for BrokerOptions {
@@ -90,6 +93,7 @@ impl Default for BrokerOptions {
             max_retained_bytes: 4096,
             max_retained: 50_000,
             events: 1024,
+            farewells: Duration::ZERO,
         }
     }
 }

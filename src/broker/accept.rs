@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
@@ -26,7 +26,9 @@ use crate::link::{Backlog, PublishError, add, packet_size};
 const WAITING: usize = 16 << 10;
 /// How long to wait after the system refused to accept: usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long connections may take to end at shutdown.
+/// How far apart two good-byes are at shutdown, if they are spread.
+const APART: Duration = Duration::from_millis(1);
+/// How long connections may take to end after the last of them.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
 /// The endpoint cannot listen.
@@ -174,12 +176,13 @@ impl Broker {
         BrokerTraffic { open: self.hub.registry.occupied(), ..self.hub.counters.counts() }
     }
 
-    /// Stops listening and says good-bye to all connections; returns when they are gone, at the latest
-    /// after three seconds.
+    /// Stops listening and says good-bye to all connections, one after another ([`BrokerOptions::farewells`]); returns when
+    /// they are gone, at the latest three seconds after the last good-bye.
     pub async fn shutdown(&self) {
         self.hub.closing.send_replace(true);
         let all = u32::try_from(self.hub.options.max_connections).unwrap_or(u32::MAX);
-        let _ = timeout(SHUTDOWN, self.hub.places.acquire_many(all)).await;
+        let patience = self.hub.options.farewells + SHUTDOWN;
+        let _ = timeout(patience, self.hub.places.acquire_many(all)).await;
     }
 }
 
@@ -210,7 +213,13 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
         }
     }
     hub.closing.send_replace(true);
-    for seat in hub.registry.seats() {
+    drop(queue);
+    drop(listener);
+    let (seats, start) = (hub.registry.seats(), Instant::now());
+    let count = u32::try_from(seats.len()).unwrap_or(u32::MAX).max(1);
+    let apart = APART.min(hub.options.farewells / count);
+    for (before, seat) in (0..).zip(seats) {
+        sleep_until(start + apart * before).await;
         seat.evict(Eviction::ShuttingDown);
     }
 }

@@ -166,6 +166,35 @@ async fn the_endpoint_may_be_shut_down_and_bound_again() {
 }
 
 #[tokio::test]
+async fn good_byes_are_spread_if_they_are_to_be_and_nobody_new_comes_in_meanwhile() {
+    const NODES: u32 = 50;
+    let farewells = Duration::from_secs(1);
+    let (broker, _fleet) = bind(BrokerOptions { farewells, ..BrokerOptions::default() }).await;
+    let address = broker.address();
+    let mut nodes = Vec::new();
+    for n in 0..NODES {
+        let (node, mut events) = Link::spawn(node_options(address, &format!("n-{n}")));
+        link_connected(&mut events).await;
+        nodes.push((node, events));
+    }
+    let begun = Instant::now();
+    let shutdown = tokio::spawn({
+        let broker = broker.clone();
+        async move { broker.shutdown().await }
+    });
+    let mut ends = Vec::new();
+    for (_, events) in &mut nodes {
+        let LinkEvent::Disconnected { cause, .. } = link_event(events).await else { panic!() };
+        assert_eq!(cause.label(), "unavailable", "{cause}");
+        ends.push(begun.elapsed());
+    }
+    let last = ends.iter().max().unwrap();
+    assert!(*last >= Duration::from_millis(1) * (NODES - 1), "all at once: {ends:?}");
+    shutdown.await.unwrap();
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
 async fn of_two_links_with_one_name_the_older_is_told_and_waits_for_minutes() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let (_one, mut one) = Link::spawn(node_options(broker.address(), "n-1"));

@@ -48,7 +48,7 @@ pub(crate) async fn departure(events: &mut FleetEvents) -> Departure {
     }
 }
 
-pub(crate) fn node_options(address: SocketAddr, node: &'static str) -> LinkOptions {
+pub(crate) fn node_options(address: SocketAddr, node: &str) -> LinkOptions {
     let topics = Topics::default();
     let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), node);
     options.subscriptions = vec![topics.down(node), topics.cloud()];
@@ -58,9 +58,10 @@ pub(crate) fn node_options(address: SocketAddr, node: &'static str) -> LinkOptio
         most: Duration::from_millis(50),
         ..RetryOptions::default()
     };
+    let presence = topics.presence(node);
     options.introduce = Arc::new(move |connection| {
         let publish = |word: &str| Publish {
-            topic: Topics::default().presence(node),
+            topic: presence.clone(),
             payload: format!("{word} {connection}").into_bytes(),
             retain: true,
         };
