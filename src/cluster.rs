@@ -24,5 +24,5 @@ pub use objects::{Failure, Precondition};
 pub use plan::{
     Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
 };
-pub use throttle::{Throttle, Urgency};
+pub use throttle::{Throttle, Urgency, Use};
 pub use watching::Seen;

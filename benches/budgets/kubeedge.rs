@@ -68,7 +68,7 @@ impl Peer {
             runtime.block_on(async move {
                 let mut lasts = (None, 0);
                 while let Ok((stream, _)) = listener.accept().await {
-                    // Whoever asks is told that nothing came of it.
+                    // Whoever asks is told that nothing came of it. An agent that is killed says no good-bye.
                     if let Err(error) = session(&acceptor, stream, &mut receiver, &mut lasts).await {
                         eprintln!("the peer: {error:#}");
                     }

@@ -42,6 +42,8 @@ pub struct CloudNumbers {
     pub database_bytes: u64,
     /// The size of its write-ahead log.
     pub log_bytes: u64,
+    /// What is asked of the cluster that keeps the objects; none with a store of this process.
+    pub cluster: Option<ClusterNumbers>,
     /// What the embedded endpoint counts; none with an external broker.
     pub endpoint: Option<BrokerTraffic>,
     /// What the link to an external broker counts; none with the embedded endpoint.
@@ -61,6 +63,21 @@ pub struct BodyNumbers {
     pub shared: u64,
     /// How often nodes had to wait because `sync.bodies` was reached.
     pub delayed: u64,
+}
+
+/// What a replica asks of its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterNumbers {
+    /// Requests that somebody waits for, or that are late soon: Leases, Nodes, statuses, Events.
+    pub urgent_requests: u64,
+    /// Requests that can wait for those: ObjectSyncs, the status of rules.
+    pub background_requests: u64,
+    /// Urgent requests that wait for their place in the rate.
+    pub waiting_requests: u64,
+    /// ObjectSyncs that wait to be written.
+    pub waiting_syncs: u64,
+    /// Whether this replica leads.
+    pub is_leader: bool,
 }
 
 /// All nodes put together.
@@ -181,7 +198,7 @@ pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
 
 /// Writes all families of the cloud side.
 pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
-    let CloudNumbers { nodes, each, endpoint, link, .. } = numbers;
+    let CloudNumbers { nodes, each, cluster, endpoint, link, .. } = numbers;
     families! { out; Gauge edgesync_cloud_build_info[version] = [(crate::VERSION, true)], "Version; always 1."; }
     write_fleet(nodes, out);
     write_sync(numbers, out);
@@ -204,6 +221,9 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
     }
     write_writer("edgesync_cloud_store", &numbers.store, out);
+    if let Some(cluster) = cluster {
+        write_cluster(cluster, out);
+    }
     if let Some(endpoint) = endpoint {
         write_endpoint(endpoint, out);
     }
@@ -292,6 +312,19 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
             "Since the Lease of the node was renewed.";
         Gauge edgesync_cloud_node_report_age_seconds[node] = each(nodes, |node| node.report_age),
             "Since the last report of the node.";
+    }
+}
+
+fn write_cluster(cluster: &ClusterNumbers, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Counter edgesync_cloud_cluster_requests_total[urgency] =
+            [("urgent", cluster.urgent_requests), ("background", cluster.background_requests)],
+            "Requests to the cluster, without those of following it.";
+        Gauge edgesync_cloud_cluster_waiting_requests = cluster.waiting_requests,
+            "Urgent requests that wait for their place in the rate.";
+        Gauge edgesync_cloud_cluster_waiting_object_syncs = cluster.waiting_syncs,
+            "ObjectSyncs that wait to be written.";
+        Gauge edgesync_cloud_cluster_leader = cluster.is_leader, "Whether this replica leads.";
     }
 }
 

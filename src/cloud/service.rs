@@ -33,6 +33,8 @@ use super::probes::Probes;
 use super::source::{Embedded, Source};
 use super::upkeep::Upkeep;
 
+/// Over how long a replica that ends sends its nodes to the others, at most.
+const FAREWELLS: Duration = Duration::from_secs(5);
 /// How long the end waits for an external broker to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Requests of operators that wait for the fleet.
@@ -69,6 +71,7 @@ async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes
     let backing = Backing {
         source: Embedded::new(Arc::clone(&objects)),
         objects: Arc::clone(&objects),
+        joining: Joining::open(&config, &pairing).await?,
         pairing,
         database: Some((store, config.store.path.clone())),
         shown: config.store.path.display().to_string(),
@@ -86,10 +89,42 @@ struct Backing<S, K> {
     /// What the API serves.
     objects: Arc<K>,
     pairing: Pairing,
+    joining: Joining,
     /// The embedded store and its file.
     database: Option<(CloudStore, PathBuf)>,
     /// In the log.
     shown: String,
+}
+
+/// Where nodes join, and who looks after keys, certificates and revocations. Ends when it is dropped.
+struct Joining {
+    address: Option<SocketAddr>,
+    tasks: JoinSet<()>,
+}
+
+impl Joining {
+    /// Listens, if it is to.
+    ///
+    /// # Errors
+    /// The address is taken.
+    async fn open(config: &Config, pairing: &Pairing) -> anyhow::Result<Self> {
+        let mut joining = Self { address: None, tasks: JoinSet::new() };
+        if let Some(address) = config.pairing.listen {
+            let service =
+                JoinService::bind(address, pairing.clone()).await.context("opening the join service")?;
+            joining.address = Some(service.address());
+            joining.tasks.spawn(service.serve());
+        }
+        Ok(joining)
+    }
+
+    /// Looks after what nodes are admitted by; and after the kubeconfig of this machine, a file and the API that it is for.
+    fn keep(&mut self, pairing: &Pairing, kubeconfig: Option<(PathBuf, String)>) {
+        let pairing = pairing.clone();
+        self.tasks.spawn(async move {
+            pairing.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+        });
+    }
 }
 
 /// Serves a fleet until the process is told to stop. Once nodes are served, `begin` starts what lasts as long as they are.
@@ -101,7 +136,7 @@ async fn serve<S: Source, K: Storage, T>(
     begin: impl FnOnce() -> T,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let Backing { source, objects, pairing, database, shown } = backing;
+    let Backing { source, objects, pairing, mut joining, database, shown } = backing;
     let store = database.as_ref().map(|(store, _)| store.clone());
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
@@ -112,18 +147,11 @@ async fn serve<S: Source, K: Storage, T>(
     let address = listener.address().clone();
     let topics = Topics::new(&config.link.prefix)?;
     let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
-    let join = match config.pairing.listen {
-        Some(address) => {
-            Some(JoinService::bind(address, pairing.clone()).await.context("opening the join service")?)
-        }
-        None => None,
-    };
     let broker = match &downlink {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
-    let joining = join.as_ref().map(JoinService::address);
     let parts = Parts {
         database,
         downlink: downlink.clone(),
@@ -133,7 +161,7 @@ async fn serve<S: Source, K: Storage, T>(
             prefix: config.link.prefix.clone(),
             max_packet: packet_limit(config.link.max_frame),
         },
-        service: joining.map(|address| join_url(&config, address)),
+        service: joining.address.map(|address| join_url(&config, address)),
     };
     let access = Access::certificates(pairing.operators(), own_uid());
     let extension = Admin::new(requests, parts);
@@ -142,19 +170,15 @@ async fn serve<S: Source, K: Storage, T>(
         move || objects.checks()
     });
     let server = Server::new(objects, extension, access, limits);
-    let mut pairs = JoinSet::new();
-    if let Some(join) = join {
-        pairs.spawn(join.serve(api_stopped.clone()));
+    // The operators of a cluster have kubeconfigs of the cluster, and its replicas look after their keys already.
+    if !S::IS_SHARED {
+        let (kubeconfig, api) = (config.api.kubeconfig.clone(), shown_api(&address));
+        pairing
+            .write_kubeconfig(&kubeconfig, &api)
+            .await
+            .context("writing the kubeconfig of this machine")?;
+        joining.keep(&pairing, Some((kubeconfig, api)));
     }
-    // The operators of a cluster have kubeconfigs of the cluster.
-    let kubeconfig = (!S::IS_SHARED).then(|| (config.api.kubeconfig.clone(), shown_api(&address)));
-    if let Some((kubeconfig, api)) = &kubeconfig {
-        pairing.write_kubeconfig(kubeconfig, api).await.context("writing the kubeconfig of this machine")?;
-    }
-    let keep = pairing.clone();
-    pairs.spawn(async move {
-        keep.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
-    });
     let mut api = JoinSet::new();
     for listener in [socket, listener] {
         let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
@@ -165,8 +189,8 @@ async fn serve<S: Source, K: Storage, T>(
             server.serve(listener, stopped).await;
         });
     }
-    let joining = joining.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    tracing::info!(%address, broker, joining, store = shown, "the cloud side runs");
+    let joins = joining.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    tracing::info!(%address, broker, joining = joins, store = shown, "the cloud side runs");
     let running = format!("API on {address}, broker {broker}");
     let reading = "reading what is to be where";
     probes.readiness().set(Some(reading.to_owned()));
@@ -197,7 +221,7 @@ async fn serve<S: Source, K: Storage, T>(
             downlink.shutdown(farewell, FAREWELL).await;
             drop(stop_api);
             while api.join_next().await.is_some() {}
-            pairs.shutdown().await;
+            joining.tasks.shutdown().await;
             drop(kept);
             if let Some(mut fleet) = fleet {
                 fleet.finish().await;
@@ -292,6 +316,10 @@ fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>)
         queue_bytes: config.broker.queue,
         inflight: link.inflight,
         max_keepalive: link.keepalive,
+        farewells: match config.store.r#type {
+            StoreType::Sqlite => Duration::ZERO,
+            StoreType::Kubernetes => FAREWELLS,
+        },
         ..BrokerOptions::default()
     }
 }

@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::object::schema::Schema;
 use crate::object::{Resource, ResourceVersion};
@@ -218,6 +219,11 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
     fn set_served(&self, node: &str, served: bool) {
         let _ = (node, served);
+    }
+
+    /// What is asked of the cluster, and waits.
+    fn numbers(&self) -> Option<ClusterNumbers> {
+        None
     }
 
     /// Whether a node that was removed still is.

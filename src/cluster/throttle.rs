@@ -26,6 +26,17 @@ pub struct Throttle {
     shared: Arc<Shared>,
 }
 
+/// What use is made of a [`Throttle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Urgent requests that were let through.
+    pub urgent: u64,
+    /// Requests in the background that were.
+    pub background: u64,
+    /// Urgent requests that wait.
+    pub waiting: usize,
+}
+
 #[derive(Debug)]
 struct Shared {
     bucket: Mutex<Bucket>,
@@ -42,11 +53,19 @@ struct Bucket {
     interval: Duration,
     burst: u32,
     full: Instant,
+    urgent: u64,
+    background: u64,
 }
 
 impl Bucket {
     fn new(qps: u32, burst: u32, now: Instant) -> Self {
-        Self { interval: Duration::from_secs(1) / qps.max(1), burst: burst.max(1), full: now }
+        Self {
+            interval: Duration::from_secs(1) / qps.max(1),
+            burst: burst.max(1),
+            full: now,
+            urgent: 0,
+            background: 0,
+        }
     }
 
     /// Takes a place and leaves `reserve` of them; or tells when there will be one.
@@ -98,7 +117,9 @@ impl Throttle {
 
     /// Another rate from now on. Who sleeps already wakes up by the one before.
     pub fn set(&self, qps: u32, burst: u32) {
-        *self.bucket() = Bucket::new(qps, burst, Instant::now());
+        let mut bucket = self.bucket();
+        let Bucket { urgent, background, .. } = *bucket;
+        *bucket = Bucket { urgent, background, ..Bucket::new(qps, burst, Instant::now()) };
     }
 
     /// Waits until a request may be made. Can be cancelled: then it takes no place.
@@ -129,7 +150,19 @@ impl Throttle {
     fn take(&self, urgency: Urgency) -> Result<(), Instant> {
         let mut bucket = self.bucket();
         let reserve = bucket.reserve(urgency);
-        bucket.take(Instant::now(), reserve)
+        bucket.take(Instant::now(), reserve)?;
+        match urgency {
+            Urgency::Urgent => bucket.urgent += 1,
+            Urgency::Background => bucket.background += 1,
+        }
+        Ok(())
+    }
+
+    /// What use is made of it.
+    #[must_use]
+    pub fn used(&self) -> Use {
+        let Bucket { urgent, background, .. } = *self.bucket();
+        Use { urgent, background, waiting: *self.shared.waiting.borrow() }
     }
 
     fn bucket(&self) -> std::sync::MutexGuard<'_, Bucket> {
@@ -177,6 +210,15 @@ mod tests {
         assert_eq!((times[3], times[4] > Duration::ZERO), (Duration::ZERO, true));
         let times = finished(&throttle, Urgency::Urgent, 4).await;
         assert_eq!(times[3], Duration::ZERO);
+        throttle.set(20, 8);
+        let mut one_more = tokio::spawn({
+            let throttle = throttle.clone();
+            async move { finished(&throttle, Urgency::Urgent, 9).await }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(throttle.used(), Use { urgent: 12, background: 6, waiting: 1 });
+        (&mut one_more).await.unwrap();
+        assert_eq!(throttle.used(), Use { urgent: 13, background: 6, waiting: 0 });
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use edgesync::agent::metrics::{self as agent, AgentNumbers, LimitsHit, Rejections, Transferred};
 use edgesync::api::{Limits, MetricsWriter};
 use edgesync::broker::BrokerTraffic;
-use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, NodeNumbers};
+use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
 use edgesync::link::{Endings, Traffic};
 use edgesync::store::edge::{EdgeStats, OutboxState, Writing};
 use edgesync::store::writer::WriterStats;
@@ -264,6 +264,13 @@ fn cloud_numbers() -> CloudNumbers {
         store: writer(),
         database_bytes: 839,
         log_bytes: 840,
+        cluster: Some(ClusterNumbers {
+            urgent_requests: 41,
+            background_requests: 42,
+            waiting_requests: 43,
+            waiting_syncs: 44,
+            is_leader: true,
+        }),
         endpoint: Some(BrokerTraffic {
             accepted: 851,
             connected: 852,

@@ -30,7 +30,7 @@ impl Setup {
     }
 
     /// What is said on standard output, and nothing goes wrong.
-    async fn says(&self, words: &[&str]) -> String {
+    pub(crate) async fn says(&self, words: &[&str]) -> String {
         let output = self.afar(words).await;
         assert!(output.status.success(), "{words:?}: {}", said(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()

@@ -12,6 +12,7 @@ mod support;
 
 mod access;
 mod afar;
+mod broker;
 mod cache;
 mod costs;
 mod feed;

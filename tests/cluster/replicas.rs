@@ -64,7 +64,7 @@ const AGENTS: usize = 8;
 const OBJECTS: usize = 40;
 
 /// What has reached an agent: objects in frames, and changes that it has stored.
-async fn arrived(agent: &Agent) -> (u64, u64) {
+pub(crate) async fn arrived(agent: &Agent) -> (u64, u64) {
     let (status, client) = (agent.status().await, agent.client());
     let traffic: Value = client.get("/edgesync/v1/traffic").await.unwrap();
     let kinds = traffic["total"]["kinds"].as_array().cloned().unwrap_or_default();

@@ -278,6 +278,25 @@ async fn an_agent_that_is_killed_has_acknowledged_nothing_that_it_does_not_hold(
 }
 
 #[tokio::test]
+async fn a_connection_that_is_lost_for_a_moment_makes_no_event() {
+    let (site, cloud) = (Site::new(), cloud());
+    let agent = device(&site, &cloud, "").await;
+    in_sync(&agent).await;
+    proven(&cloud).await;
+    let events = async || {
+        let list = read(&agent, "/apis/events.k8s.io/v1/events").await.unwrap();
+        list["items"].as_array().unwrap().iter().map(|event| event["reason"].clone()).collect::<Vec<_>>()
+    };
+    let before = events().await;
+    assert!(!before.is_empty(), "that it was started is told");
+    cloud.restart();
+    agent.until("it is back", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
+    proven(&cloud).await;
+    in_sync(&agent).await;
+    assert_eq!(events().await, before);
+}
+
+#[tokio::test]
 async fn bad_links_are_lived_with() {
     let (site, cloud) = (Site::new(), cloud());
     let agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;

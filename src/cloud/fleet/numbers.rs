@@ -27,6 +27,7 @@ impl<S: Source> Fleet<S> {
         numbers.events_expired = self.counts.events_expired;
         numbers.events_dropped = self.counts.events_dropped;
         numbers.bodies = self.bodies.numbers();
+        numbers.cluster = self.source.numbers();
         numbers.nodes.waiting = self.openings.waiting() as u64;
         add_counters(&mut numbers.nodes.counters, &self.counts.gone);
         let CloudCounters { leases, upload_items, uploads_refused, .. } = numbers.nodes.counters;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -58,10 +57,9 @@ impl JoinService {
         self.address
     }
 
-    /// Serves until `stopped` changes or its sender is gone. At most so many connections at a time as a small machine
-    /// can take (256, and 64 of one address): then those go that have said nothing for longest. Slow ones are cut after
-    /// 30 s.
-    pub(crate) async fn serve(self, mut stopped: watch::Receiver<()>) {
+    /// Serves until it is dropped. At most so many connections at a time as a small machine can take (256, and 64 of one
+    /// address): then those go that have said nothing for longest. Slow ones are cut after 30 s.
+    pub(crate) async fn serve(self) {
         let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
         let mut queue = Queue::new(gate, QueueLimits { most: WAITING, silence: HANDSHAKE });
         let full = Seldom::new();
@@ -69,7 +67,6 @@ impl JoinService {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                _ = stopped.changed() => return,
                 Some(_) = connections.join_next() => {}
                 admitted = queue.next(|| Tcp::accept(&self.listener)) => match admitted {
                     Ok((Tcp(stream, peer), Some(guest))) => {

@@ -1,13 +1,13 @@
 //! One of the replicas that serve a fleet over a Kubernetes cluster.
 //!
 //! It waits for a cluster that does not serve, and says so; only what nobody can put right there ends it. With an external
-//! broker one replica serves all nodes, and the others stand by.
+//! broker one replica serves all nodes, and the others stand by: nodes join at any of them.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Backing, pairing_options, serve};
+use super::{Backing, Joining, pairing_options, serve};
 use crate::cloud::bare::{Bare, Readiness};
 use crate::cloud::pairing::Pairing;
 use crate::cloud::pairing::register::ClusterRegister;
@@ -48,11 +48,15 @@ pub(super) async fn run(
     tracing::info!(?cluster, replica, "a replica over a cluster");
     let opening = open(&config, &cluster, &cache, &replica, probes.readiness());
     let Some(Opened { source, pairing }) = signals.unless_stopped(opening).await else { return Ok(()) };
+    let mut joining = Joining::open(&config, &pairing).await?;
+    joining.keep(&pairing, None);
     let lost = match config.broker.mode {
         BrokerMode::Embedded => None,
         BrokerMode::External => {
             probes.readiness().set(None);
-            systemd::status("standing by: another replica serves the nodes");
+            let standing_by = "standing by until this replica leads";
+            systemd::status(standing_by);
+            tracing::info!(joining = ?joining.address, "{standing_by}");
             let led = async { while !source.is_leader() && !source.leads_otherwise().await {} };
             if signals.unless_stopped(led).await.is_none() {
                 return Ok(());
@@ -64,6 +68,7 @@ pub(super) async fn run(
         source,
         objects: Bare::new(Vec::new),
         pairing,
+        joining,
         database: None,
         shown: format!("{cluster:?}"),
     };

@@ -34,6 +34,7 @@ use super::{
     LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, Source, SourceError,
     UploadBatch, UploadOutcome,
 };
+use crate::cloud::metrics::ClusterNumbers;
 use crate::cloud::pairing::register::{ClusterRegister, Register};
 use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem, Throttle};
 use crate::config::cloud::Config;
@@ -351,6 +352,17 @@ impl Source for Kubernetes {
 
     fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>) {
         self.0.serving.replace(node, held);
+    }
+
+    fn numbers(&self) -> Option<ClusterNumbers> {
+        let used = self.0.requests.used();
+        Some(ClusterNumbers {
+            urgent_requests: used.urgent,
+            background_requests: used.background,
+            waiting_requests: used.waiting as u64,
+            waiting_syncs: self.0.syncs.waiting() as u64,
+            is_leader: self.is_leader(),
+        })
     }
 
     fn set_served(&self, node: &str, served: bool) {

@@ -4,22 +4,20 @@ use super::*;
 use crate::cloud::pairing::service::JoinService;
 use crate::join::{Membership, calls};
 use std::process::{Command, Stdio};
-use tokio::sync::watch;
 
 struct Served {
     fixture: Fixture,
     address: std::net::SocketAddr,
-    stop: watch::Sender<()>,
-    serving: tokio::task::JoinHandle<()>,
+    serving: tokio::task::JoinSet<()>,
 }
 
 async fn served() -> Served {
     let fixture = fixture().await;
     let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.pairing.clone()).await.unwrap();
     let address = service.address();
-    let (stop, stopped) = watch::channel(());
-    let serving = tokio::spawn(service.serve(stopped));
-    Served { fixture, address, stop, serving }
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(service.serve());
+    Served { fixture, address, serving }
 }
 
 #[tokio::test]
@@ -29,7 +27,7 @@ async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_i
     // All tasks of this test are on one thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     let logged = || std::fs::read_to_string(log.path()).unwrap();
-    let Served { fixture, address, stop, serving } = served().await;
+    let Served { fixture, address, serving: _serving } = served().await;
     let url = format!("https://localhost:{}", address.port()).parse().unwrap();
     let stranger = tls::Client::new(&fixture.pairing.trust(), None, tls::Clock::system([])).unwrap();
     assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
@@ -39,8 +37,6 @@ async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_i
     let nobody = calls::Credential::Certificate;
     calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
     assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
-    stop.send_replace(());
-    serving.await.unwrap();
 }
 
 impl Served {
@@ -77,11 +73,6 @@ impl Served {
         let path = self.fixture.dir.path().join(name);
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
-    }
-
-    async fn stop(self) {
-        drop(self.stop);
-        self.serving.await.unwrap();
     }
 }
 
@@ -123,7 +114,6 @@ async fn a_device_joins_learns_the_rest_and_renews() {
             403
         );
     }
-    served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,7 +135,6 @@ async fn refusals_say_what_to_do_and_have_their_codes() {
     let long = format!("@{}", served.file("long", &vec![b'x'; 20 << 10]));
     let (code, _) = served.curl("/edge.crt", &["--data-binary", &long]).await;
     assert_eq!(code, 413);
-    served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +150,6 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
     let pem = served.file("foreign.pem", foreign.to_pem().as_bytes());
     let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
-    served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +157,7 @@ async fn who_says_nothing_does_not_keep_it_from_stopping() {
     let served = served().await;
     let mut silent = tokio::net::TcpStream::connect(served.address).await.unwrap();
     assert_eq!(served.curl("/ca.crt", &[]).await.0, 200);
-    served.stop().await;
+    drop(served.serving);
     let mut byte = [0];
     let read = tokio::io::AsyncReadExt::read(&mut silent, &mut byte).await;
     assert!(matches!(read, Ok(0) | Err(_)));
@@ -188,5 +176,4 @@ async fn idle_connections_keep_nobody_from_joining() {
     assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
     assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
     drop(idle);
-    served.stop().await;
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::super::SourceError;
-use crate::cluster::{Cluster, Failure, Precondition, Throttle, Urgency};
+use crate::cluster::{Cluster, Failure, Precondition, Throttle, Urgency, Use};
 use crate::object::{Object, Resource, ResourceVersion};
 
 /// A cluster that is asked at a rate. Cheap to clone.
@@ -45,6 +45,11 @@ impl Requests {
     async fn cluster(&self) -> &Cluster {
         self.throttle.wait(self.urgency).await;
         &self.cluster
+    }
+
+    /// What use is made of the rate.
+    pub(super) fn used(&self) -> Use {
+        self.throttle.used()
     }
 
     /// See [`Cluster::reached`].
