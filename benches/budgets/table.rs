@@ -64,15 +64,20 @@ impl Table {
         }
     }
 
-    /// The sections as Markdown.
-    pub(crate) fn to_markdown(&self) -> String {
-        let mut text = String::new();
-        for (title, rows) in &self.sections {
-            let _ = write!(text, "\n## {title}\n\n| what | measured | budget | |\n|---|---|---|---|\n");
+    /// What the sections have measured, by their titles, as Markdown.
+    pub(crate) fn to_markdown(&self) -> impl Iterator<Item = (&str, String)> {
+        self.sections.iter().map(|(title, rows)| {
+            let mut text = "| what | measured | budget | |\n|---|---|---|---|\n".to_owned();
             for [name, value, limit, verdict] in rows {
                 let _ = writeln!(text, "| {} | {value} | {limit} | {verdict} |", name.trim());
             }
-        }
-        text
+            (title.as_str(), text)
+        })
+    }
+
+    /// The values of a section alone, in a line.
+    pub(crate) fn values(&self, title: &str) -> String {
+        let rows = self.sections.iter().filter(|(found, _)| found == title).flat_map(|(_, rows)| rows);
+        rows.map(|[_, value, ..]| value.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
