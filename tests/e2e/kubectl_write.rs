@@ -716,3 +716,20 @@ async fn a_definition_goes_with_its_objects() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_definition_may_come_back_with_another_scope() {
+    let cluster = with_widgets().await;
+    cluster.apply(&widget("a", 1, ""));
+    cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
+    cluster.apply(&WIDGETS.replace("scope: Namespaced", "scope: Cluster"));
+    eventually("the kind is served without namespaces", PATIENCE, async || {
+        // This reads anew what kubectl has in its cache.
+        let rows = cluster.kubectl(&["api-resources", "--api-group=example.com"]).rows();
+        (rows.get(1)? == &["widgets", "wd", "example.com/v1", "false", "Widget"]).then_some(())
+    })
+    .await;
+    cluster.apply(&widget("a", 2, "").replace(", namespace: default", ""));
+    let read = cluster.get("widget/a");
+    assert_eq!((&read["spec"]["size"], &read["metadata"]["namespace"]), (&json!(2), &json!(null)));
+}

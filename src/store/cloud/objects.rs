@@ -239,48 +239,47 @@ impl Tx<'_> {
         }
     }
 
-    /// The id of the kind, entered if it is new. A kind has one plural and one scope for good.
+    /// The id of the kind, entered if it is new. As long as there are objects of a kind it has one plural and one scope; then
+    /// its names may be another one's, as when a definition is deleted and made anew.
     pub(super) fn register(&self, resource: &Resource, key: &ObjectKey) -> Result<i64, CloudError> {
         let namespaced = resource.scope == Scope::Namespaced;
-        let found = self
-            .conn
-            .prepare_cached(
-                r#"SELECT id, kind, plural, namespaced FROM resources
-                   WHERE "group" = ?1 AND (kind = ?2 OR plural = ?3)"#,
-            )?
-            .query_row((&resource.group, &resource.kind, &resource.plural), |row| {
-                Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, bool>(3)?))
-            })
-            .optional()?;
-        match found {
-            Some((id, kind, plural, stored))
-                if kind == resource.kind && plural == resource.plural && stored == namespaced =>
-            {
-                Ok(id)
+        let mut statement = self.conn.prepare_cached(
+            r#"SELECT id, kind, plural, namespaced FROM resources
+               WHERE "group" = ?1 AND (kind = ?2 OR plural = ?3)"#,
+        )?;
+        let found = statement.query_map((&resource.group, &resource.kind, &resource.plural), |row| {
+            Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, bool>(3)?))
+        })?;
+        for (id, kind, plural, stored) in found.collect::<rusqlite::Result<Vec<_>>>()? {
+            if kind == resource.kind && plural == resource.plural && stored == namespaced {
+                return Ok(id);
             }
-            Some((_, kind, plural, stored)) => {
+            if !self.retire(id)? {
                 let scope = if stored { "with" } else { "without" };
                 let message = format!(
                     "must agree with the kind '{kind}', which is served as '{plural}' {scope} namespaces"
                 );
-                Err(CloudError::Invalid { key: key.clone(), problems: Problems::one("kind", message) })
-            }
-            None => {
-                self.conn
-                    .prepare_cached(
-                        r#"INSERT INTO resources ("group", version, kind, plural, namespaced)
-                           VALUES (?1, ?2, ?3, ?4, ?5)"#,
-                    )?
-                    .execute((
-                        &resource.group,
-                        &resource.version,
-                        &resource.kind,
-                        &resource.plural,
-                        namespaced,
-                    ))?;
-                Ok(self.conn.last_insert_rowid())
+                return Err(CloudError::Invalid {
+                    key: key.clone(),
+                    problems: Problems::one("kind", message),
+                });
             }
         }
+        self.conn
+            .prepare_cached(
+                r#"INSERT INTO resources ("group", version, kind, plural, namespaced)
+                   VALUES (?1, ?2, ?3, ?4, ?5)"#,
+            )?
+            .execute((&resource.group, &resource.version, &resource.kind, &resource.plural, namespaced))?;
+        Ok(self.conn.last_insert_rowid())
+    }
+
+    /// Takes its names from a kind, unless there are objects of it; tells whether there were none. The history still names
+    /// it: so it stays, under names that no kind can have.
+    fn retire(&self, id: i64) -> rusqlite::Result<bool> {
+        const SQL: &str = "UPDATE resources SET kind = kind || ' ' || id, plural = plural || ' ' || id
+            WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM objects WHERE resource_id = ?1)";
+        Ok(self.conn.prepare_cached(SQL)?.execute([id])? == 1)
     }
 
     pub(super) fn insert(

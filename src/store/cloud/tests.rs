@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::object::objectsync::OBJECT_SYNC;
-use crate::object::{ObjectRef, ObjectSync, kinds};
+use crate::object::{ObjectRef, ObjectSync, Scope, kinds};
 use crate::placement::Summary;
 use crate::sync::digest::Epoch;
 use serde_json::{Value, json};
@@ -571,4 +571,47 @@ async fn nobody_follows_objects_that_cannot_be_read() {
     assert!(matches!(feed.next().await, FeedItem::Begun));
     let failed = feed.next().await;
     assert!(matches!(failed, FeedItem::Failed(CloudError::Store(StoreError::Corrupt(_)))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_kind_that_was_deleted_may_come_back_with_another_scope_and_another_plural() {
+    let Fixture { store, .. } = &fixture();
+    let resource = |kind: &str, plural: &str, scope| Resource {
+        group: "lab.io".into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        plural: plural.into(),
+        scope,
+    };
+    let widget = |resource: &Resource, namespace: &str| {
+        let mut metadata = json!({"name": "w"});
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        let value = json!({"apiVersion": "lab.io/v1", "kind": resource.kind, "metadata": metadata});
+        serde_json::from_value::<Object>(value).unwrap()
+    };
+    let before = resource("Widget", "widgets", Scope::Namespaced);
+    store.create(&before, widget(&before, "lab")).await.unwrap();
+    let others = [
+        resource("Widget", "widgets", Scope::Cluster),
+        resource("Widget", "widgetry", Scope::Namespaced),
+        resource("Gadget", "widgets", Scope::Namespaced),
+    ];
+    for other in &others {
+        let namespace = if other.scope == Scope::Cluster { "" } else { "lab" };
+        let refused = store.create(other, widget(other, namespace)).await.unwrap_err().to_string();
+        assert!(refused.contains("must agree with the kind 'Widget'"), "{refused}");
+    }
+    store.delete(&before, "lab", "w", None).await.unwrap();
+    for other in &others {
+        let namespace = if other.scope == Scope::Cluster { "" } else { "lab" };
+        let created = store.create(other, widget(other, namespace)).await.unwrap();
+        assert_eq!(store.get(other.key(namespace, "w")).await.unwrap(), created);
+        let of = KindName { group: other.group.clone(), kind: other.kind.clone() };
+        let query = HistoryQuery { after: created.version - 1, of, limit: 100, bytes: usize::MAX };
+        let told = store.history(query).await.unwrap().changes;
+        assert_eq!(told.iter().map(|change| change.version).collect::<Vec<_>>(), [created.version]);
+        store.delete(other, namespace, "w", None).await.unwrap();
+    }
 }
