@@ -12,12 +12,15 @@ mod support;
 
 mod access;
 mod afar;
+mod api;
 mod cache;
 mod costs;
 mod feed;
+mod gate;
 mod install;
 mod joining;
 mod kubernetes;
 mod replicas;
 mod server;
 mod setup;
+mod trouble;
