@@ -363,6 +363,11 @@ impl Truth for Cluster {
         let is_wanted = times.is_some_and(|(_, until)| until.is_none_or(|until| until >= self.hello));
         let outdated = self.written.get(uid).and_then(|all| all.iter().rfind(|(at, _)| *at < self.hello));
         let is_right = is_wanted && outdated.is_none_or(|(_, then)| !version.is_older_than(&(*then).into()));
+        // What a cluster was restored to since the Hello is what is wanted now.
+        let is_undone = |at: &Now| *at >= self.hello && self.restored.is_some_and(|restored| *at >= restored);
+        let is_restored =
+            |all: &Vec<(Now, u64)>| all.iter().any(|(at, then)| is_undone(at) && *version == (*then).into());
+        let is_right = is_right || (is_wanted && self.written.get(uid).is_some_and(is_restored));
         // What was removed since comes back, for a while, with a frame that was overtaken.
         is_right || self.held.contains(uid) || (self.hid && is_secret(name_of(uid)))
     }
