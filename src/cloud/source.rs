@@ -60,7 +60,7 @@ pub(super) enum Change {
     /// The source was replaced by an older copy, and all that is in it follows, up to a [`Change::CaughtUp`] with this number:
     /// what is proven of nodes is to be proven anew, and a Node that the copy does not have was not deleted by anybody.
     #[cfg_attr(
-        not(feature = "kubernetes"),
+        not(any(feature = "kubernetes", test)),
         expect(dead_code, reason = "an embedded store is replaced while nothing runs")
     )]
     Restored(u64),
@@ -71,7 +71,10 @@ pub(super) enum Change {
     #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
     SyncsDue(String),
     /// All was told that there was when this was asked for, see [`Changes::catch_up`].
-    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store has no replicas"))]
+    #[cfg_attr(
+        not(any(feature = "kubernetes", test)),
+        expect(dead_code, reason = "an embedded store has no replicas")
+    )]
     CaughtUp {
         /// The last question that this answers.
         question: u64,
@@ -80,7 +83,10 @@ pub(super) enum Change {
     },
     /// What somebody wants and cannot be read now, in the place of what was said before: there may be more objects of it
     /// than were told.
-    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "an embedded store reads everything"))]
+    #[cfg_attr(
+        not(any(feature = "kubernetes", test)),
+        expect(dead_code, reason = "an embedded store reads everything")
+    )]
     Unread(Vec<Unread>),
     /// What there is cannot be read now; it is tried again.
     Failed(SourceError),

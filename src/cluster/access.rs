@@ -5,8 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::client::retry::RetryPolicy;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower::retry::Retry;
+use tower::{BoxError, service_fn};
 
 use super::kinds;
 use super::plan::Kinds;
@@ -16,6 +19,10 @@ use crate::object::ResourceVersion;
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 /// The longest that making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// So often a server is asked again that has too much to do, before whoever asks is told.
+const ATTEMPTS: u32 = 3;
+/// How long is waited before that the first time, and at most, unless the server says how long.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// Whose credentials are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +136,8 @@ pub enum Unserved {
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: Client,
+    /// The same for those who follow, and wait longer from time to time by themselves.
+    pub(super) following: Box<Client>,
     server: String,
     credentials: Credentials,
 }
@@ -165,9 +174,16 @@ impl Cluster {
     fn with(mut config: Config, credentials: Credentials) -> Result<Self, AccessError> {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
+        // By itself the client asks again for minutes, and nobody hears of it meanwhile.
+        config.default_retry = false;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         match Client::try_from(config) {
-            Ok(client) => Ok(Self { client, server, credentials }),
+            Ok(following) => Ok(Self {
+                client: patient(following.clone()),
+                following: Box::new(following),
+                server,
+                credentials,
+            }),
             Err(source) => Err(AccessError::Credentials { credentials, source }),
         }
     }
@@ -210,6 +226,17 @@ impl Cluster {
             _ => Unserved::Unreachable { server, cause },
         }
     }
+}
+
+/// A client that asks again a few times where a server says that it has too much to do (429, 503, 504).
+fn patient(client: Client) -> Client {
+    let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
+    let namespace = client.default_namespace().to_owned();
+    let once = service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await.map_err(BoxError::from) }
+    });
+    Client::new(Retry::new(policy, once), namespace)
 }
 
 /// What is at the bottom of an error: above it, each layer says that it had one.
@@ -260,6 +287,11 @@ async fn found() -> Result<(Config, Credentials), AccessError> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
 
     fn chain(error: &dyn Error) -> String {
         let below = error.source().map(|source| format!(": {}", chain(source)));
@@ -323,12 +355,64 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         // The port is free: it was given to this listener, which has gone.
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
         let cluster = Cluster::connect(Some(&path)).await.unwrap();
         let error = cluster.version().await.unwrap_err();
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
         let expected = format!("the API server http://{address} cannot be reached: Connection refused");
         assert!(error.to_string().starts_with(&expected), "{error}");
+    }
+
+    /// A server that gives these answers, one on each connection, and the last one for ever. Tells how many it has given.
+    fn scripted(answers: [(&'static str, &'static str); 3]) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, given) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&given);
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let (mut connection, mut head) = (BufReader::new(connection.unwrap()), String::new());
+                while !head.ends_with("\r\n\r\n") && connection.read_line(&mut head).unwrap() > 0 {}
+                let (head, body) = answers[count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1)];
+                let length = body.len();
+                let answer =
+                    format!("HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+                connection.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (address, given)
+    }
+
+    const BUSY: (&str, &str) =
+        ("429 Too Many Requests\r\nRetry-After: 1", "Too many requests, please try again later.\n");
+    const DOWN: (&str, &str) = ("503 Service Unavailable", "nobody serves\n");
+
+    async fn version_of(address: SocketAddr) -> Result<String, Unserved> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
+        Cluster::connect(Some(&path)).await.unwrap().version().await
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_too_much_to_do_is_asked_again_when_it_says() {
+        let version = r#"{"major":"1","minor":"20","gitVersion":"v1.20.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;
+        let (address, given) = scripted([BUSY, BUSY, ("200 OK\r\nContent-Type: application/json", version)]);
+        let begun = Instant::now();
+        assert_eq!(version_of(address).await.unwrap(), "v1.20.2");
+        assert_eq!(given.load(Ordering::SeqCst), 3);
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_a_server_that_does_not_serve_is_told_before_long() {
+        let (address, given) = scripted([DOWN; 3]);
+        let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
+        let error = answer.expect("it is told soon").unwrap_err();
+        assert!(
+            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("nobody serves")),
+            "{error:?}"
+        );
+        assert_eq!(given.load(Ordering::SeqCst), 1 + ATTEMPTS as usize);
     }
 }

@@ -3,7 +3,9 @@
 //! Nothing is taken for gone because it could not be read. Only a delete that the cluster tells of, and a complete list of
 //! the very watch that told of an object before, leave it out.
 
-use tokio::sync::{mpsc, watch};
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::access::Cluster;
 use super::follower::Follower;
@@ -19,6 +21,7 @@ const ITEMS: usize = 16;
 pub struct Feed {
     items: mpsc::Receiver<Item>,
     questions: watch::Sender<u64>,
+    doubts: Arc<Notify>,
     _follower: Task,
 }
 
@@ -29,12 +32,13 @@ impl Feed {
     pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
         let (questions, asked) = watch::channel(0);
-        let follower = Follower::new(cluster, interests, to);
+        let doubts = Arc::new(Notify::new());
+        let follower = Follower::new(cluster, interests, to, Arc::clone(&doubts));
         let follower = tokio::spawn(async move {
             // Who follows has gone.
             let _ = follower.run(asked).await;
         });
-        Self { items, questions, _follower: Task(follower) }
+        Self { items, questions, doubts, _follower: Task(follower) }
     }
 
     /// Waits for the next item. Can be cancelled without loss.
@@ -53,5 +57,10 @@ impl Feed {
     pub fn catch_up(&mut self) -> u64 {
         self.questions.send_modify(|asked| *asked += 1);
         *self.questions.borrow()
+    }
+    /// It has turned out that the cluster is an older copy of itself: from now on older versions are news too. Whoever says so
+    /// asks to catch up as well.
+    pub fn doubt(&self) {
+        self.doubts.notify_one();
     }
 }

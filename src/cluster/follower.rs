@@ -87,6 +87,8 @@ pub(super) struct Follower {
     unread: Vec<Unread>,
     /// Kinds may have come or gone.
     changed_kinds: Arc<Notify>,
+    /// The cluster may be an older copy of itself.
+    doubts: Arc<Notify>,
     _definitions: Task,
     /// With the newest version that was told when it began.
     looking: Option<(JoinHandle<Result<Look, Unserved>>, ResourceVersion)>,
@@ -94,10 +96,15 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(cluster: Cluster, interests: Vec<Interest>, to: mpsc::Sender<Item>) -> Self {
+    pub(super) fn new(
+        cluster: Cluster,
+        interests: Vec<Interest>,
+        to: mpsc::Sender<Item>,
+        doubts: Arc<Notify>,
+    ) -> Self {
         let (to_messages, messages) = mpsc::channel(MESSAGES);
         let changed_kinds = Arc::new(Notify::new());
-        let definitions = watching::definitions(cluster.client.clone(), Arc::clone(&changed_kinds));
+        let definitions = watching::definitions((*cluster.following).clone(), Arc::clone(&changed_kinds));
         Self {
             cluster,
             to,
@@ -125,6 +132,7 @@ impl Follower {
             problems: Vec::new(),
             unread: Vec::new(),
             changed_kinds,
+            doubts,
             _definitions: definitions,
             looking: None,
             look_at: Instant::now(),
@@ -149,6 +157,7 @@ impl Follower {
                     Err(_) => return Err(Closed),
                 },
                 () = self.changed_kinds.notified() => self.look_soon(),
+                () = self.doubts.notified() => self.holdings.doubt(),
                 () = self.to.closed() => return Err(Closed),
             }
             self.settle().await?;
@@ -203,6 +212,7 @@ impl Follower {
             self.list_again();
             self.say(Item::Restored).await?;
         }
+        self.list_what_was_given_up();
         if let Some(round) = self.round.as_mut().filter(|round| round.reached.is_none()) {
             round.reached = Some(reached);
             self.list_again();
@@ -227,8 +237,11 @@ impl Follower {
             return Ok(());
         };
         if !matches!(told, Told::Begun | Told::Failed(_)) {
-            self.change_state(&spot, State::Well);
             self.failed = None;
+        }
+        // A part of a list does not say what there is: what could not be read is known with the end of it.
+        if !matches!(told, Told::Begun | Told::Failed(_) | Told::Listed(_)) {
+            self.change_state(&spot, State::Well);
         }
         match told {
             Told::Begun => self.holdings.begin(id),
@@ -243,8 +256,11 @@ impl Follower {
                 if let Some(running) = self.running.get_mut(&*spot) {
                     running.is_listed = true;
                 }
-                let gone = self.holdings.complete(id);
-                self.say_gone(gone).await?;
+                let gone: Vec<Arc<Summary>> = self.holdings.complete(id).into_iter().map(Arc::new).collect();
+                gone.iter().for_each(|summary| self.drop_rule(summary));
+                if !gone.is_empty() {
+                    self.say(Item::Unlisted(gone)).await?;
+                }
             }
             Told::Set(object) => {
                 if self.holdings.set(id, &object.summary) {
@@ -374,7 +390,7 @@ impl Follower {
         let state = before.filter(|before| before.watch.asks_the_same(&watch)).map(|before| before.state);
         self.next_run += 1;
         let run = self.next_run;
-        let client = self.cluster.client.clone();
+        let client = (*self.cluster.following).clone();
         let task = watching::start(client, Arc::new(spot.clone()), &watch, run, self.to_messages.clone());
         let state = state.unwrap_or(State::Well);
         self.running.insert(spot, Running { id, run, watch, state, is_listed: false, _task: task });
@@ -382,8 +398,19 @@ impl Follower {
 
     /// Lists everything anew. Only what is news is told.
     fn list_again(&mut self) {
+        self.list_those(|_| true);
+    }
+
+    /// The cluster serves. A watch that goes on is silent as long as nothing happens: whether what was given up can be read
+    /// again is known when it is listed.
+    fn list_what_was_given_up(&mut self) {
+        self.list_those(|running| running.is_listed && running.state.is_given_up());
+    }
+
+    fn list_those(&mut self, which: impl Fn(&Running) -> bool) {
+        let chosen = self.running.iter().filter(|(_, running)| which(running));
         let spots: Vec<(Spot, Watch)> =
-            self.running.iter().map(|(spot, running)| (spot.clone(), running.watch.clone())).collect();
+            chosen.map(|(spot, running)| (spot.clone(), running.watch.clone())).collect();
         for (spot, watch) in spots {
             self.start(spot, watch);
         }

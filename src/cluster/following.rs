@@ -67,7 +67,7 @@ impl Cluster {
             page_size: Some(PAGE),
             ..watcher::Config::default()
         };
-        let (client, resource) = (self.client.clone(), Arc::new(resource.clone()));
+        let (client, resource) = ((*self.following).clone(), Arc::new(resource.clone()));
         let place = Place::Namespace(namespace.into());
         let events = begin(&client, &resource, &place, &config);
         Following { client, resource, place, config, events, pause: None }

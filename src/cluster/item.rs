@@ -17,8 +17,12 @@ pub enum Item {
     Complete,
     /// An object is new, or has another content.
     Set(Seen),
-    /// An object is no more, or wanted by nobody. Of one that a list leaves out only its identity is known.
+    /// An object is no more, or wanted by nobody.
     Gone(Arc<Summary>),
+    /// Objects were told that a list leaves out: only their identity is known. They are no more, unless the cluster is an older
+    /// copy of itself. Where its versions go on above all that were given, nothing here shows that: see
+    /// [`Feed::doubt`](super::Feed::doubt).
+    Unlisted(Vec<Arc<Summary>>),
     /// All is told that there was when this was asked for, see [`Feed::catch_up`](super::Feed::catch_up).
     CaughtUp {
         /// The last question that this answers.

@@ -57,6 +57,11 @@ impl State {
         }
     }
 
+    /// It is tried again, and nobody waits for it.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self, Self::Broken(PATIENCE.., _))
+    }
+
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Refused(_))
     }

@@ -259,7 +259,10 @@ impl CloudMachine {
             }
             (Some(_), None) => Some(Action::Put),
             (None, Some(record)) => {
-                let stays = self.held.contains(uid) || desired.is_unread(&record.object);
+                let is_unread = desired.is_unread(&record.object);
+                #[cfg(test)]
+                let is_unread = is_unread && !fault::planted(fault::Fault::UnreadIsGone);
+                let stays = self.held.contains(uid) || is_unread;
                 (!stays).then_some(Action::Delete)
             }
             (None, None) => None,
@@ -339,6 +342,7 @@ impl CloudMachine {
     /// Objects can be read that could not before: what the node was left of them may have to go now.
     pub fn reads_more(&mut self, now: Now, desired: &impl DesiredState) {
         if !self.behind {
+            self.resume(now);
             self.reconsider_all(now, desired);
         }
     }

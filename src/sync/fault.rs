@@ -69,6 +69,10 @@ pub(crate) enum Fault {
     RollBackUnasked,
     /// A replica that has not caught up sends what the node does not hold.
     RestoreUnasked,
+    /// A replica has removed what it cannot read.
+    UnreadIsGone,
+    /// A replica puts what it knew of what it cannot read in the place of something newer.
+    UnreadIsKnown,
 }
 
 thread_local! {

@@ -5,8 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::replicas::arrived;
-use crate::setup::{EVERYWHERE, Setup, config_map};
+use crate::setup::{EVERYWHERE, Setup, arrived, config_map};
 use crate::site::Site;
 use crate::site::fleet::{Fleet, in_sync, mosquitto_files, said};
 use crate::support::mosquitto::{Mosquitto, free_address};

@@ -13,8 +13,8 @@ use edgesync::placement::ObjectMatch;
 use edgesync::store::cache::{Cache, CacheChange, CacheOptions};
 use serde_json::Value;
 
+use crate::api::{ApiServer, over_each};
 use crate::kubectl::Kubectl;
-use crate::kubernetes::Kubernetes;
 use crate::site::Site;
 
 /// More than there are in a page, in a part of a list and in a part of a cache.
@@ -28,6 +28,9 @@ async fn fill(feed: &mut Feed, cache: &Cache) {
             Item::Listed(objects) => objects.iter().map(put).collect(),
             Item::Set(object) => vec![put(&object)],
             Item::Gone(summary) => vec![CacheChange::Remove(Arc::clone(&summary.uid))],
+            Item::Unlisted(gone) => {
+                gone.iter().map(|summary| CacheChange::Remove(Arc::clone(&summary.uid))).collect()
+            }
             Item::Complete => return,
             _ => continue,
         };
@@ -35,16 +38,17 @@ async fn fill(feed: &mut Feed, cache: &Cache) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it() {
+over_each!(the_cache_of_a_replica_has_each_object_as_the_cluster_has_it);
+
+async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it<K: ApiServer>() {
     let site = Site::new();
-    let kubernetes = Kubernetes::start(&site).await;
-    let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
-    for text in [
+    let kubernetes = K::start(&site).await;
+    let admin = Kubectl::with_kubeconfig(&site, "admin", kubernetes.admin());
+    let rules = [
         include_str!("../../packaging/kubernetes/crds/placements.yaml"),
         include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
-    ] {
+    ];
+    for text in rules.iter().filter(|_| !K::IS_OURS) {
         admin.feed(&["create", "-f", "-"], text).ok();
     }
     let objects: String = (0..OBJECTS)
@@ -59,7 +63,7 @@ async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it() {
         .collect();
     admin.feed(&["create", "-f", "-"], &objects).ok();
 
-    let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
+    let cluster = Cluster::connect(Some(kubernetes.admin())).await.unwrap();
     let kinds = ["cm", "secret"].map(|kind| kind.parse().unwrap()).into();
     let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
     let [nodes, rules] = Interest::fleet(Selector::default());

@@ -12,9 +12,12 @@ use edgesync::object::{ResourceVersion, Selector, Target};
 use edgesync::placement::{ObjectMatch, Summary, Unread};
 use serde_json::Value;
 
+use crate::api::{ApiServer, over_each};
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
+use crate::setup::{ANYTHING, define};
 use crate::site::Site;
+use crate::support::proxy::{Mode, Proxy};
 
 /// The longest that anything may take: a watch that was refused is tried again after half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -24,16 +27,19 @@ const RULES: [&str; 2] = [
     include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
 ];
 
-struct Setup {
+struct Setup<K = Kubernetes> {
     // The processes that use the directory end before it goes.
-    kubernetes: Kubernetes,
+    kubernetes: K,
     admin: Kubectl,
     _site: Site,
 }
 
-impl Setup {
+impl<K: ApiServer> Setup<K> {
     async fn start() -> Self {
         let setup = Self::without_rules().await;
+        if K::IS_OURS {
+            return setup;
+        }
         RULES.iter().for_each(|text| setup.create(text));
         let crds = ["crd/placements.edgesync.io", "crd/clusterplacements.edgesync.io"];
         setup.admin.run(&[&["wait", "--for=condition=Established"][..], &crds].concat()).ok();
@@ -43,8 +49,8 @@ impl Setup {
     /// A cluster that knows no rules.
     async fn without_rules() -> Self {
         let site = Site::new();
-        let kubernetes = Kubernetes::start(&site).await;
-        let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
+        let kubernetes = K::start(&site).await;
+        let admin = Kubectl::with_kubeconfig(&site, "admin", kubernetes.admin());
         let setup = Self { kubernetes, admin, _site: site };
         setup.admin.run(&["create", "namespace", "shop"]).ok();
         setup
@@ -67,7 +73,7 @@ impl Setup {
     }
 
     async fn follow(&self, interests: Vec<Interest>) -> Follower {
-        self.follow_as(&self.kubernetes.admin, interests).await
+        self.follow_as(self.kubernetes.admin(), interests).await
     }
 
     async fn follow_as(&self, kubeconfig: &Path, interests: Vec<Interest>) -> Follower {
@@ -85,6 +91,8 @@ struct Follower {
     log: Vec<String>,
     problems: Vec<Problem>,
     unread: Vec<String>,
+    /// How many objects were known when that was told.
+    known_then: usize,
     is_complete: bool,
     /// The last question that was answered, and the version that the cluster had reached.
     caught_up: (u64, ResourceVersion),
@@ -100,37 +108,41 @@ impl Follower {
             log: Vec::new(),
             problems: Vec::new(),
             unread: Vec::new(),
+            known_then: 0,
             is_complete: false,
             caught_up: (0, 0.into()),
         }
     }
 
     fn take_in(&mut self, item: Item) {
-        let name = |summary: &Summary| format!("{}/{}", summary.resource.plural, summary.name);
         match item {
             Item::Listed(seen) => seen.into_iter().for_each(|seen| self.set(&seen)),
             Item::Set(seen) => self.set(&seen),
-            Item::Gone(summary) => {
-                let name = name(&summary);
-                let known =
-                    self.objects.get(&name).is_some_and(|object| object["metadata"]["uid"] == *summary.uid);
-                // Another one of this name may have come meanwhile.
-                if known {
-                    self.objects.remove(&name);
-                }
-                self.log.push(format!("-{name}"));
-            }
+            Item::Gone(summary) => self.remove(&summary),
+            Item::Unlisted(gone) => gone.iter().for_each(|summary| self.remove(summary)),
             Item::Complete => self.is_complete = true,
             Item::CaughtUp { question, reached } => self.caught_up = (question, reached),
-            Item::Unread(unread) => self.unread = unread.iter().map(Unread::to_string).collect(),
+            Item::Unread(unread) => {
+                self.unread = unread.iter().map(Unread::to_string).collect();
+                self.known_then = self.objects.len();
+            }
             Item::Problems(problems) => self.problems = problems,
             Item::Restored => self.log.push("restored".to_owned()),
             Item::Failed(why) => println!("{why}"),
         }
     }
 
+    fn remove(&mut self, summary: &Summary) {
+        let name = name(summary);
+        // Another one of this name may have come meanwhile.
+        if self.objects.get(&name).is_some_and(|object| object["metadata"]["uid"] == *summary.uid) {
+            self.objects.remove(&name);
+        }
+        self.log.push(format!("-{name}"));
+    }
+
     fn set(&mut self, seen: &Seen) {
-        let name = format!("{}/{}", seen.summary.resource.plural, seen.summary.name);
+        let name = name(&seen.summary);
         let object: Value = serde_json::from_str(&seen.body).unwrap();
         assert_eq!(object["metadata"]["uid"], *seen.summary.uid);
         assert_eq!(object["metadata"]["resourceVersion"], seen.summary.version.as_str());
@@ -166,6 +178,10 @@ impl Follower {
     }
 }
 
+fn name(summary: &Summary) -> String {
+    format!("{}/{}", summary.resource.plural, summary.name)
+}
+
 fn rule(number: usize, kinds: &[&str], namespaces: &[&str], selector: &str) -> Interest {
     let objects = ObjectMatch {
         kinds: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
@@ -183,10 +199,16 @@ fn config_map(name: &str, tier: &str, mode: &str) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_server() {
-    let mut setup = Setup::start().await;
+over_each!(
+    what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_server,
+    who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is,
+    a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else,
+    what_names_a_node_is_told_of_with_what_pods_refer_to,
+    a_kind_may_go_and_come_and_disturbs_no_other,
+);
+
+async fn what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_server<K: ApiServer>() {
+    let mut setup = Setup::<K>::start().await;
     // More than there are in a page.
     let many: String =
         (0..600).map(|number| format!("---\n{}", config_map(&format!("m{number}"), "edge", "x"))).collect();
@@ -224,10 +246,8 @@ async fn what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_s
     assert_eq!(log, ["+configmaps/m2", "-configmaps/m3"], "nothing else is told");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is() {
-    let setup = Setup::start().await;
+async fn who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is<K: ApiServer>() {
+    let setup = Setup::<K>::start().await;
     setup.create(&config_map("a", "edge", "x"));
     setup.create(&config_map("b", "edge", "x"));
     let mut told = setup.follow(vec![rule(0, &["cm"], &["shop"], "")]).await;
@@ -252,7 +272,7 @@ async fn who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_cluster_that_was_restored_from_a_copy_is_read_anew() {
-    let mut setup = Setup::start().await;
+    let mut setup = Setup::<Kubernetes>::start().await;
     setup.create(&config_map("a", "edge", "old"));
     setup.create(&config_map("b", "edge", "old"));
     let old = setup.get("cm/a");
@@ -276,7 +296,7 @@ async fn a_cluster_that_was_restored_from_a_copy_is_read_anew() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_cluster_without_the_kinds_of_rules_has_not_told_everything() {
-    let setup = Setup::without_rules().await;
+    let setup = Setup::<Kubernetes>::without_rules().await;
     setup.create(&config_map("a", "edge", "x"));
     let mut told = Follower::new(&setup.kubernetes.admin, vec![rule(0, &["cm"], &["shop"], "")]).await;
     let missing = |told: &Follower| told.problems.iter().filter(|one| one.origin == Origin::Fleet).count();
@@ -288,10 +308,8 @@ async fn a_cluster_without_the_kinds_of_rules_has_not_told_everything() {
     assert!(told.has("configmaps/a") && told.problems.is_empty() && told.unread.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else() {
-    let setup = Setup::start().await;
+async fn a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else<K: ApiServer>() {
+    let setup = Setup::<K>::start().await;
     setup.create(&config_map("edge", "edge", "x"));
     setup.create(&config_map("cloud", "cloud", "x"));
     let placement = |tier: &str| {
@@ -317,10 +335,8 @@ async fn a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else()
     told.until("there is no problem", |told| told.problems.is_empty()).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_names_a_node_is_told_of_with_what_pods_refer_to() {
-    let setup = Setup::start().await;
+async fn what_names_a_node_is_told_of_with_what_pods_refer_to<K: ApiServer>() {
+    let setup = Setup::<K>::start().await;
     let pod = |name: &str, node: &str| {
         format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop}}, spec: {{{node} containers: \
@@ -348,17 +364,11 @@ async fn what_names_a_node_is_told_of_with_what_pods_refer_to() {
     assert_eq!(told, expected);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_kind_may_go_and_come_and_disturbs_no_other() {
-    let setup = Setup::start().await;
-    let lamps = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: lamps.example.com}\n\
-        spec: {group: example.com, scope: Namespaced, names: {plural: lamps, singular: lamp, kind: Lamp}, versions: \
-        [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}\n";
+async fn a_kind_may_go_and_come_and_disturbs_no_other<K: ApiServer>() {
+    let setup = Setup::<K>::start().await;
     let lamp = "{apiVersion: example.com/v1, kind: Lamp, metadata: {name: hall, namespace: shop}}\n";
     let establish = || {
-        setup.create(lamps);
-        setup.admin.run(&["wait", "--for=condition=Established", "crd/lamps.example.com"]).ok();
+        define(&setup.admin, "Lamp", ANYTHING);
         setup.create(lamp);
     };
     establish();
@@ -383,7 +393,7 @@ async fn a_kind_may_go_and_come_and_disturbs_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_kind_that_cannot_be_read_keeps_no_other_waiting() {
-    let setup = Setup::start().await;
+    let setup = Setup::<Kubernetes>::start().await;
     // Nobody answers who could say what a lamp of today is in the version that is preferred.
     let lamps = |served: bool| {
         format!(
@@ -416,7 +426,7 @@ async fn a_kind_that_cannot_be_read_keeps_no_other_waiting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn rights_that_are_taken_away_take_nothing_away() {
-    let mut setup = Setup::start().await;
+    let mut setup = Setup::<Kubernetes>::start().await;
     let fleet = "--resource=nodes,placements.edgesync.io,clusterplacements.edgesync.io";
     let list = "--verb=list,watch";
     setup.admin.run(&["create", "clusterrole", "fleet", list, fleet]).ok();
@@ -471,4 +481,52 @@ async fn rights_that_are_taken_away_take_nothing_away() {
     bind(&setup, "configmaps");
     told.until("the other has gone", |told| !told.has("configmaps/b") && refused(told).len() == 1).await;
     assert!(told.has("configmaps/a") && !told.log.contains(&"-configmaps/a".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn what_could_not_be_read_is_known_when_all_of_it_is_told() {
+    let setup = Setup::<Kubernetes>::start().await;
+    setup
+        .admin
+        .run(&[
+            "create",
+            "clusterrole",
+            "all",
+            "--verb=list,watch",
+            "--resource=nodes,placements.edgesync.io,clusterplacements.edgesync.io",
+        ])
+        .ok();
+    setup.admin.run(&["create", "clusterrolebinding", "all", "--clusterrole=all", "--user=ada"]).ok();
+    // More than there are in a part of a list.
+    let many: String =
+        (0..600).map(|number| format!("---\n{}", config_map(&format!("m{number}"), "edge", "x"))).collect();
+    setup.create(&many);
+    let ada = setup.kubernetes.user("ada");
+    let mut told = setup.follow_as(&ada, vec![rule(0, &["cm"], &["shop"], "")]).await;
+    assert_eq!(told.unread, ["ConfigMap in namespace shop"]);
+    let role = ["create", "role", "maps", "--verb=list,watch", "--resource=configmaps", "-n", "shop"];
+    setup.admin.run(&role).ok();
+    setup.admin.run(&["create", "rolebinding", "maps", "--role=maps", "--user=ada", "-n", "shop"]).ok();
+    told.until("they can be read", |told| told.unread.is_empty()).await;
+    assert_eq!((told.known_then, told.objects.len()), (600, 600), "not before all of them are told");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn what_was_given_up_can_be_read_again_although_nothing_happens_there() {
+    let setup = Setup::<Kubernetes>::start().await;
+    setup.create(&config_map("a", "edge", "x"));
+    let line = Proxy::start(setup.kubernetes.address);
+    let kubeconfig = setup.kubernetes.admin_by("line", &format!("https://{}", line.address()));
+    let mut told = setup.follow_as(&kubeconfig, vec![rule(0, &["cm"], &["shop"], "")]).await;
+    line.set(Mode::Refuse);
+    line.cut();
+    let is_unread =
+        |told: &Follower| told.unread.iter().any(|unread| unread == "ConfigMap in namespace shop");
+    told.until("it is given up", is_unread).await;
+    told.log.clear();
+    line.set(Mode::Pass);
+    told.until("all can be read", |told| told.unread.is_empty() && told.problems.is_empty()).await;
+    assert_eq!(told.log, [""; 0], "nothing is told twice");
 }

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::fleet::{Fleet, ended, said};
-use crate::site::{Cloud, Settings, Site, eventually};
+use crate::setup::{ANYTHING, define};
+use crate::site::fleet::{Fleet, ended, in_sync, said};
+use crate::site::{Agent, Cloud, Settings, Site, eventually};
 
 /// The longest that anything may take. A kind that was refused is asked for again within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,21 +30,6 @@ const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
 const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"policy/v1\"";
 /// Everything that is installed but for that.
 const INSTALLED: usize = 21;
-
-const WIDGETS: &str = "apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: { name: widgets.example.com }
-spec:
-  group: example.com
-  scope: Namespaced
-  names: { plural: widgets, singular: widget, kind: Widget }
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    subresources: { status: {} }
-    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
-";
 
 const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
      spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
@@ -277,8 +263,7 @@ async fn what_the_documents_say_uninstalls_everything_and_leaves_what_is_others(
 async fn the_rights_that_are_installed_are_enough() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
-    setup.apply(WIDGETS);
-    setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+    define(&setup.admin, "Widget", &format!("subresources: {{status: {{}}}}, {ANYTHING}"));
     setup.apply(PLACEMENT);
     setup.admin.run(&["create", "configmap", "settings", "-n", "plant", "--from-literal=mode=fast"]).ok();
     setup.admin.run(&["create", "secret", "generic", "key", "-n", "plant", "--from-literal=pin=1234"]).ok();
@@ -497,4 +482,62 @@ async fn a_replica_without_a_right_says_which_and_goes_on_once_it_has_it() {
     give("ClusterRoleBinding");
     eventually("the replica is ready", PATIENCE, async || replica.health.text("/readyz").await.ok()).await;
     assert!(replica.fleet.cloud.process.runs(), "it has waited, and not ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn rights_that_are_taken_away_take_nothing_from_nodes() {
+    let mut setup = Setup::installed().await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    let rights = packaging("examples/rights.yaml");
+    let give = |setup: &Setup| drop(setup.admin.run(&["apply", "-f", rights.to_str().unwrap()]).ok());
+    give(&setup);
+    setup.apply(&PLACEMENT.replace(", widgets.example.com", ""));
+    let secret = |setup: &Setup, name: &str| {
+        setup.admin.run(&["create", "secret", "generic", name, "-n", "plant", "--from-literal=pin=1"]).ok();
+    };
+    secret(&setup, "kept");
+    secret(&setup, "dropped");
+    let mut replica = setup.replica();
+    replica.fleet.cloud.run().await;
+    let mut agent = replica.fleet.device(&setup.site, "edge-1").await;
+    agent.run_as_configured().await;
+    let secrets = async |agent: &Agent| {
+        let list: Value = agent.client().get("/api/v1/namespaces/plant/secrets").await.unwrap();
+        let name = |item: &Value| item["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+    };
+    let holds = async |agent: &Agent, names: &[&str]| {
+        eventually(&format!("the node holds {names:?}"), PATIENCE, async || {
+            (secrets(agent).await == names).then_some(())
+        })
+        .await;
+    };
+    holds(&agent, &["dropped", "kept"]).await;
+    setup.accepted("Accepted").await;
+
+    setup.admin.run(&["delete", "rolebinding", "edgesync-place-secrets", "-n", "plant"]).ok();
+    // What is under way goes on until it is cut.
+    setup.kubernetes.crash().await;
+    let refused = setup.accepted("Forbidden").await;
+    assert!(refused["message"].as_str().unwrap().contains("secrets in namespace plant: "), "{refused:#}");
+    setup.admin.run(&["delete", "secret", "dropped", "-n", "plant"]).ok();
+    secret(&setup, "new");
+    let arrives = async |setup: &Setup, agent: &Agent, name: &str| {
+        setup.admin.run(&["create", "configmap", name, "-n", "plant"]).ok();
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "plant"}});
+        eventually("the ConfigMap arrives", PATIENCE, async || agent.get(&map).await).await;
+    };
+    arrives(&setup, &agent, "one").await;
+    assert_eq!(secrets(&agent).await, ["dropped", "kept"]);
+    // Neither a node that comes again nor a replica that has never read them changes that.
+    agent.crash_as_configured().await;
+    replica.fleet.cloud.crash().await;
+    arrives(&setup, &agent, "two").await;
+    in_sync(&agent).await;
+    assert_eq!(secrets(&agent).await, ["dropped", "kept"]);
+
+    give(&setup);
+    setup.accepted("Accepted").await;
+    holds(&agent, &["kept", "new"]).await;
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use edgesync::api::{Address, Client};
-use edgesync::tls::Identity;
+use edgesync::tls::{self, Identity};
 use serde_json::{Value, json};
 
 use crate::kubectl::cache;
@@ -37,8 +37,12 @@ pub(crate) struct Kubernetes {
     etcd: Process,
     /// The kubeconfig of somebody who may do everything.
     pub(crate) admin: PathBuf,
-    address: SocketAddr,
+    /// Where the server listens.
+    pub(crate) address: SocketAddr,
+    /// Where etcd listens.
+    store: SocketAddr,
     authority: Authority,
+    identity: Identity,
     directory: PathBuf,
     /// Asks as the administrator.
     pub(crate) client: Client,
@@ -47,22 +51,29 @@ pub(crate) struct Kubernetes {
 impl Kubernetes {
     /// Starts both and waits until the server is ready.
     pub(crate) async fn start(site: &Site) -> Self {
+        Self::start_with(site, &[]).await
+    }
+
+    /// The same with more arguments of the server.
+    pub(crate) async fn start_with(site: &Site, more: &[&str]) -> Self {
         let programs = programs();
         let directory = site.path("kubernetes");
         fs::create_dir(&directory).unwrap();
-        let (authority, address, clients) = (Authority::new(), Site::address(), Site::address());
+        let (authority, address, store) = (Authority::new(), Site::address(), Site::address());
         write_credentials(&directory, &authority, address);
 
-        let etcd = etcd_arguments(&directory, clients, Site::address());
+        let etcd = etcd_arguments(&directory, store, Site::address());
         let etcd = Process::with_arguments("etcd", &programs.join("etcd"), etcd);
-        let server = server_arguments(&directory, address, clients);
+        let mut server = server_arguments(&directory, address, store);
+        server.extend(more.iter().map(OsString::from));
         let server = Process::with_arguments("kube-apiserver", &programs.join("kube-apiserver"), server);
         let identity = authority.issue(&subject("admin", MASTERS), &[], -HOUR, HOUR);
         let tls = Address::Tls { host: address.ip().to_string(), port: address.port() };
         let client = Client::with_tls(tls, authority.client(&identity));
         let admin = directory.join("admin.kubeconfig");
-        let mut kubernetes = Self { server, etcd, admin, address, authority, directory, client };
-        kubernetes.write_kubeconfig("admin", &with_identity(&identity));
+        let mut kubernetes =
+            Self { server, etcd, admin, address, store, authority, identity, directory, client };
+        kubernetes.admin_by("admin", &format!("https://{address}"));
         kubernetes.etcd.start();
         kubernetes.run().await;
         kubernetes
@@ -88,6 +99,25 @@ impl Kubernetes {
 
     /// Has a copy of all that etcd has made, or put back if there is one.
     pub(crate) async fn copy_or_restore(&mut self) {
+        self.copy_or_replace();
+        self.run().await;
+    }
+
+    /// Has the copy of all that etcd had put back, and goes on with versions above all that were given: what `etcdutl snapshot
+    /// restore` does with `--bump-revision` and `--mark-compacted`.
+    pub(crate) async fn restore_raised(&mut self) {
+        let given = self.newest().await.unwrap();
+        self.copy_or_replace();
+        eventually("etcd serves", START, async || self.newest().await).await;
+        while self.newest().await.unwrap() <= given {
+            let put = json!({"key": STANDARD.encode("raised"), "value": ""});
+            self.etcd_client().post::<Value>("/v3/kv/put", &put).await.unwrap();
+        }
+        self.compact().await;
+        self.run().await;
+    }
+
+    fn copy_or_replace(&mut self) {
         self.server.kill();
         self.etcd.kill();
         let (data, copy) = (self.directory.join("etcd"), self.directory.join("etcd.copy"));
@@ -99,7 +129,33 @@ impl Kubernetes {
             assert!(copied.success());
         }
         self.etcd.start();
-        self.run().await;
+    }
+
+    fn etcd_client(&self) -> Client {
+        Client::new(Address::Tcp(self.store))
+    }
+
+    /// The newest version that etcd has given, if it serves.
+    async fn newest(&self) -> Option<u64> {
+        let range = json!({"key": STANDARD.encode("registry")});
+        let found: Value = self.etcd_client().post("/v3/kv/range", &range).await.ok()?;
+        found["header"]["revision"].as_str()?.parse().ok()
+    }
+
+    /// Has etcd forget all versions but those that there are now: no watch goes on from before.
+    pub(crate) async fn compact(&self) {
+        let compaction = json!({"revision": self.newest().await.unwrap().to_string(), "physical": true});
+        self.etcd_client().post::<Value>("/v3/kv/compaction", &compaction).await.unwrap();
+    }
+
+    /// The way to the server as the administrator.
+    pub(crate) fn tls(&self) -> tls::Client {
+        self.authority.client(&self.identity)
+    }
+
+    /// The kubeconfig of the administrator, by which the server is reached somewhere else.
+    pub(crate) fn admin_by(&self, name: &str, server: &str) -> PathBuf {
+        self.write_kubeconfig_for(name, &with_identity(&self.identity), server)
     }
 
     /// The kubeconfig of a user with a certificate and without any rights of its own.
@@ -114,8 +170,12 @@ impl Kubernetes {
     }
 
     fn write_kubeconfig(&self, name: &str, user: &Value) -> PathBuf {
+        self.write_kubeconfig_for(name, user, &format!("https://{}", self.address))
+    }
+
+    fn write_kubeconfig_for(&self, name: &str, user: &Value, server: &str) -> PathBuf {
         let server = json!({
-            "server": format!("https://{}", self.address),
+            "server": server,
             "certificate-authority-data": STANDARD.encode(self.authority.to_pem()),
         });
         let kubeconfig = json!({
@@ -158,7 +218,8 @@ fn with_identity(identity: &Identity) -> Value {
 fn write_credentials(directory: &Path, authority: &Authority, address: SocketAddr) {
     let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     write("ca.pem", authority.to_pem());
-    let server = authority.server_for(&[&address.ip().to_string()], -HOUR, HOUR);
+    // Proxies in front of it listen on the usual loopback address.
+    let server = authority.server_for(&[&address.ip().to_string(), "127.0.0.1"], -HOUR, HOUR);
     for (name, identity) in [("server", &server), ("tokens", &authority.server_identity())] {
         write(&format!("{name}.pem"), identity.certificate().to_pem());
         write(&format!("{name}.key"), identity.key().to_pem());

@@ -12,13 +12,16 @@ mod support;
 
 mod access;
 mod afar;
+mod api;
 mod broker;
 mod cache;
 mod costs;
 mod feed;
+mod gate;
 mod install;
 mod joining;
 mod kubernetes;
 mod replicas;
 mod server;
 mod setup;
+mod trouble;

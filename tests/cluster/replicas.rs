@@ -8,14 +8,23 @@ use std::collections::BTreeMap;
 use edgesync::api::{Client, ClientError};
 use serde_json::{Value, json};
 
-use crate::setup::{EVERYWHERE, PATIENCE, Setup, bare, config_map};
+use crate::api::{ApiServer, over_each};
+use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, define};
 use crate::site::{Agent, Site, eventually, held, path_of};
 use crate::support::proxy::{Mode, Proxy};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster() {
-    let setup = Setup::start().await;
+over_each!(
+    what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster,
+    replicas_that_are_killed_in_turns_send_nothing_twice,
+    nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing,
+    a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm,
+    two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them,
+);
+
+async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster<
+    K: ApiServer,
+>() {
+    let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
         setup.apply(&config_map(&format!("c{number}"), "fast"));
@@ -58,38 +67,26 @@ async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
     }
 }
 
-/// Agents of a test.
-const AGENTS: usize = 8;
 /// Objects that are written all the time.
 const OBJECTS: usize = 40;
 
-/// What has reached an agent: objects in frames, and changes that it has stored.
-pub(crate) async fn arrived(agent: &Agent) -> (u64, u64) {
-    let (status, client) = (agent.status().await, agent.client());
-    let traffic: Value = client.get("/edgesync/v1/traffic").await.unwrap();
-    let kinds = traffic["total"]["kinds"].as_array().cloned().unwrap_or_default();
-    let down = kinds.iter().filter(|kind| kind["direction"] == "down");
-    let objects = down.map(|kind| kind["objects"].as_u64().unwrap()).sum();
-    (objects, status["counters"]["applied"].as_u64().unwrap())
+/// Agents that both replicas serve together: `EDGESYNC_AGENTS` on a machine for which these are too many or too few.
+fn agents() -> usize {
+    std::env::var("EDGESYNC_AGENTS").ok().map_or(20, |count| count.parse().unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn replicas_that_are_killed_in_turns_send_nothing_twice() {
-    let setup = Setup::start().await;
+async fn replicas_that_are_killed_in_turns_send_nothing_twice<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
-    let homes = [Site::new(), Site::new()];
-    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
-    for replica in &mut replicas {
-        replica.run().await;
-    }
+    let (_homes, mut replicas) = setup.two_replicas().await;
     let lines = [Proxy::start(replicas[0].mqtt), Proxy::start(replicas[1].mqtt)];
+    let count = agents();
     let mut agents = Vec::new();
-    for number in 0..AGENTS {
+    for number in 0..count {
         let line = lines[number % 2].address();
         agents.push(Agent::start(&setup.site, &format!("edge-{number}"), line).await);
     }
-    let client = &setup.kubernetes.client;
+    let client = setup.kubernetes.client();
     let mut round = 0;
     let mut write = async || {
         round += 1;
@@ -102,36 +99,30 @@ async fn replicas_that_are_killed_in_turns_send_nothing_twice() {
         }
     };
     write().await;
-    for agent in &agents {
-        setup.holds(agent, "cm").await;
-    }
+    setup.all_hold(&agents, "cm").await;
     for turn in 0..4 {
         let (dying, other) = (turn % 2, 1 - turn % 2);
         write().await;
         replicas[dying].process.kill();
         lines[dying].set_upstream(replicas[other].mqtt);
         write().await;
-        for agent in &agents {
-            setup.holds(agent, "cm").await;
-        }
+        setup.all_hold(&agents, "cm").await;
         replicas[dying].run().await;
         lines[dying].set_upstream(replicas[dying].mqtt);
         lines[dying].cut();
         write().await;
     }
     let names: Vec<&str> = agents.iter().map(|agent| agent.node.as_str()).collect();
+    setup.all_hold(&agents, "cm").await;
     for agent in &agents {
-        setup.holds(agent, "cm").await;
         let (objects, applied) = arrived(agent).await;
         assert_eq!(objects, applied, "{} got something that it held already", agent.node);
     }
     setup.records_everything(&names, "cm").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing() {
-    let mut setup = Setup::start().await;
+async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing<K: ApiServer>() {
+    let mut setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
         setup.apply(&config_map(&format!("c{number}"), "fast"));
@@ -143,7 +134,7 @@ async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing(
     setup.holds(&agent, "cm").await;
     agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
     let before = held(&agent.client()).await;
-    setup.kubernetes.server.kill();
+    setup.kubernetes.kill();
     agent.crash().await;
     agent.until("welcome again", |status| status["sync"]["inSync"] == true).await;
     assert_eq!(held(&agent.client()).await, before);
@@ -163,19 +154,13 @@ async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing(
     assert_eq!(arrived(&agent).await, sent);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm() {
-    let setup = Setup::start().await;
+async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
         setup.apply(&config_map(&format!("c{number}"), "fast"));
     }
-    let homes = [Site::new(), Site::new()];
-    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
-    for replica in &mut replicas {
-        replica.run().await;
-    }
+    let (_homes, replicas) = setup.two_replicas().await;
     let line = Proxy::start(replicas[0].mqtt);
     let mut agent = Agent::start(&setup.site, "edge-1", line.address()).await;
     setup.holds(&agent, "cm").await;
@@ -204,21 +189,6 @@ async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm()
     setup.records_everything(&["edge-1"], "cm").await;
 }
 
-const GADGETS: &str = r#"
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: gadgets.lab.io}
-spec:
-  group: lab.io
-  scope: Namespaced
-  names: {kind: Gadget, listKind: GadgetList, plural: gadgets, singular: gadget}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
-"#;
-
 /// Objects of each of three kinds.
 const EACH: usize = 700;
 
@@ -233,21 +203,18 @@ fn sample(number: usize, site: &str) -> Value {
             "data": {"number": number.to_string()}, "binaryData": {"b": "AAEC/w=="}}),
         1 => json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata,
             "data": {"password": "czNjcmV0"}}),
-        _ => json!({"apiVersion": "lab.io/v1", "kind": "Gadget", "metadata": metadata,
+        _ => json!({"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": metadata,
             "spec": {"deep": {"list": [1, 2.5, null, {"x": true}], "big": 9_007_199_254_740_993_i64}}}),
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them() {
-    let setup = Setup::start().await;
-    setup.apply(GADGETS);
-    setup.admin.run(&["wait", "--for=condition=Established", "crd/gadgets.lab.io"]).ok();
+async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
+    define(&setup.admin, "Gadget", ANYTHING);
     for site in ["north", "south"] {
         setup.apply(&format!(
             "{{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {{name: {site}, namespace: shop}}, spec: {{objects: \
-             {{kinds: [configmaps, secrets, gadgets.lab.io], selector: {{matchLabels: {{site: {site}}}}}}}, nodes: {{names: [edge-{site}]}}}}}}"
+             {{kinds: [configmaps, secrets, gadgets.example.com], selector: {{matchLabels: {{site: {site}}}}}}}, nodes: {{names: [edge-{site}]}}}}}}"
         ));
     }
     let home = Site::new();
@@ -255,7 +222,7 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
     cloud.run().await;
     let north = Agent::start(&setup.site, "edge-north", cloud.mqtt).await;
     let mut south = Agent::start(&setup.site, "edge-south", cloud.mqtt).await;
-    let client = &setup.kubernetes.client;
+    let client = setup.kubernetes.client();
     for number in 0..3 * EACH {
         apply(client, &sample(number, if number % 10 == 0 { "south" } else { "north" })).await.unwrap();
     }
@@ -263,7 +230,7 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
         let kinds = [
             "/api/v1/namespaces/shop/configmaps",
             "/api/v1/namespaces/shop/secrets",
-            "/apis/lab.io/v1/namespaces/shop/gadgets",
+            "/apis/example.com/v1/namespaces/shop/gadgets",
         ];
         let mut wanted = BTreeMap::new();
         for path in kinds {
@@ -288,7 +255,7 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
                 return None;
             }
             let mut held = BTreeMap::new();
-            for path in ["/api/v1/configmaps", "/api/v1/secrets", "/apis/lab.io/v1/gadgets"] {
+            for path in ["/api/v1/configmaps", "/api/v1/secrets", "/apis/example.com/v1/gadgets"] {
                 let list: Value = agent.client().get(path).await.ok()?;
                 let (kind, version) =
                     (list["kind"].as_str()?.trim_end_matches("List").to_owned(), list["apiVersion"].clone());
@@ -362,11 +329,7 @@ async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebo
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_name_that_is_forgotten_at_one_replica_is_not_remembered_by_another() {
     let setup = Setup::start().await;
-    let homes = [Site::new(), Site::new()];
-    let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
-    for replica in &mut replicas {
-        replica.run().await;
-    }
+    let (_homes, replicas) = setup.two_replicas().await;
     let mut agent = Agent::start(&setup.site, "edge-1", replicas[0].mqtt).await;
     eventually("both know the node", PATIENCE, async || {
         (replicas[0].state("edge-1").await == "in sync" && !replicas[1].state("edge-1").await.is_empty())

@@ -1,31 +1,18 @@
-//! The server is a real one: it keeps what it is told, over its own end too, and does for each caller what RBAC says.
+//! The server is a real one: it keeps what it is told, over its own end too, and does for each caller what RBAC says. The
+//! embedded one does what has nothing to do with RBAC as well.
 
 use serde_json::{Value, json};
 
+use crate::api::{ApiServer, over_each};
 use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
+use crate::setup::define;
 use crate::site::Site;
 
-/// A kind of its own, with rules for its fields.
-const LAMPS: &str = "apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: { name: lamps.example.com }
-spec:
-  group: example.com
-  scope: Namespaced
-  names: { plural: lamps, singular: lamp, kind: Lamp }
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    subresources: { status: {} }
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          spec: { type: object, properties: { color: { type: string, pattern: '^[a-z]+$' } } }
-          status: { type: object, properties: { lit: { type: boolean } } }
-";
+/// What a lamp is: it has rules for its fields.
+const LAMP: &str = "subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {\
+     spec: {type: object, properties: {color: {type: string, pattern: '^[a-z]+$'}}}, \
+     status: {type: object, properties: {lit: {type: boolean}}}}}}";
 
 fn lamp(color: &str) -> String {
     format!(
@@ -33,18 +20,18 @@ fn lamp(color: &str) -> String {
     )
 }
 
-struct Setup {
+struct Setup<K = Kubernetes> {
     // The processes that use the directory end before it goes.
-    kubernetes: Kubernetes,
+    kubernetes: K,
     admin: Kubectl,
     site: Site,
 }
 
-impl Setup {
+impl<K: ApiServer> Setup<K> {
     async fn start() -> Self {
         let site = Site::new();
-        let kubernetes = Kubernetes::start(&site).await;
-        let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
+        let kubernetes = K::start(&site).await;
+        let admin = Kubectl::with_kubeconfig(&site, "admin", kubernetes.admin());
         Self { kubernetes, admin, site }
     }
 
@@ -53,10 +40,15 @@ impl Setup {
     }
 }
 
+over_each!(
+    a_killed_server_comes_back_at_its_address_with_its_data,
+    a_custom_resource_has_its_rules_its_manager_and_its_status,
+);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn kubectl_creates_and_reads_in_the_cluster() {
-    let setup = Setup::start().await;
+    let setup = Setup::<Kubernetes>::start().await;
     let version = setup.admin.run(&["version", "-o", "json"]).json();
     let expected = format!("v{}", include_str!("version").trim());
     assert_eq!(version["serverVersion"]["gitVersion"], expected.as_str());
@@ -68,14 +60,12 @@ async fn kubectl_creates_and_reads_in_the_cluster() {
     setup.admin.feed(&["apply", "-f", "-"], misspelt).fails_with("unknown field \"date\"");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_killed_server_comes_back_at_its_address_with_its_data() {
-    let mut setup = Setup::start().await;
+async fn a_killed_server_comes_back_at_its_address_with_its_data<K: ApiServer>() {
+    let mut setup = Setup::<K>::start().await;
     setup.admin.run(&["create", "secret", "generic", "key", "--from-literal=pin=1234"]).ok();
     let before = setup.get("secret/key");
 
-    setup.kubernetes.server.kill();
+    setup.kubernetes.kill();
     setup.admin.run(&["get", "secrets"]).fails_with("refused");
     setup.kubernetes.run().await;
     assert_eq!(setup.get("secret/key"), before);
@@ -90,7 +80,7 @@ async fn a_killed_server_comes_back_at_its_address_with_its_data() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_service_account_may_do_what_its_role_gives_it_and_nothing_else() {
-    let Setup { kubernetes, admin, site } = Setup::start().await;
+    let Setup { kubernetes, admin, site } = Setup::<Kubernetes>::start().await;
     admin.run(&["create", "serviceaccount", "reader"]).ok();
     admin.run(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]).ok();
     let token = admin.run(&["create", "token", "reader"]).ok();
@@ -113,12 +103,9 @@ async fn a_service_account_may_do_what_its_role_gives_it_and_nothing_else() {
     user.run(&["get", "configmaps"]).fails_with("(Forbidden): configmaps is forbidden: User \"ada\"");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_custom_resource_has_its_rules_its_manager_and_its_status() {
-    let Setup { admin, kubernetes: _kubernetes, site: _site } = Setup::start().await;
-    admin.feed(&["create", "-f", "-"], LAMPS).ok();
-    admin.run(&["wait", "--for=condition=Established", "crd/lamps.example.com"]).ok();
+async fn a_custom_resource_has_its_rules_its_manager_and_its_status<K: ApiServer>() {
+    let Setup { admin, kubernetes: _kubernetes, site: _site } = Setup::<K>::start().await;
+    define(&admin, "Lamp", LAMP);
 
     let apply = ["apply", "--server-side", "--field-manager=lights", "-f", "-"];
     admin.feed(&apply, &lamp("RED")).fails_with("spec.color");

@@ -21,9 +21,22 @@ pub(in crate::sync) struct Wish {
     pub(in crate::sync) size: usize,
 }
 
-/// What the node is to hold, as far as its machine was told; and whether that may not be all, because it cannot be read.
-#[derive(Clone, Default)]
-pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>, pub(in crate::sync) bool);
+/// What the node is to hold, as far as its machine was told; and of which objects that may not be all, because they cannot be
+/// read.
+#[derive(Clone)]
+pub(in crate::sync) struct Wishes(pub(in crate::sync) BTreeMap<Uid, Wish>, pub(in crate::sync) Unread);
+
+/// Whether an object may be one of those that cannot be read.
+pub(in crate::sync) type Unread = fn(&ObjectRef) -> bool;
+
+/// All can be read.
+pub(in crate::sync) const NONE_UNREAD: Unread = |_| false;
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self(BTreeMap::new(), NONE_UNREAD)
+    }
+}
 
 impl Wish {
     pub(in crate::sync) fn desired(&self) -> Desired {
@@ -60,8 +73,8 @@ impl DesiredState for Wishes {
         self.0.iter().map(|(uid, wish)| (&**uid, wish.version.clone()))
     }
 
-    fn is_unread(&self, _: &ObjectRef) -> bool {
-        self.1
+    fn is_unread(&self, object: &ObjectRef) -> bool {
+        (self.1)(object)
     }
 }
 

@@ -4,7 +4,8 @@
 //! replica may hold what this one has not heard of yet, and may no longer hold what this one takes for wanted. So within a
 //! session only one thing is done at once: an object that the node holds is replaced by a newer version. For all else this
 //! replica first catches up: what it knows must be at least as new as the store was when the node said Hello. No other
-//! replica can have told the node more than that.
+//! replica can have told the node more than that. That says nothing of what cannot be read: another replica may have read it
+//! for longer. So nothing of it goes back to what is known here.
 
 mod past;
 
@@ -110,11 +111,22 @@ impl CloudMachine {
     /// Whether what is needed for a UID is right whatever other replicas have told the node. If not, it waits until this one
     /// has caught up.
     pub(super) fn may_act(&mut self, uid: &Uid, desired: &impl DesiredState) -> bool {
-        if self.view.state() == State::Current {
-            return true;
-        }
         let both = (self.ledger.get(uid, desired), desired.get(uid));
         let is_right = matches!(&both, (Some(held), Some(new)) if held.version.is_older_than(&new.version));
+        let is_unread = match &both {
+            (held, Some(new)) if !is_right => {
+                // Also what has the name of an object that the node lacks.
+                let held = held.as_ref().map(|held| held.version.clone());
+                let held = held.or_else(|| self.replaced_under(&new.object.key(), desired));
+                held.is_some_and(|held| !held.is_older_than(&new.version)) && desired.is_unread(&new.object)
+            }
+            _ => false,
+        };
+        #[cfg(test)]
+        let is_unread = is_unread && !planted(Fault::UnreadIsKnown);
+        if self.view.state() == State::Current && !is_unread {
+            return true;
+        }
         #[cfg(test)]
         let is_right = is_right
             || planted(match both {
@@ -125,7 +137,7 @@ impl CloudMachine {
         if is_right {
             return true;
         }
-        // Its turn comes when this replica has caught up.
+        // Its turn comes when this replica has caught up, or can read it.
         if let Some(trouble) = self.trouble.get_mut(uid) {
             trouble.retry_at = Now::MAX;
         }

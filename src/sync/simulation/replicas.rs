@@ -1,6 +1,8 @@
 //! Several cloud sides for one node: replicas that share what it is to hold, each with a ledger of its own that nobody keeps.
 //! The node reaches any of them. Old connections still carry frames, replicas are killed, hear late of changes, or hear
-//! nothing of them for a while. The node never goes back, and gets nothing that it held when it came.
+//! nothing of them for a while. The node never goes back, and gets nothing that it held when it came. Some of it cannot be
+//! read for a while, and the cluster is replaced by an older copy: nothing is taken from the node for that, or not much before
+//! somebody has confirmed it.
 
 mod cluster;
 mod world;
@@ -20,6 +22,8 @@ const SEEDS: Seeds = Seeds { run, count: 300, one: "sync::simulation::replicas::
 const STEPS: u64 = 100;
 /// Objects that come and go; a group of them is more than the mass-delete guard lets pass in doubt.
 const NAMES: u64 = 60;
+/// Restored clusters of a run, about: the copies of copies take their time.
+const MAX_LIVES: u64 = 4;
 /// So many changes a replica can take back.
 const REMEMBERED: usize = 64;
 /// Bytes of a return with nothing new.
@@ -53,7 +57,7 @@ impl World {
     }
 
     fn strike(&mut self) {
-        let Chaos { moves, half_open, crash, kill, lose_database, apart, .. } = self.chaos;
+        let Chaos { moves, half_open, crash, kill, lose_database, apart, restore, hide, .. } = self.chaos;
         let replica = self.any_replica();
         if self.random().percent(half_open) {
             self.half_open();
@@ -73,6 +77,13 @@ impl World {
         if self.random().percent(apart) {
             let time = Duration::from_millis(self.random().below(60_000));
             self.part(replica, time);
+        }
+        if self.random().percent(restore) && self.cluster.life < MAX_LIVES {
+            self.restore_cluster();
+        }
+        if self.random().percent(hide) {
+            let hides = !self.cluster.hides;
+            self.hide(hides);
         }
         if self.random().percent(2) {
             self.fall_behind(replica);
@@ -110,10 +121,12 @@ impl World {
             if self.converged().is_ok() {
                 break;
             }
+            self.confirm_deletions();
         }
         self.converged()?;
         // What is late arrives.
         self.pass(Duration::from_secs(90))?;
+        self.cluster.hid = false;
         if !self.is_connected() {
             self.connect(0);
         }
@@ -217,4 +230,19 @@ fn a_replica_that_sends_an_older_version_than_is_held_is_found() {
 #[test]
 fn a_replica_that_sends_again_what_was_deleted_is_found() {
     SEEDS.find(Fault::RestoreUnasked);
+}
+
+#[test]
+fn a_replica_that_takes_what_cannot_be_read_for_gone_is_found() {
+    SEEDS.find(Fault::UnreadIsGone);
+}
+
+#[test]
+fn a_replica_that_goes_by_what_it_knew_of_what_cannot_be_read_is_found() {
+    SEEDS.find(Fault::UnreadIsKnown);
+}
+
+#[test]
+fn a_replica_that_removes_what_a_restored_cluster_has_lost_is_found() {
+    SEEDS.find(Fault::NoGuard);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sync::change::Change;
-use crate::sync::cloud::testing::Wishes;
+use crate::sync::cloud::testing::{NONE_UNREAD, Wishes};
 use crate::sync::cloud::{CloudConfig, CloudEffect, CloudMachine, Records};
 use crate::sync::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::sync::frame::{Down, MIN_MAX_FRAME, Up};
@@ -339,8 +339,8 @@ impl World {
 
     fn run_cloud(&mut self) {
         let db = &self.cloud_db;
-        self.wishes =
-            Wishes(db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?))).collect(), false);
+        let wishes = db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?)));
+        self.wishes = Wishes(wishes.collect(), NONE_UNREAD);
         let incarnation = db.incarnation.as_str().into();
         let records = Records::Stored(db.facts.clone());
         let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::cloud::source::{
@@ -10,9 +11,10 @@ use crate::cloud::source::{
     UploadOutcome,
 };
 use crate::cloud::work::MAX_TURN;
+use crate::config::ObjectSyncs;
 use crate::link::{Cause, Shared, Topic};
 use crate::object::schema::Schema;
-use crate::placement::{KindMatch, Summary};
+use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::cloud::{Loaded, Record, RecordBatch};
 use crate::sync::message::Body;
 
@@ -24,20 +26,23 @@ const QUEUE: usize = 1024;
 /// Events from the nodes that wait for the loop.
 const EVENTS: usize = 1024;
 
-/// Objects and records in memory.
+/// Objects and records in memory; with other replicas beside, or without.
 #[derive(Clone, Default)]
-struct Store(Arc<Mutex<State>>);
+struct Store<const SHARED: bool>(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    changes: Option<mpsc::UnboundedReceiver<Change>>,
+    changes: Option<Told>,
     objects: HashMap<Uid, Object>,
     records: HashMap<String, HashMap<Uid, Record>>,
 }
 
-impl Changes for mpsc::UnboundedReceiver<Change> {
+/// What the world tells, and how often it was asked whether that is all.
+struct Told(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
+
+impl Changes for Told {
     async fn next(&mut self) -> Change {
-        match self.recv().await {
+        match self.0.recv().await {
             Some(change) => change,
             None => std::future::pending().await,
         }
@@ -46,16 +51,20 @@ impl Changes for mpsc::UnboundedReceiver<Change> {
     fn again(&mut self) {
         unreachable!("no rule is an object")
     }
+
+    fn catch_up(&mut self) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed) + 1
+    }
 }
 
 fn version(object: &Object) -> ResourceVersion {
     object.metadata().unwrap()["resourceVersion"].as_str().unwrap().into()
 }
 
-impl Source for Store {
-    type Changes = mpsc::UnboundedReceiver<Change>;
+impl<const SHARED: bool> Source for Store<SHARED> {
+    type Changes = Told;
 
-    const IS_SHARED: bool = false;
+    const IS_SHARED: bool = SHARED;
 
     fn follow(&self) -> Self::Changes {
         self.0.lock().unwrap().changes.take().unwrap()
@@ -141,13 +150,20 @@ impl Source for Store {
     async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
         Ok(0)
     }
+
+    fn object_syncs(&self) -> ObjectSyncs {
+        if SHARED { ObjectSyncs::All } else { ObjectSyncs::Off }
+    }
 }
 
 /// The fleet, and its nodes behind a broker.
-struct World {
-    fleet: Fleet<Store>,
-    store: Store,
+struct World<const SHARED: bool> {
+    fleet: Fleet<Store<SHARED>>,
+    store: Store<SHARED>,
     changes: mpsc::UnboundedSender<Change>,
+    /// Questions whether all is told, and those that are answered.
+    asked: Arc<AtomicU64>,
+    answered: u64,
     version: u64,
     devices: BTreeMap<String, Device>,
     broker: Arc<Shared>,
@@ -161,7 +177,7 @@ struct World {
     _directory: TempDir,
 }
 
-impl World {
+impl<const SHARED: bool> World<SHARED> {
     async fn start() -> Self {
         let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
         let config: Config = crate::config::parse(Path::new("test.toml"), text, []).unwrap().config;
@@ -169,6 +185,8 @@ impl World {
         let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
         let pairing = pairing(directory.path(), &real).await;
         let (changes, told) = mpsc::unbounded_channel();
+        let asked = Arc::new(AtomicU64::new(0));
+        let told = Told(told, Arc::clone(&asked));
         let store = Store(Arc::new(Mutex::new(State { changes: Some(told), ..State::default() })));
         let (downlink, broker) = Downlink::played(QUEUE);
         changes.send(Change::Begun).unwrap();
@@ -181,6 +199,8 @@ impl World {
             fleet,
             store,
             changes,
+            asked,
+            answered: 0,
             version: 0,
             devices,
             broker,
@@ -235,7 +255,17 @@ impl World {
         }
     }
 
+    /// Answers whoever has asked whether all is told: it is.
+    fn answer(&mut self) {
+        let question = self.asked.load(Ordering::Relaxed);
+        if question > self.answered {
+            self.answered = question;
+            self.changes.send(Change::CaughtUp { question, reached: self.version.into() }).unwrap();
+        }
+    }
+
     async fn turn(&mut self) {
+        self.answer();
         while let Some(event) = self.up.pop_front() {
             if let Err(event) = self.events.0.send(event) {
                 self.up.push_front(event);
@@ -292,7 +322,7 @@ fn said(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
 
 #[tokio::test]
 async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
-    let mut world = World::start().await;
+    let mut world = World::<false>::start().await;
     let all = OBJECTS as u64;
     for n in 0..OBJECTS {
         world.put(&format!("object-{n}"));
@@ -342,4 +372,39 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.changes.send(Change::Listed(told)).unwrap();
     world.changes.send(Change::Complete).unwrap();
     world.until_in_sync("all was told once more", all - 1).await;
+}
+
+#[tokio::test]
+async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_serve_them_too() {
+    let mut world = World::<true>::start().await;
+    let all = OBJECTS as u64;
+    for n in 0..OBJECTS {
+        world.put(&format!("object-{n}"));
+    }
+    world.connect_all();
+    world.until_in_sync("new nodes ask whether that is all, and get it", all).await;
+    assert!(world.answered >= 1);
+    world.put("another");
+    world.until_in_sync("an object is created", all + 1).await;
+
+    // All of them have left, and come from elsewhere.
+    world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
+    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.devices.values_mut().for_each(|device| device.machine.disconnected());
+    world.delete("another");
+    world.connect_all();
+    world.until_in_sync("all nodes come back, with something to lose", all).await;
+
+    let maps = || Unread::Kind("configmaps".parse().unwrap(), None);
+    world.changes.send(Change::Unread(vec![maps()])).unwrap();
+    world.delete("object-0");
+    world.until("what cannot be read is left alone", |node| node.machine.pending() == 0).await;
+    assert!(world.devices.values().all(|device| device.totals.count == all));
+    world.changes.send(Change::Unread(Vec::new())).unwrap();
+    world.until_in_sync("it can be read again", all - 1).await;
+
+    let until = world.asked.fetch_add(1, Ordering::Relaxed) + 1;
+    world.changes.send(Change::Restored(until)).unwrap();
+    world.put("another");
+    world.until_in_sync("the store was restored, and all say Hello", all).await;
 }

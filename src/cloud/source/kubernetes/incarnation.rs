@@ -38,6 +38,8 @@ struct State {
     life: Life,
     /// The newest version that this replica has seen since it has known this life.
     seen: ResourceVersion,
+    /// The newest version of the ConfigMap itself that was read.
+    mark: ResourceVersion,
     /// When this replica looked at the recorded one last in order to write it.
     written: Instant,
 }
@@ -92,7 +94,8 @@ impl Incarnation {
             match life {
                 Ok(life) => {
                     let written = Instant::now();
-                    let state = Arc::new(Mutex::new(State { life, seen: reached, written }));
+                    let mark = 0.into();
+                    let state = Arc::new(Mutex::new(State { life, seen: reached, mark, written }));
                     return Ok(Self { requests, namespace: namespace.into(), map, state });
                 }
                 Err(Failure::Conflict(_)) => {}
@@ -135,6 +138,9 @@ impl Incarnation {
     pub(super) async fn look(&self) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
+            if let Some(map) = &found {
+                self.went_back(map);
+            }
             let Some(mut life) = found.as_ref().and_then(Life::of) else {
                 return Err(SourceError::new(format!(
                     "the ConfigMap '{}/{NAME}' is gone or damaged: it is made anew when a replica starts",
@@ -164,6 +170,37 @@ impl Incarnation {
             }
         }
         Err(unsettled())
+    }
+
+    /// Whether what the cluster has now is not of this life: others say so, or what the replicas have written there last is
+    /// not there. A cluster that was restored from a copy shows that although its versions go on above all that were given.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub(super) async fn is_another(&self, life: &str) -> Result<bool> {
+        let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
+        let Some(map) = found else { return Ok(true) };
+        Ok(self.went_back(&map) || Life::of(&map).is_none_or(|now| *now.id != *life))
+    }
+
+    /// Notes which ConfigMap was read. Tells whether it is older than one that was read before.
+    fn went_back(&self, map: &Object) -> bool {
+        let version = ResourceVersion::new(map.resource_version());
+        let mut state = self.state();
+        if version.is_older_than(&state.mark) {
+            return true;
+        }
+        state.mark = version;
+        false
+    }
+
+    /// The same as [`Self::begin_another`] for who knows this life alone: another one that was begun since is it.
+    ///
+    /// # Errors
+    /// See there.
+    pub(super) async fn begin_another_than(&self, life: &str, reached: &ResourceVersion) -> Result<Arc<str>> {
+        let now = self.id();
+        if *now == *life { self.begin_another(reached).await } else { Ok(now) }
     }
 
     /// Begins another life, whose newest version is this one, unless another replica has begun one already. Tells its id.
@@ -201,7 +238,7 @@ impl Incarnation {
         let is_another = state.life.id != life.id;
         if is_another {
             // What was seen before belongs to the life before.
-            state.seen = life.revision.clone();
+            (state.seen, state.mark) = (life.revision.clone(), 0.into());
             state.written = Instant::now();
         }
         state.life = life.clone();

@@ -45,6 +45,8 @@ pub(in crate::cloud) struct Intake {
     again: bool,
     /// The question whose answer says that all of a cluster was told that was restored.
     restored: Option<u64>,
+    /// The life of the cluster that belongs to what was told.
+    life: Arc<str>,
 }
 
 impl Beside {
@@ -59,6 +61,7 @@ impl Beside {
 impl Intake {
     pub(super) fn new(feed: Feed, cache: Cache, problems: Problems, beside: Beside) -> Self {
         Self {
+            life: beside.incarnation.id(),
             feed,
             cache,
             problems,
@@ -86,8 +89,19 @@ impl Intake {
             }
             Some(Item::Set(seen)) => vec![CacheChange::Put(seen.summary.clone(), seen.body.clone())],
             Some(Item::Gone(summary)) => vec![CacheChange::Remove(summary.uid.clone())],
+            Some(Item::Unlisted(gone)) => {
+                gone.iter().map(|summary| CacheChange::Remove(summary.uid.clone())).collect()
+            }
             _ => Vec::new(),
         };
+        if matches!(self.item, Some(Item::Unlisted(_)))
+            && self.restored.is_none()
+            && self.beside.incarnation.is_another(&self.life).await?
+        {
+            tracing::warn!("the cluster is an older copy of itself: all of it is read anew");
+            self.feed.doubt();
+            self.read_anew();
+        }
         if !changes.is_empty() {
             self.cache.apply(changes).await.map_err(SourceError::new)?;
         }
@@ -95,7 +109,7 @@ impl Intake {
             && self.restored.is_some_and(|restored| restored <= *question)
         {
             // Nodes are told of the new life once all is known that is in it, and judged by it.
-            self.beside.incarnation.begin_another(reached).await?;
+            self.life = self.beside.incarnation.begin_another_than(&self.life, reached).await?;
             self.restored = None;
         }
         if let Some(item) = self.item.take() {
@@ -105,21 +119,25 @@ impl Intake {
     }
 
     fn tell(&mut self, item: Item) {
-        self.ready.extend(match item {
+        let change = match item {
             Item::Listed(seen) => {
                 Some(Change::Listed(seen.iter().map(|seen| (*seen.summary).clone()).collect()))
             }
             Item::Set(seen) => Some(Change::Set(seen.summary)),
             Item::Gone(summary) => Some(Change::Gone(summary)),
+            Item::Unlisted(gone) => {
+                self.ready.extend(gone.into_iter().map(Change::Gone));
+                None
+            }
             Item::Complete => Some(Change::Complete),
             Item::CaughtUp { question, reached } => {
                 self.beside.incarnation.saw(&reached);
                 Some(Change::CaughtUp { question, reached })
             }
             Item::Restored => {
-                let until = self.feed.catch_up();
-                self.restored = Some(until);
-                Some(Change::Restored(until))
+                self.life = self.beside.incarnation.id();
+                self.read_anew();
+                None
             }
             Item::Unread(unread) => Some(Change::Unread(unread)),
             Item::Problems(problems) => {
@@ -127,7 +145,15 @@ impl Intake {
                 None
             }
             Item::Failed(why) => Some(Change::Failed(SourceError::new(why))),
-        });
+        };
+        self.ready.extend(change);
+    }
+
+    /// The cluster is an older copy of itself. Once all of it is known, another life begins, if none has since.
+    fn read_anew(&mut self) {
+        let until = self.feed.catch_up();
+        self.restored = Some(until);
+        self.ready.push_back(Change::Restored(until));
     }
 
     /// What cannot be done now is tried again, after a while.

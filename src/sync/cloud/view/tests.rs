@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::object::{ObjectRef, Resource, ResourceVersion, Scope};
 use crate::sync::change::{RejectReason, Rejected, Uid};
-use crate::sync::cloud::testing::{Wish, Wishes, hello_with, machine_with};
+use crate::sync::cloud::testing::{NONE_UNREAD, Wish, Wishes, hello_with, machine_with};
 use crate::sync::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Records};
 use crate::sync::digest::{BucketSet, Tally};
 use crate::sync::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
@@ -27,7 +27,7 @@ fn wishes(objects: &[(&str, u64)]) -> Wishes {
         let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
         (Uid::from(*name), Wish { version: (*version).into(), object, resource, size: 10 })
     };
-    Wishes(objects.iter().map(wish).collect(), false)
+    Wishes(objects.iter().map(wish).collect(), NONE_UNREAD)
 }
 
 /// One node and one replica, as far as they have got.
@@ -331,21 +331,53 @@ fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read()
     let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
     let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
     let mut rig = Rig::new(&[("a", 3)]);
-    rig.wishes.1 = true;
+    rig.wishes.1 = |_| true;
     rig.connect("1", Some("inc"), &held);
     rig.catch_up(0, 50);
     assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 0));
-    rig.wishes.1 = false;
+    rig.wishes.1 = NONE_UNREAD;
     rig.cloud.reads_more(Now::ZERO, &rig.wishes);
     rig.run();
     assert_eq!(rig.sent().len(), 21);
     // Where a cluster was restored they wait to be confirmed, read or not.
     let mut rig = Rig::new(&[("a", 3)]);
-    rig.wishes.1 = true;
+    rig.wishes.1 = |_| true;
     rig.connect("1", Some("before"), &held);
     rig.catch_up(0, 50);
-    rig.wishes.1 = false;
+    rig.wishes.1 = NONE_UNREAD;
     rig.cloud.reads_more(Now::ZERO, &rig.wishes);
     rig.run();
     assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 20));
+}
+
+#[test]
+fn what_cannot_be_read_does_not_go_back_to_what_is_known_of_it() {
+    let mut rig = Rig::new(&[("behind", 3), ("ahead", 9)]);
+    rig.wishes.1 = |_| true;
+    rig.connect("1", Some("inc"), &[("behind", 5), ("ahead", 8)]);
+    assert_eq!(rig.sent().len(), 1, "what is newer is right");
+    // That something was read says nothing of this.
+    rig.catch_up(0, 50);
+    assert_eq!((rig.sent().len(), rig.cloud.pending()), (1, 1));
+    rig.wishes.1 = NONE_UNREAD;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_does_not_take_the_place_of_what_is_newer_under_its_name() {
+    let mut rig = Rig::new(&[("old", 3)]);
+    let object = rig.wishes.0["old"].object.clone();
+    rig.wishes.1 = |_| true;
+    rig.wishes.0.get_mut("old").unwrap().object =
+        Arc::new(ObjectRef { name: "new".into(), ..(*object).clone() });
+    rig.connect("1", Some("inc"), &[("new", 5)]);
+    rig.catch_up(0, 50);
+    assert_eq!(rig.sent().len(), 0);
+    rig.hear("old", None);
+    rig.wishes.1 = NONE_UNREAD;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 1, "it is gone indeed");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::object::ResourceVersion;
 use crate::sync::change::Uid;
-use crate::sync::cloud::testing::Wishes;
+use crate::sync::cloud::testing::{NONE_UNREAD, Unread, Wishes};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Issued, Records};
 use crate::sync::edge::EdgeMachine;
 use crate::sync::simulation::model::EdgeDb;
@@ -17,7 +17,7 @@ use crate::sync::simulation::timeline::{Random, Simulated, Timeline};
 use crate::sync::simulation::world::Sizes;
 use crate::sync::timing::Now;
 
-use super::cluster::{Cluster, View};
+use super::cluster::{Cluster, View, may_be_secret};
 use events::Event;
 
 const UP: usize = 0;
@@ -40,6 +40,10 @@ pub(super) struct Chaos {
     pub(super) kill: u64,
     pub(super) lose_database: u64,
     pub(super) apart: u64,
+    /// The cluster is replaced by an older copy of itself.
+    pub(super) restore: u64,
+    /// Some of it cannot be read any more, or can again.
+    pub(super) hide: u64,
     /// The longest time that a replica takes to hear of a change, in milliseconds.
     pub(super) lag: u64,
     /// The longest time that a record takes to be written, in milliseconds.
@@ -57,6 +61,8 @@ impl Chaos {
         kill: 0,
         lose_database: 0,
         apart: 0,
+        restore: 0,
+        hide: 0,
         lag: 20,
         write: 10,
     };
@@ -73,10 +79,17 @@ impl Chaos {
             kill: up_to(8),
             lose_database: up_to(3),
             apart: up_to(10),
+            restore: up_to(2),
+            hide: up_to(5),
             lag: [20, 200, 2000, 20_000][usize::try_from(up_to(3)).unwrap()],
             write: [10, 10, 2000, 10_000][usize::try_from(up_to(3)).unwrap()],
         }
     }
+}
+
+/// What a replica that knows this cannot read.
+fn unread(view: &View) -> Unread {
+    if view.is_blind { may_be_secret } else { NONE_UNREAD }
 }
 
 struct Connection {
@@ -96,6 +109,8 @@ struct Replica {
     last_watched: Now,
     /// Until then it hears nothing of the cluster.
     apart_until: Now,
+    /// The life of the cluster that it knows of.
+    speaks_of: u64,
     /// The connection by which it believes to serve the node.
     serves: Option<usize>,
 }
@@ -123,6 +138,8 @@ pub(super) struct World {
     pub(super) sent: (u64, u64),
     /// How often the node was asked for its inventory.
     pub(super) inventories: u64,
+    /// Objects of a lost life that went from the node in the session of now, though nobody has confirmed that.
+    lost: u64,
     /// How often the clock woke somebody in a second, and which second that was.
     woken: (u64, usize),
 }
@@ -148,6 +165,7 @@ impl World {
             traffic: (0, 0),
             sent: (0, 0),
             inventories: 0,
+            lost: 0,
             woken: (0, 0),
         };
         (0..count).for_each(|replica| world.start_replica(replica));
@@ -177,14 +195,31 @@ impl World {
     pub(super) fn start_replica(&mut self, replica: usize) {
         let all = self.cluster.view.changes;
         let behind = if self.chaos.lag > 20 { self.time.random.below(10) as usize } else { 0 };
+        let (listed, incarnation) = (self.cluster.no_older(all.saturating_sub(behind)), self.incarnation());
         let it = &mut self.replicas[replica];
         it.life += 1;
-        it.view = self.cluster.view_at(all.saturating_sub(behind));
-        it.wishes = Wishes(it.view.wishes(), false);
+        it.view = self.cluster.listed(listed, self.cluster.hides);
+        it.wishes = Wishes(it.view.wishes(), unread(&it.view));
+        it.speaks_of = self.cluster.life;
         let (config, issued) = (self.sizes.cloud(), Arc::new(Issued::default()));
-        it.machine = Some(CloudMachine::new(config, "cluster".into(), issued, Records::Proven));
+        it.machine = Some(CloudMachine::new(config, incarnation, issued, Records::Proven));
         self.time.say(|| format!("replica {replica} starts, {behind} changes behind"));
         self.tell(replica);
+    }
+
+    /// The life of the cluster that replicas speak of.
+    fn incarnation(&self) -> Arc<str> {
+        format!("life-{}", self.cluster.life).into()
+    }
+
+    /// A replica speaks of the life that others speak of.
+    fn adopt_life(&mut self, replica: usize) {
+        let incarnation = self.incarnation();
+        let it = &mut self.replicas[replica];
+        it.speaks_of = self.cluster.life;
+        if let Some(machine) = &mut it.machine {
+            machine.set_incarnation(incarnation, Arc::new(Issued::default()));
+        }
     }
 
     pub(super) fn kill_replica(&mut self, replica: usize) {
@@ -335,11 +370,61 @@ impl World {
         self.time.say(|| format!("replica {replica} is cut off from the cluster for {time:?}"));
     }
 
+    /// The cluster is replaced by an older copy of itself.
+    pub(super) fn restore_cluster(&mut self) {
+        let (now, ago) = (self.time.now, self.time.random.below(100) as usize + 1);
+        self.cluster.restore(now, ago);
+        self.time.say(|| format!("the cluster is what it was {ago} changes ago"));
+        self.tell_all();
+    }
+
+    /// Nobody may read secrets any more, or everybody may again. Each replica finds out in its own time.
+    pub(super) fn hide(&mut self, hides: bool) {
+        (self.cluster.hides, self.cluster.hid) = (hides, true);
+        self.time.say(|| format!("secrets cannot be read: {hides}"));
+        for (replica, it) in self.replicas.iter().enumerate() {
+            let at = (self.time.now + self.time.random.delay(20_000)).max(it.apart_until);
+            self.time.at(at, Event::Looked { replica, life: it.life });
+        }
+    }
+
+    /// A replica finds out whether it may read secrets.
+    fn looked(&mut self, replica: usize) {
+        let (now, cluster) = (self.time.now, &self.cluster);
+        let Replica { machine, view, wishes, .. } = &mut self.replicas[replica];
+        let was_blind = view.is_blind;
+        for uid in cluster.see(view) {
+            wishes.tell(now, machine.as_mut(), &uid, view.wish(&uid));
+        }
+        wishes.1 = unread(view);
+        if was_blind
+            && !view.is_blind
+            && let Some(machine) = machine
+        {
+            machine.reads_more(now, wishes);
+        }
+    }
+
+    /// Somebody confirms the removals that are held back.
+    pub(super) fn confirm_deletions(&mut self) {
+        let now = self.time.now;
+        let Some(link) = self.link else { return };
+        let Replica { machine, wishes, .. } = &mut self.replicas[self.connections[link].replica];
+        if let Some(machine) = machine.as_mut().filter(|machine| machine.held_count() > 0) {
+            machine.confirm_deletions(now, wishes);
+            self.cluster.confirm_loss();
+            self.time.say(|| "removals are confirmed".into());
+        }
+    }
+
     pub(super) fn heal(&mut self) {
         self.chaos = Chaos::NONE;
         let now = self.time.now;
         for replica in &mut self.replicas {
             (replica.apart_until, replica.last_watched) = (now, now);
+        }
+        if self.cluster.hides {
+            self.hide(false);
         }
         self.tell_all();
     }
@@ -353,6 +438,11 @@ impl World {
     fn watched(&mut self, replica: usize, changes: usize) {
         let now = self.time.now;
         let Replica { machine, view, wishes, .. } = &mut self.replicas[replica];
+        if self.cluster.ends_between(view.changes, changes)
+            && let Some(machine) = machine
+        {
+            machine.prove_anew();
+        }
         while view.changes < changes {
             let next = view.changes + 1;
             for uid in self.cluster.tell(view, next) {

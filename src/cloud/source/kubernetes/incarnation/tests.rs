@@ -87,3 +87,23 @@ async fn a_namespace_that_is_missing_is_named() {
     let error = incarnation.look().await.unwrap_err().to_string();
     assert!(error.contains("edgesync/edgesync-cloud"), "{error}");
 }
+
+#[tokio::test]
+async fn what_the_replicas_have_written_last_is_missed_where_the_cluster_is_an_older_copy() {
+    let rig = Rig::start().await;
+    let one = open(&rig).await;
+    let life = one.id();
+    assert!(!one.is_another(&life).await.unwrap() && !one.is_another(&life).await.unwrap());
+    assert!(one.is_another("before").await.unwrap());
+    let mut newer = map(&rig).await;
+    newer.set_metadata("resourceVersion", LATE.to_string());
+    assert!(!one.went_back(&newer));
+    assert!(one.is_another(&life).await.unwrap(), "it has been newer");
+    // Another life has its own.
+    let other = one.begin_another_than(&life, &LATE.into()).await.unwrap();
+    assert_ne!(other, life);
+    assert_eq!(one.begin_another_than(&life, &LATE.into()).await.unwrap(), other, "it has begun since");
+    assert!(!one.is_another(&other).await.unwrap() && one.is_another(&life).await.unwrap());
+    rig.delete(&map(&rig).await).await;
+    assert!(one.is_another(&other).await.unwrap());
+}

@@ -48,6 +48,11 @@ pub(in crate::sync::simulation::replicas) enum Event {
         life: u64,
         changes: usize,
     },
+    /// A replica finds out what it may read.
+    Looked {
+        replica: usize,
+        life: u64,
+    },
     Opened {
         replica: usize,
         life: u64,
@@ -113,6 +118,7 @@ impl Simulated for World {
             Event::Gone { connection } => self.gone(connection),
             Event::Commit { life, token, changes } if self.life == life => {
                 self.check_sent(&changes)?;
+                self.check_lost(&changes)?;
                 let result = Ok(self.db.apply(&changes, &self.cluster)?);
                 let at = self.time.in_order(&mut self.last_answer, 5);
                 self.time.at(at, Event::Applied { life, token, result });
@@ -143,18 +149,31 @@ impl Simulated for World {
                     self.watched(replica, changes);
                 }
             }
+            Event::Looked { replica, life } if self.replicas[replica].life == life => {
+                let until = self.replicas[replica].apart_until;
+                match until > now {
+                    true => self.time.at(until, Event::Looked { replica, life }),
+                    false => self.looked(replica),
+                }
+            }
             Event::CaughtUp { replica, life, token, changes } if self.replicas[replica].life == life => {
-                let Replica { machine: Some(machine), view, wishes, apart_until, .. } =
-                    &mut self.replicas[replica]
-                else {
-                    return Ok(());
-                };
+                let Replica { apart_until, view, speaks_of, .. } = &self.replicas[replica];
                 if *apart_until > now || view.changes < changes {
                     let at = (*apart_until).max(now + Duration::from_millis(50));
                     self.time.at(at, Event::CaughtUp { replica, life, token, changes });
-                } else {
-                    machine.caught_up(now, token, &view.version().into(), wishes);
+                    return Ok(());
                 }
+                // What was restored is another life from when all of it is known.
+                if self.cluster.is_known(view.changes) {
+                    self.cluster.name_life();
+                }
+                if *speaks_of != self.cluster.life {
+                    self.adopt_life(replica);
+                }
+                let Replica { machine: Some(machine), view, wishes, .. } = &mut self.replicas[replica] else {
+                    return Ok(());
+                };
+                machine.caught_up(now, token, &view.version().into(), wishes);
             }
             Event::Wake => {
                 self.time.woken();

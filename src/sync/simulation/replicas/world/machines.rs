@@ -22,6 +22,7 @@ impl World {
             if let Up::Hello(_) = frame {
                 self.cluster.said_hello(self.time.now, self.db.held().into_keys().collect());
                 self.delivered.clear();
+                self.lost = 0;
             }
             let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
             if !matches!(frame, Up::Lease(_)) {
@@ -72,14 +73,19 @@ impl World {
                     self.time.after(50, Event::CaughtUp { replica, life, token, changes });
                 }
                 Some(CloudEffect::StoreWentBack) => {
-                    self.time.violation = Some("the store went back, it is said; it did not".into());
+                    if !self.cluster.was_restored() {
+                        self.time.violation = Some("the store went back, it is said; it did not".into());
+                    }
+                    // It is the only node: it is believed.
+                    self.cluster.begin_another();
+                    self.adopt_life(replica);
                 }
                 Some(CloudEffect::Notice(notice)) => {
                     self.time.say(|| format!("replica {replica}: {notice:?}"));
                 }
                 Some(_) => {}
                 None => {
-                    if machine.held_count() > 0 {
+                    if machine.held_count() > 0 && !self.cluster.was_restored() {
                         self.time.violation =
                             Some("guard: removals are held back although the store is what it was".into());
                     }
@@ -129,6 +135,23 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// What was lost with a life of the cluster does not go from the node all at once, unless somebody has confirmed that.
+    pub(super) fn check_lost(&mut self, changes: &[Change]) -> Result<(), String> {
+        let held = self.db.held();
+        let is_lost = |change: &&Change| {
+            let Change::Delete(_) = change else { return false };
+            held.contains_key(change.uid()) && self.cluster.has_lost(change.uid())
+        };
+        self.lost += changes.iter().filter(is_lost).count() as u64;
+        let config = self.sizes.cloud();
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let share = (config.mass_delete_share * held.len() as f64) as u64;
+        match self.lost > config.mass_delete_min.max(share) {
+            true => Err(format!("guard: {} objects went with a life of the cluster", self.lost)),
+            false => Ok(()),
+        }
     }
 
     /// Nobody looks at the clock all the time.

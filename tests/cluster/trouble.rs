@@ -1,0 +1,206 @@
+//! What goes wrong with a cluster, as a node sees it that a replica serves: watches that are cut and too old, a server that has
+//! too much to do, kinds that go and come. Nothing is lost, nothing is sent twice, and nothing is taken from a node because it
+//! could not be read.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::gate::{Gate, Mood};
+use crate::kubernetes::Kubernetes;
+use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, define, replica_by};
+use crate::site::{Agent, Site, eventually, held, steadily};
+use crate::support::proxy::{Mode, Proxy, Way};
+
+/// The most that a replica of two nodes asks of a server in a second that has too much to do: about one request for each of
+/// those that it goes on with by turns.
+const MOST: f64 = 12.0;
+
+/// Whether the cluster refuses a watch of ConfigMaps because nothing is known from this version on.
+async fn is_too_old(kubernetes: &Kubernetes, version: &str) -> bool {
+    let path =
+        format!("/api/v1/namespaces/shop/configmaps?watch=1&timeoutSeconds=1&resourceVersion={version}");
+    kubernetes.client.text(&path).await.unwrap().contains("\"code\":410")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn watches_that_are_cut_and_too_old_lose_nothing_and_have_nothing_sent_twice() {
+    // Without a cache of its own the server asks etcd, which forgets.
+    let setup = Setup::start_with(&["--watch-cache=false"]).await;
+    setup.apply(EVERYWHERE);
+    for number in 0..20 {
+        setup.put(&format!("c{number}"), "old").await;
+    }
+    let line = Proxy::start(setup.kubernetes.address);
+    let kubeconfig = setup.kubernetes.admin_by("replica", &format!("https://{}", line.address()));
+    let home = Site::new();
+    let mut cloud = replica_by(&home, &kubeconfig);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    setup.holds(&agent, "cm").await;
+
+    // In the middle of what a watch tells, again and again.
+    line.cut_series((0..6).map(|number| (Way::Down, 3000 + 1000 * number)));
+    for round in 0..6 {
+        for number in 0..20 {
+            setup.put(&format!("c{number}"), &format!("r{round}")).await;
+        }
+    }
+    setup.holds(&agent, "cm").await;
+    let (objects, applied) = arrived(&agent).await;
+    assert_eq!(objects, applied, "something was sent that was held already");
+
+    // Away while things happen that nobody can tell of any more.
+    let newest = setup.admin.run(&["get", "cm/c19", "-n", "shop", "-o", "json"]).json();
+    let newest = newest["metadata"]["resourceVersion"].as_str().unwrap();
+    line.cut_series([]);
+    line.set(Mode::Refuse);
+    line.cut();
+    for name in ["c0", "c1", "c2", "new"] {
+        setup.put(name, "after").await;
+    }
+    setup.admin.run(&["delete", "cm/c3", "cm/c4", "-n", "shop"]).ok();
+    setup.kubernetes.compact().await;
+    assert!(is_too_old(&setup.kubernetes, newest).await, "etcd still knows {newest}");
+    line.set(Mode::Pass);
+    setup.holds(&agent, "cm").await;
+    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    assert_eq!(arrived(&agent).await.0 - objects, 4, "what has changed, and nothing else");
+    setup.records_everything(&["edge-1"], "cm").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_server_that_has_too_much_to_do_is_left_alone_and_what_it_tells_late_is_not_lost() {
+    let setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    for number in 0..20 {
+        setup.put(&format!("c{number}"), "old").await;
+    }
+    let gate = Gate::start(&setup.kubernetes).await;
+    let kubeconfig = setup.kubernetes.admin_by("replica", &format!("http://{}", gate.address));
+    let home = Site::new();
+    let mut cloud = replica_by(&home, &kubeconfig);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    setup.holds(&agent, "cm").await;
+    setup.records_everything(&["edge-1"], "cm").await;
+    let before = held(&agent.client()).await;
+    let sent = arrived(&agent).await.0;
+
+    gate.set(Mood::Busy);
+    gate.take_asked();
+    let since = Instant::now();
+    for name in ["c0", "c1", "new"] {
+        setup.put(name, "while it is busy").await;
+    }
+    setup.admin.run(&["delete", "cm/c3", "-n", "shop"]).ok();
+    // A node that comes meanwhile is welcome, and one that is there keeps what it has.
+    let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
+    new.until("connected", |status| status["link"]["state"] == "connected").await;
+    steadily("the node keeps what it holds", Duration::from_secs(12), async || {
+        held(&agent.client()).await == before && agent.is_connected().await
+    })
+    .await;
+    let (asked, seconds) = (gate.take_asked(), since.elapsed().as_secs_f64());
+    #[allow(clippy::cast_precision_loss)] // they are few
+    let rate = asked.len() as f64 / seconds;
+    println!("{rate:.1} requests a second");
+    assert!(rate <= MOST, "{rate:.1} requests a second: {asked:#?}");
+
+    gate.set(Mood::Late(Duration::from_secs(2)));
+    setup.all_hold([&agent, &new], "cm").await;
+    assert_eq!(arrived(&agent).await.0 - sent, 3, "what has changed, and nothing else");
+    gate.set(Mood::Pass);
+    setup.records_everything(&["edge-1", "edge-2"], "cm").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_kind_that_goes_and_comes_takes_nothing_else_from_nodes() {
+    let setup = Setup::start().await;
+    let lamp = "{apiVersion: example.com/v1, kind: Lamp, metadata: {name: hall, namespace: shop}, spec: {color: red}}";
+    define(&setup.admin, "Lamp", ANYTHING);
+    setup.apply(&EVERYWHERE.replace("secrets", "lamps.example.com"));
+    setup.apply(lamp);
+    for number in 0..20 {
+        setup.put(&format!("c{number}"), "old").await;
+    }
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let there = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    let mut away = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
+    let lamps = async |agent: &Agent| {
+        let list = agent.client().get::<Value>("/apis/example.com/v1/lamps").await.unwrap();
+        let uid = |item: &Value| item["metadata"]["uid"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(uid).collect::<Vec<_>>()
+    };
+    let uid = || {
+        let lamp = setup.admin.run(&["get", "lamp/hall", "-n", "shop", "-o", "json"]).json();
+        vec![lamp["metadata"]["uid"].as_str().unwrap().to_owned()]
+    };
+    let first = uid();
+    for agent in [&there, &away] {
+        setup.holds(agent, "cm").await;
+        eventually("it holds the lamp", PATIENCE, async || (lamps(agent).await == first).then_some(())).await;
+    }
+    setup.accepted("Accepted").await;
+    away.stop().await;
+
+    setup.admin.run(&["delete", "crd/lamps.example.com"]).ok();
+    let why = setup.accepted("KindUnknown").await;
+    assert!(why.contains("lamps.example.com") && why.contains("serves no such kind"), "{why}");
+    // The others go on.
+    setup.put("c0", "while there are no lamps").await;
+    setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
+    away.run().await;
+    setup.all_hold([&there, &away], "cm").await;
+    // What a node has of a kind that nobody can read is left to it.
+    away.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    assert_eq!(lamps(&away).await, first);
+
+    define(&setup.admin, "Lamp", ANYTHING);
+    setup.apply(lamp);
+    setup.accepted("Accepted").await;
+    let second = uid();
+    assert_ne!(first, second);
+    for agent in [&there, &away] {
+        eventually("it holds the new lamp alone", PATIENCE, async || {
+            (lamps(agent).await == second).then_some(())
+        })
+        .await;
+    }
+    setup.all_hold([&there, &away], "cm").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn a_cluster_that_was_restored_with_versions_that_go_on_takes_nothing_much_from_nodes_either() {
+    let mut setup = Setup::start().await;
+    setup.apply(EVERYWHERE);
+    setup.put("kept", "old").await;
+    setup.kubernetes.copy_or_restore().await;
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    for number in 0..60 {
+        setup.put(&format!("c{number}"), "fast").await;
+    }
+    setup.holds(&agent, "cm").await;
+    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+
+    setup.kubernetes.restore_raised().await;
+    eventually("removals are held back", PATIENCE, async || {
+        (cloud.node("edge-1").await["heldBack"] == 60).then_some(())
+    })
+    .await;
+    assert_eq!(held(&agent.client()).await.len(), 61);
+    cloud.client().post::<Value>("/edgesync/v1/nodes/edge-1/confirm-deletions", &Value::Null).await.unwrap();
+    setup.holds(&agent, "cm").await;
+}
