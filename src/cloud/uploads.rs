@@ -50,6 +50,7 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
     let contents = upload.items.iter().filter_map(|item| serde_json::from_str(item.content.get()).ok());
     let uids = contents.filter_map(|content| match content {
         Content::Status(status) => Some(status.uid),
+        Content::Effect(effect) => Some(effect.uid),
         Content::Node(_) | Content::Event(_) => None,
     });
     uids.map(|uid| (uid.clone(), place(&uid))).collect()
@@ -93,6 +94,7 @@ fn effect(
         Ok(Content::Node(report)) => node_report(report.get()),
         Ok(Content::Status(status)) => object_status(&status, places, schema),
         Ok(Content::Event(event)) => node_event(event.get()),
+        Ok(Content::Effect(_)) => Err(invalid("what is in effect is not kept by this version")),
         Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
     }
 }
