@@ -7,6 +7,7 @@ mod embedded;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
 
 pub(super) use crate::store::cloud::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch,
-    UploadEffect, UploadOutcome,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
+    UploadEffect, UploadOutcome, key_of,
 };
 pub(super) use embedded::Embedded;
 #[cfg(feature = "kubernetes")]
@@ -199,6 +200,11 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Events
     /// make no namespaces.
     fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
+
+    /// What is in effect on the nodes that have told, as it is kept; of others nothing is known before they tell.
+    fn standings(&self) -> impl Future<Output = Result<HashMap<String, Standing>>> + Send {
+        async { Ok(HashMap::new()) }
+    }
 
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.
     fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;

@@ -139,6 +139,17 @@ impl FilesSummary {
     }
 }
 
+impl FilesSummary {
+    /// The counts in the message of a condition: how many objects are in effect, and how many are not.
+    #[must_use]
+    pub fn read(message: &str) -> Option<(u64, u64)> {
+        let (in_effect, rest) = message.split_once(" of ")?;
+        let (objects, _) = rest.split_once(' ')?;
+        let (in_effect, objects): (u64, u64) = (in_effect.parse().ok()?, objects.parse().ok()?);
+        Some((in_effect, objects.checked_sub(in_effect)?))
+    }
+}
+
 impl NodeReport {
     /// Checks what would make the Node one that clients cannot read. Labels are not looked at: those that a node may
     /// not set are left out when the report is merged.

@@ -57,7 +57,7 @@ use rules::Rules;
 use serving::Serving;
 use sweep::Sweep;
 use syncs::Syncs;
-use uploads::Uploads;
+use uploads::{Shown, Uploads};
 
 /// ObjectSyncs that wait to be written, at most: about 200 bytes each.
 const MAX_SYNCS: usize = 200_000;
@@ -115,12 +115,14 @@ impl Kubernetes {
             membership => Some(membership.map(|member| (*member.labels).clone()).unwrap_or_default()),
         });
         let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), given);
-        let syncs = Syncs::new(&requests, records, &leases, MAX_SYNCS);
+        let syncs = Syncs::new(&requests, records.clone(), &leases, MAX_SYNCS);
+        let shown = Shown { records, syncs: syncs.clone() };
+        let shown = Some(shown).filter(|_| options.objectsyncs == ObjectSyncs::All);
         let shared = Shared {
             interests: interests(config),
             problems: Problems::default(),
             object_syncs: options.objectsyncs,
-            uploads: Uploads::new(requests.clone(), leases.clone(), nodes.clone()),
+            uploads: Uploads::new(requests.clone(), leases.clone(), nodes.clone(), shown),
             serving: Serving::new(leases.clone(), syncs.clone()),
             rules: Rules::new(&requests),
             leader: Leader::new(requests.clone(), &options.namespace, replica),

@@ -147,6 +147,8 @@ fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
     assert_eq!(said(summary(3, 0, 1)), (ConditionStatus::False, "Conflict".to_owned()));
     assert_eq!(said(summary(3, 2, 1)), (ConditionStatus::False, "NotInEffect".to_owned()));
     assert_eq!(summary(3, 2, 1).message, "3 of 6 objects in effect, 2 not, 1 in conflict; rules: 2");
+    assert_eq!(FilesSummary::read(&summary(3, 2, 1).message), Some((3, 3)));
+    assert_eq!(FilesSummary::read("9 of 3 objects"), None);
     assert_eq!(FilesSummary::default().condition(), None);
 
     let mut node = node(json!({"metadata": {"name": "n"}, "status": {"conditions": [

@@ -13,7 +13,10 @@ use super::super::Result;
 use super::mark::{self, RECORD_NODE};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
-use crate::object::objectsync::{API_VERSION, CLUSTER_OBJECT_SYNC, OBJECT_SYNC, split_sync_name, sync_name};
+use crate::object::objectsync::{
+    API_VERSION, CLUSTER_OBJECT_SYNC, EFFECT_STATE_LABEL, IN_EFFECT_LABEL, OBJECT_SYNC, split_sync_name,
+    sync_name,
+};
 use crate::object::{Object, ObjectRef, Resource, kinds};
 use crate::store::checksum::checksum64;
 use crate::sync::change::Uid;
@@ -81,7 +84,7 @@ impl Known {
         *self.namespace == *record.object.namespace && self.about == about(&record.object)
     }
 
-    fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object) -> Self {
         let text = |field: &str, name: &str| {
             object
                 .fields()
@@ -189,6 +192,7 @@ impl Records {
                 if known.is_about(record) {
                     object.clone()
                 } else {
+                    self.keep_effect(resource, &mut object).await?;
                     self.requests.replace(resource, &object).await.map_err(gone_is_changed)?
                 }
             }
@@ -206,6 +210,16 @@ impl Records {
             .map_err(gone_is_changed)?;
         }
         Ok(Known::of(&stored))
+    }
+
+    /// What is in effect stays shown where a record is replaced as a whole.
+    async fn keep_effect(&self, resource: &Resource, object: &mut Object) -> Result<(), Failure> {
+        let old = self.requests.get(resource, object.namespace(), object.name()).await?;
+        let mut labels = object.labels();
+        let effect = |key: &str| [IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key);
+        labels.extend(old.into_iter().flat_map(|old| old.labels()).filter(|(key, _)| effect(key)));
+        object.set_metadata("labels", json!(labels));
+        Ok(())
     }
 
     async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Unwritten> {
@@ -242,7 +256,8 @@ impl Records {
         Ok(())
     }
 
-    fn kind(&self, namespace: &str) -> &Resource {
+    /// The kind of the records of objects in a namespace, or of those in none.
+    pub(super) fn kind(&self, namespace: &str) -> &Resource {
         if namespace.is_empty() { &self.cluster } else { &self.namespaced }
     }
 }

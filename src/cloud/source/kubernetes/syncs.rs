@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use super::super::SourceError;
 use super::leases::{Leases, Served};
 use super::mark;
-use super::records::{KnownRecords, Records, Unwritten};
+use super::records::{Known, KnownRecords, Records, Unwritten};
 use super::requests::Requests;
 use crate::cluster::Failure;
 use crate::object::{Resource, kinds};
@@ -98,6 +98,11 @@ impl Syncs {
     pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         self.queue().change(node, put, remove);
         self.wake();
+    }
+
+    /// Somebody else here has written a record of a node: it is as it is known now.
+    pub(super) fn noted(&self, node: &str, uid: &Uid, known: Known) {
+        self.queue().noted(node, uid, known);
     }
 
     /// Forgets a node: nothing more is written of it.
@@ -279,7 +284,8 @@ impl Syncs {
         Ok(End::Again)
     }
 
-    async fn owner(&self, node: &str) -> Result<Owner, Failure> {
+    /// The Node that the records of a node belong to.
+    pub(super) async fn owner(&self, node: &str) -> Result<Owner, Failure> {
         Ok(match self.shared.requests.get(&self.shared.node, "", node).await? {
             Some(found) if mark::is_marked(&found) => Owner::Is(found.uid().into()),
             Some(_) => {
@@ -303,9 +309,12 @@ impl Syncs {
 }
 
 /// The Node that records belong to.
-enum Owner {
+pub(super) enum Owner {
+    /// It has this UID.
     Is(Arc<str>),
+    /// It has not been made yet.
     Missing,
+    /// It is somebody else's.
     Foreign,
 }
 

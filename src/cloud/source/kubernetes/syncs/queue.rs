@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::records::KnownRecords;
+use super::super::records::{Known, KnownRecords};
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
 
@@ -143,6 +143,13 @@ impl Queue {
         let after = found.wanted.len();
         self.entries = self.entries + after - before;
         self.line_up(node);
+    }
+
+    /// A record of a node was written beside this. If it is being written here at this moment, that conflicts.
+    pub(super) fn noted(&mut self, node: &str, uid: &Uid, known: Known) {
+        if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
+            records.insert(uid.clone(), known);
+        }
     }
 
     /// Forgets all of a node, written or not.
