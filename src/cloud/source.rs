@@ -18,6 +18,7 @@ use crate::object::{Resource, ResourceVersion};
 use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
+use crate::sync::digest::Epoch;
 
 pub(super) use crate::store::cloud::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
@@ -224,6 +225,12 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
     fn set_served(&self, node: &str, served: bool) {
         let _ = (node, served);
+    }
+
+    /// A node that is served here has this database file: what another one knew is not in effect there. To be told before the
+    /// ObjectSyncs.
+    fn set_epoch(&self, node: &str, epoch: Epoch) {
+        let _ = (node, epoch);
     }
 
     /// Whether a node that was removed still is.

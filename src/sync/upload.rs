@@ -411,6 +411,11 @@ mod tests {
         let Ok(Content::Status(status)) = serde_json::from_str(texts[1]) else { panic!("must be a status") };
         assert_eq!((&*status.uid, status.status.get()), ("u", r#"{"phase":"Running","n":1.0}"#));
         assert!(serde_json::from_str::<Content<'_>>(r#"{"secret":{}}"#).is_err());
+        let later = r#"{"effect":{"uid":"u","later":[1],"object":{"apiVersion":"v1","kind":"Pod","name":"p","later":1},"wanted":"1","state":"Later","since":1},"later":{}}"#;
+        assert!(
+            matches!(serde_json::from_str(later), Ok(Content::Effect(_))),
+            "whatever a later version adds"
+        );
         let two = r#"{"event":{},"node":{}}"#;
         assert!(serde_json::from_str::<Content<'_>>(two).is_err());
     }

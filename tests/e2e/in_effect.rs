@@ -76,7 +76,7 @@ async fn until_reason(cluster: &Cluster, reason: &str) {
     let path = r#"jsonpath={.status.conditions[?(@.type=="InEffect")].reason}"#;
     let get = ["get", "placement", "web", "-n", "plant-0", "-o", path];
     eventually(&format!("InEffect because of {reason}"), LONG, async || {
-        (cluster.kubectl(&get).ok() == reason).then_some(())
+        (cluster.kubectl(&get).ok().trim() == reason).then_some(())
     })
     .await;
 }

@@ -195,6 +195,7 @@ impl<S: Source> Fleet<S> {
         let Some(node) = self.nodes.get_mut(name) else { return };
         // Another replica may have left some.
         node.has_syncs = true;
+        self.source.set_epoch(name, node.machine.epoch());
         if self.source.object_syncs() == ObjectSyncs::All {
             self.tell_syncs(name);
         }

@@ -62,8 +62,8 @@ pub(super) struct Stored {
     events_dropped: u64,
     /// The conditions in the report of the node, if it was in there.
     report: Option<Vec<Condition>>,
-    /// What is in effect, by the numbers of the items that said so.
-    in_effect: Vec<(u64, Epoch, EffectContent)>,
+    /// What is in effect, by the numbers of the items that said so; nothing of those that were refused.
+    in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
 }
 
 /// The life of Events.
@@ -141,7 +141,7 @@ impl<S: Source> Fleet<S> {
         let now = self.now();
         if let Some((node, stored)) = self.nodes.get_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
-                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect);
+                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
         }
         self.intake.running -= 1;
@@ -214,7 +214,9 @@ async fn store(
         _ => None,
     });
     let in_effect = batch.items.iter().filter_map(|item| match &item.effect {
-        Ok(Effect::InEffect { effect, epoch, .. }) => Some((item.seq, *epoch, EffectContent::clone(effect))),
+        Ok(Effect::InEffect { effect, epoch, .. }) => {
+            Some((item.seq, *epoch, Some(EffectContent::clone(effect))))
+        }
         _ => None,
     });
     let mut in_effect: Vec<_> = in_effect.collect();
@@ -233,7 +235,9 @@ async fn store(
             }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             let report = report.map(|(_, conditions)| conditions);
-            in_effect.retain(|(seq, ..)| refused.iter().all(|refused| refused.seq != *seq));
+            for (seq, _, effect) in &mut in_effect {
+                effect.take_if(|_| refused.iter().any(|refused| refused.seq == *seq));
+            }
             Some(Stored { taken, refused, events_dropped, report, in_effect })
         }
         Err(error) => {

@@ -44,6 +44,7 @@ use crate::placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
 use crate::store::cache::Cache;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
+use crate::sync::digest::Epoch;
 use incarnation::Incarnation;
 pub(in crate::cloud) use incarnation::recorded as recorded_incarnation;
 use intake::{Intake, Problems};
@@ -362,6 +363,10 @@ impl Source for Kubernetes {
         self.0.serving.end(node);
         self.0.uploads.forget(node);
         self.0.leases.forget(node);
+    }
+
+    fn set_epoch(&self, node: &str, epoch: Epoch) {
+        self.0.syncs.follow(node, epoch);
     }
 
     fn is_removed(&self, node: &str) -> bool {

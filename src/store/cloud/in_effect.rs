@@ -84,10 +84,12 @@ pub fn key_of(text: &str) -> u64 {
 }
 
 impl Standing {
-    /// Takes in what a node has said with one item of its outbox, unless that was taken in before.
-    pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: &EffectContent) {
+    /// Takes in what a node has said with one item of its outbox, unless that was taken in before. Nothing is known of one
+    /// that was refused, also when it comes again.
+    pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
         self.taken.begin(outbox, Lane::Status, 0);
-        if self.taken.accept(Lane::Status, seq) {
+        let is_new = self.taken.accept(Lane::Status, seq);
+        if let Some(effect) = effect.filter(|_| is_new) {
             self.follow(epoch);
             match effect.state {
                 EffectState::Gone => self.forget(&effect.uid),

@@ -99,3 +99,23 @@ impl<S: Source> Fleet<S> {
 
 /// So many objects of a node are looked up in a unit of work.
 const OBJECTS_A_UNIT: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_in_effect_once_it_is_on_all_nodes_that_speak_of_its_objects() {
+        let count = |in_effect, telling| {
+            let (objects, nodes) = (Vec::new(), VecDeque::new());
+            let (status, reason, message) =
+                Count { rule: "u".into(), objects, nodes, telling, in_effect }.condition();
+            assert!(message.ends_with(&format!("{in_effect} of {telling}")), "{message}");
+            (status, reason)
+        };
+        assert_eq!(count(0, 0), ("Unknown", "NothingReported"));
+        assert_eq!(count(0, 1), ("False", "NotInEffect"));
+        assert_eq!(count(1, 2), ("False", "NotInEffect"));
+        assert_eq!(count(2, 2), ("True", "InEffect"));
+    }
+}

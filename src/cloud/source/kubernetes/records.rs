@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::Result;
-use super::mark::{self, RECORD_NODE};
+use super::mark::{self, EFFECT_EPOCH, RECORD_NODE};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 use crate::object::objectsync::{
@@ -21,6 +21,10 @@ use crate::object::{Object, ObjectRef, Resource, kinds};
 use crate::store::checksum::checksum64;
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
+
+/// The labels of a record that show what is in effect.
+pub(super) const EFFECT_LABELS: [&str; 3] = [IN_EFFECT_LABEL, EFFECT_STATE_LABEL, EFFECT_EPOCH];
 
 /// Reads and writes records. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Known {
     /// Checksums of which object it is about, and of the version that it tells of.
     about: i64,
     held: i64,
+    /// Checksum of the label [`EFFECT_EPOCH`], if it has one.
+    epoch: Option<i64>,
 }
 
 /// What is known of the records of a node.
@@ -80,6 +86,11 @@ impl Known {
         self.is_about(record) && self.held == held(record.version.as_str())
     }
 
+    /// Whether it shows what is in effect by the word of another database file than this one.
+    pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
+        epoch.zip(self.epoch).is_some_and(|(epoch, of)| held(&mark::epoch_value(epoch)) != of)
+    }
+
     fn is_about(&self, record: &Record) -> bool {
         *self.namespace == *record.object.namespace && self.about == about(&record.object)
     }
@@ -99,6 +110,7 @@ impl Known {
             version: object.resource_version().into(),
             about: checksum64(&spec),
             held: held(text("status", "objectResourceVersion")),
+            epoch: object.labels().get(EFFECT_EPOCH).map(|epoch| held(epoch)),
         }
     }
 }
@@ -212,11 +224,26 @@ impl Records {
         Ok(Known::of(&stored))
     }
 
+    /// Takes away what a record shows of what is in effect.
+    pub(super) async fn hide_effect(&self, node: &str, uid: &Uid, known: &Known) -> Result<Known, Unwritten> {
+        let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
+        let resource = self.kind(&known.namespace);
+        let found = self.requests.get(resource, &known.namespace, &name).await?;
+        // Over what is known, so that nobody else has written it since.
+        let Some(mut object) = found.filter(|found| found.resource_version() == &*known.version) else {
+            return Err(Unwritten::Changed);
+        };
+        let mut labels = object.labels();
+        labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
+        object.set_metadata("labels", json!(labels));
+        Ok(Known::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
+    }
+
     /// What is in effect stays shown where a record is replaced as a whole.
     async fn keep_effect(&self, resource: &Resource, object: &mut Object) -> Result<(), Failure> {
         let old = self.requests.get(resource, object.namespace(), object.name()).await?;
         let mut labels = object.labels();
-        let effect = |key: &str| [IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key);
+        let effect = |key: &str| EFFECT_LABELS.contains(&key);
         labels.extend(old.into_iter().flat_map(|old| old.labels()).filter(|(key, _)| effect(key)));
         object.set_metadata("labels", json!(labels));
         Ok(())

@@ -40,6 +40,7 @@ use crate::cluster::Failure;
 use crate::object::{Resource, kinds};
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
 use queue::{End, Job, Name, Queue, Turn};
 
 /// Nodes whose records are written at a time.
@@ -98,6 +99,12 @@ impl Syncs {
     pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         self.queue().change(node, put, remove);
         self.wake();
+    }
+
+    /// A node has this database file: what records show by the word of another one goes with what is written next of them.
+    /// To be told before [`Syncs::replace`].
+    pub(super) fn follow(&self, node: &str, epoch: Epoch) {
+        self.queue().follow(node, epoch);
     }
 
     /// Somebody else here has written a record of a node: it is as it is known now.
@@ -250,6 +257,18 @@ impl Syncs {
         let uids: Vec<Uid> = job.wanted.keys().cloned().collect();
         for uid in uids {
             let Some(wanted) = job.wanted.get(&uid) else { continue };
+            if let (Some(_), Some(known)) = (wanted, job.known.get(&uid))
+                && known.is_outdated(job.epoch)
+            {
+                match self.shared.records.hide_effect(&job.node, &uid, known).await {
+                    Ok(known) => drop(job.known.insert(uid.clone(), known)),
+                    Err(Unwritten::Refused(why)) => {
+                        tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                    }
+                    Err(Unwritten::Changed) => return Ok(End::Changed),
+                    Err(Unwritten::Failed(failure)) => return Err(failure),
+                }
+            }
             let known = job.known.get(&uid);
             let written = match (wanted, known) {
                 (Some(record), known) => {

@@ -183,7 +183,9 @@ impl Uploads {
                 let placed = *placed;
                 self.apply_status(node, &StatusItem { resource, namespace, name, uid, placed, status }).await
             }
-            Effect::InEffect { effect, placed, .. } => self.apply_in_effect(node, effect, *placed).await,
+            Effect::InEffect { effect, epoch, placed } => {
+                self.apply_in_effect(node, *epoch, effect, *placed).await
+            }
             Effect::Event(event) => self.apply_event(node, event).await,
         }
     }

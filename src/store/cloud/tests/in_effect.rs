@@ -209,9 +209,12 @@ async fn the_short_form_says_what_the_rows_say() {
     take(store, batch(&said)).await;
     let mut told = Standing::default();
     for (seq, effect) in &said {
-        told.take("o", *seq, Epoch(7), effect);
-        told.take("o", *seq, Epoch(7), &bad("u1", 8, 9));
+        told.take("o", *seq, Epoch(7), Some(effect));
+        told.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
     }
+    // Refused at first, and sent again.
+    told.take("o", 6, Epoch(7), None);
+    told.take("o", 6, Epoch(7), Some(&good("u5", 5)));
     let read = store.standings().await.unwrap().remove(NODE).unwrap();
     let counts = StandingCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
     for mut standing in [told, read] {

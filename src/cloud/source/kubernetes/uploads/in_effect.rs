@@ -7,14 +7,15 @@ use serde_json::json;
 
 use super::{Undone, Uploads};
 use crate::cloud::source::SourceError;
-use crate::cloud::source::kubernetes::mark::RECORD_NODE;
-use crate::cloud::source::kubernetes::records::{Known, Records, Unwritten};
+use crate::cloud::source::kubernetes::mark::{EFFECT_EPOCH, RECORD_NODE, epoch_value};
+use crate::cloud::source::kubernetes::records::{EFFECT_LABELS, Known, Records, Unwritten};
 use crate::cloud::source::kubernetes::syncs::{Owner, Syncs};
 use crate::cluster::Failure;
-use crate::object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL, split_sync_name, sync_name};
+use crate::object::objectsync::{split_sync_name, sync_name};
 use crate::object::{Object, ResourceVersion};
 use crate::store::cloud::effect_labels;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
 use crate::sync::upload::{EffectContent, EffectState, RefusedReason};
 
 /// How often an ObjectSync is labelled anew because it has changed meanwhile.
@@ -32,6 +33,7 @@ impl Uploads {
     pub(super) async fn apply_in_effect(
         &self,
         node: &str,
+        epoch: Epoch,
         effect: &EffectContent,
         placed: bool,
     ) -> Result<(), Undone> {
@@ -58,7 +60,7 @@ impl Uploads {
                 let why = format!("the ObjectSync {name} was made by somebody else");
                 return Err(Undone::Refused(RefusedReason::Other, why));
             }
-            if !label(&mut record, effect) {
+            if !label(&mut record, epoch, effect) {
                 return Ok(());
             }
             self.check_served(node).await?;
@@ -104,14 +106,15 @@ fn is_record_of(record: &Object, node: &str) -> bool {
 }
 
 /// Gives a record its labels, and leaves those of others. Tells whether it had others.
-fn label(record: &mut Object, effect: &EffectContent) -> bool {
+fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     let before = record.labels();
     let mut labels = before.clone();
-    labels.retain(|key, _| ![IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key.as_str()));
+    labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
     if effect.state != EffectState::Gone {
         let version = effect.version.as_ref().map(ResourceVersion::as_str);
         let wanted = effect_labels(version, effect.state);
         labels.extend(wanted.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        labels.insert(EFFECT_EPOCH.to_owned(), epoch_value(epoch));
     }
     let changes = labels != before;
     record.set_metadata("labels", json!(labels));

@@ -4,7 +4,7 @@ use super::*;
 use crate::cloud::source::kubernetes::testing::{RECORDS, Replica, Rig, at, renewal};
 use crate::cloud::source::{Effect, UploadBatch, UploadEffect};
 use crate::object::ObjectRef;
-use crate::sync::digest::Epoch;
+use crate::object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
 use crate::sync::upload::Lane;
 
 fn effect(version: Option<u64>, wanted: u64, state: EffectState) -> EffectContent {
@@ -148,4 +148,33 @@ async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_u
         uploads.take(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
     assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
     assert_eq!(record(&rig).await, None);
+}
+
+#[tokio::test]
+async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
+    let (rig, a) = start().await;
+    take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
+    a.syncs.follow("edge-1", Epoch(7));
+    a.syncs.replace("edge-1", held(41));
+    write(&a).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
+
+    // Another replica serves it with another file, which was filled again with the same.
+    let b = rig.replica("b");
+    b.leases.claim("edge-1").await.unwrap();
+    b.syncs.follow("edge-1", Epoch(8));
+    b.syncs.replace("edge-1", held(41));
+    write(&b).await;
+    assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);
+    // What the node says anew is shown, and stays.
+    let again = UploadBatch { outbox: "another".into(), ..batch(0, &[]) };
+    let said = Effect::InEffect {
+        effect: Box::new(effect(Some(41), 41, EffectState::InEffect)),
+        epoch: Epoch(8),
+        placed: true,
+    };
+    take(&b, UploadBatch { items: vec![UploadEffect { seq: 1, effect: Ok(said) }], ..again }).await;
+    b.syncs.change("edge-1", held(42), Vec::new());
+    write(&b).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
 }
