@@ -105,7 +105,7 @@ async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it()
 #[tokio::test]
 async fn what_is_in_effect_waits_once_for_each_object_and_is_sealed_as_the_object_is() {
     let effect = |number: u64, version: u64, message: String| EffectContent {
-        uid: uid(1_000_000 + number).into(),
+        uid: uid(1_000_000 + number),
         object: ObjectRef {
             api_version: "v1".into(),
             kind: "Secret".into(),
