@@ -26,6 +26,8 @@ const NODE_COLUMNS: &[RecordColumn] = &[
     RecordColumn::value("pending", "/pending"),
     RecordColumn::value("rejected", "/rejected"),
     RecordColumn::value("held back", "/heldBack"),
+    RecordColumn::rare("in effect", "/filesInEffect"),
+    RecordColumn::rare("not in effect", "/filesNotInEffect"),
     RecordColumn::age("last renewal", "/lastRenewal"),
     RecordColumn::age("last report", "/lastReport"),
     RecordColumn::value("agent", "/agentVersion"),

@@ -79,12 +79,14 @@ fn own(group: &str, kind: &str) -> &'static [Column] {
 }
 
 /// The columns of the records of what nodes hold: nothing of them is worth more than what they are about.
-const SYNC: [Column; 6] = [
+const SYNC: [Column; 8] = [
     column("NODE", Cell::SyncNode),
     column("KIND", Cell::Field("/spec/objectKind")),
     NAMESPACE,
     column("OBJECT", Cell::Field("/spec/objectName")),
     column("VERSION", Cell::Field("/status/objectResourceVersion")),
+    wide("IN EFFECT", Cell::Field("/metadata/labels/edgesync.io~1in-effect")),
+    wide("STATE", Cell::Field("/metadata/labels/edgesync.io~1effect-state")),
     AGE,
 ];
 
@@ -179,5 +181,15 @@ mod tests {
         });
         let expected = "NODE=edge.1.lab KIND=Pod NAMESPACE=n OBJECT=p VERSION=9 AGE=<unknown> ";
         assert_eq!(line("objectsyncs", false, false, &sync), expected);
+        let wide = |sync: &Value| line("objectsyncs", false, true, sync);
+        assert!(wide(&sync).contains(" VERSION=9 IN EFFECT=<none> STATE=<none> AGE="), "{}", wide(&sync));
+        let mut labelled = sync.clone();
+        labelled["metadata"]["labels"] =
+            json!({objectsync::IN_EFFECT_LABEL: "8", objectsync::EFFECT_STATE_LABEL: "NotInEffect"});
+        assert!(
+            wide(&labelled).contains(" VERSION=9 IN EFFECT=8 STATE=NotInEffect AGE="),
+            "{}",
+            wide(&labelled)
+        );
     }
 }

@@ -103,19 +103,27 @@ pub struct RecordColumn {
     pub pointer: &'static str,
     /// Whether it is a time.
     pub is_time: bool,
+    /// Whether it is left out where no record has a value.
+    pub is_rare: bool,
 }
 
 impl RecordColumn {
     /// A column that shows a value.
     #[must_use]
     pub const fn value(header: &'static str, pointer: &'static str) -> Self {
-        Self { header, pointer, is_time: false }
+        Self { header, pointer, is_time: false, is_rare: false }
+    }
+
+    /// A column that shows a value which few fleets have: without any it is left out.
+    #[must_use]
+    pub const fn rare(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: false, is_rare: true }
     }
 
     /// A column that shows how long ago a time was.
     #[must_use]
     pub const fn age(header: &'static str, pointer: &'static str) -> Self {
-        Self { header, pointer, is_time: true }
+        Self { header, pointer, is_time: true, is_rare: false }
     }
 }
 
@@ -147,6 +155,11 @@ pub(super) fn table_of(
         return Ok(());
     }
     let records = answer.get("items").unwrap_or(answer).as_array().cloned().unwrap_or_default();
+    let has_some = |column: &RecordColumn| {
+        records.iter().any(|record| record.pointer(column.pointer).is_some_and(|value| !value.is_null()))
+    };
+    let columns = columns.iter().filter(|column| !column.is_rare || has_some(column));
+    let columns: Vec<&RecordColumn> = columns.collect();
     let mut table = Table::new(columns.iter().map(|column| column.header));
     for record in &records {
         table.row(columns.iter().map(|column| {

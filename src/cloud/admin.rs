@@ -1,5 +1,6 @@
 //! What operators ask of the fleet, under `/edgesync/v1/`; and the metrics of the cloud side.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,12 @@ use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
 use crate::broker::Downlink;
 use crate::object::Status;
 use crate::object::status::{Reason, Result};
+use crate::object::time::rfc3339;
 use crate::store::cloud::CloudStore;
 use crate::store::engine::wal_path;
+use crate::sync::change::Uid;
+use crate::sync::cloud::Record;
+use crate::sync::upload::EffectState;
 
 /// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
@@ -97,6 +102,32 @@ impl Admin {
             }
         }
         Some(numbers)
+    }
+
+    /// Adds the objects that are not in effect on a node, where that is kept here.
+    async fn with_effects(&self, node: &str, mut shown: Value) -> Result<Value> {
+        let Some((store, _)) = &self.parts.database else { return Ok(shown) };
+        let unavailable =
+            |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
+        let known = store.in_effect(node).await.map_err(unavailable)?;
+        let records =
+            if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
+        let objects: HashMap<Uid, Record> = records.into_iter().collect();
+        let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
+            json!({
+                "uid": &*one.uid,
+                "object": objects.get(&one.uid).map(|record| &*record.object),
+                "held": objects.get(&one.uid).map(|record| &record.version),
+                "inEffect": one.version,
+                "wanted": one.wanted,
+                "state": one.state.name(),
+                "rule": one.rule,
+                "message": one.message,
+                "since": Timestamp::from_microsecond(one.since).ok().map(rfc3339),
+            })
+        });
+        shown["objectsNotInEffect"] = Value::Array(not.collect());
+        Ok(shown)
     }
 
     async fn revoke(&self, node: &str) -> Result<Value> {
@@ -200,7 +231,7 @@ impl Extension for Admin {
             ("GET", ["nodes"]) => self.ask(AdminRequest::Nodes).await,
             ("GET", ["nodes", node]) => {
                 let found = self.ask(|answer| AdminRequest::Node((*node).into(), answer)).await?;
-                found.ok_or_else(|| unknown(node))
+                self.with_effects(node, found.ok_or_else(|| unknown(node))?).await
             }
             ("POST", ["nodes", node, "confirm-deletions"]) => {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);

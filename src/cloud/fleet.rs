@@ -215,12 +215,16 @@ impl<S: Source> Fleet<S> {
             replicas: Replicas::default(),
         };
         fleet.read_all().await?;
+        let mut standings = fleet.source.standings().await?;
         for (name, facts) in fleet.source.nodes().await? {
             if orphans.contains(&name) {
                 tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
                 fleet.dismiss(&name, None);
             } else {
                 fleet.meet_known(&name, Some(facts));
+                if let Some((node, standing)) = fleet.nodes.get_mut(&name).zip(standings.remove(&name)) {
+                    node.standing = standing;
+                }
             }
         }
         fleet.announce();

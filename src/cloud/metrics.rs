@@ -8,6 +8,7 @@ use crate::api::{MetricsWriter, families};
 use crate::broker::BrokerTraffic;
 use crate::link::{Cause, Endings, Traffic};
 use crate::process::metrics::write_writer;
+use crate::store::cloud::StandingCounts;
 use crate::store::writer::WriterStats;
 use crate::sync::cloud::CloudCounters;
 
@@ -103,6 +104,8 @@ pub struct Totals {
     pub rejected: u64,
     /// Removals that are held back.
     pub held_back: u64,
+    /// Objects that rules for files concern on nodes, and how they stand.
+    pub files: StandingCounts,
     /// What the machines of the nodes count, and counted of nodes that are gone.
     pub counters: CloudCounters,
 }
@@ -132,6 +135,8 @@ pub struct NodeNumbers {
     pub rejected: u64,
     /// Removals that are held back.
     pub held_back: u64,
+    /// Objects that rules for files concern there, and how they stand.
+    pub files: StandingCounts,
     /// How long it usually takes from an object that is sent to its report.
     pub round_trip: Option<Duration>,
     /// The time since its Lease was renewed last.
@@ -157,6 +162,9 @@ impl Totals {
         self.pending += node.pending;
         self.rejected += node.rejected;
         self.held_back += node.held_back;
+        self.files.in_effect += node.files.in_effect;
+        self.files.not_in_effect += node.files.not_in_effect;
+        self.files.conflicts += node.files.conflicts;
         add_counters(&mut self.counters, &node.counters);
     }
 }
@@ -255,6 +263,11 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_pending_objects = nodes.pending, "What is still to be sent or removed.";
         Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes reject now.";
         Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_file_objects[state] = [
+            ("in_effect", nodes.files.in_effect),
+            ("not_in_effect", nodes.files.not_in_effect),
+            ("conflict", nodes.files.conflicts),
+        ], "Objects that rules for files concern on nodes, by how they stand there.";
         Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, on their way to nodes.";
         Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Their bytes.";
         Counter edgesync_cloud_bodies_read_total = numbers.bodies.read, "Bodies read from the store.";
@@ -306,6 +319,11 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
             "Objects that the node rejects now.";
         Gauge edgesync_cloud_node_held_back_objects[node] = each(nodes, |node| node.held_back),
             "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_node_file_objects_in_effect[node] = each(nodes, |node| node.files.in_effect),
+            "Objects that rules for files concern on the node and that are in effect there.";
+        Gauge edgesync_cloud_node_file_objects_not_in_effect[node] =
+            each(nodes, |node| node.files.not_in_effect + node.files.conflicts),
+            "Objects that rules for files concern on the node and that are not in effect there.";
         Gauge edgesync_cloud_node_round_trip_seconds[node] = each(nodes, |node| node.round_trip),
             "From an object that is sent to its report.";
         Gauge edgesync_cloud_node_lease_age_seconds[node] = each(nodes, |node| node.lease_age),

@@ -13,6 +13,7 @@ use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use crate::sync::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
+use super::source::Standing;
 use super::work::Work;
 
 /// Lines in the log that what a node says may cause in ten seconds.
@@ -54,6 +55,10 @@ pub(super) struct Node {
     pub(super) has_syncs: bool,
     /// What an operator has confirmed at some replica, as its Node has it.
     pub(super) confirmed: Box<str>,
+    /// What it has said of what is in effect there.
+    pub(super) standing: Standing,
+    /// Where other replicas may serve it: what its Node says of that, if anything.
+    pub(super) in_effect: Option<bool>,
 }
 
 impl Node {
@@ -79,6 +84,8 @@ impl Node {
             differs: false,
             has_syncs: false,
             confirmed: "".into(),
+            standing: Standing::default(),
+            in_effect: None,
         }
     }
 
@@ -120,6 +127,7 @@ impl Node {
             pending: machine.pending(),
             rejected: machine.refused().count() as u64,
             held_back: machine.held_count(),
+            files: self.standing.counts(),
             round_trip: machine.round_trip(),
             counters: machine.counters(),
         }
@@ -130,6 +138,7 @@ impl Node {
         let (ready, renewed) = lifecycle.show(name);
         let machine = &self.machine;
         let counters = machine.counters();
+        let files = Some(self.standing.counts()).filter(|files| files.objects() > 0);
         json!({
             "name": name,
             "state": self.state_name(),
@@ -142,6 +151,8 @@ impl Node {
             "pending": machine.pending(),
             "rejected": machine.refused().count(),
             "heldBack": machine.held_count(),
+            "filesInEffect": files.map(|files| files.in_effect),
+            "filesNotInEffect": files.map(|files| files.not_in_effect + files.conflicts),
             "confirmedRevision": machine.confirmed(),
             "roundTripMilliseconds": machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
             "counters": {

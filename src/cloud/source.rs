@@ -7,6 +7,7 @@ mod embedded;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,11 @@ use crate::object::{Resource, ResourceVersion};
 use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
+use crate::sync::digest::Epoch;
 
 pub(super) use crate::store::cloud::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch,
-    UploadEffect, UploadOutcome,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
+    UploadEffect, UploadOutcome, key_of,
 };
 pub(super) use embedded::Embedded;
 #[cfg(feature = "kubernetes")]
@@ -207,6 +209,11 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// make no namespaces.
     fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
+    /// What is in effect on the nodes that have told, as it is kept; of others nothing is known before they tell.
+    fn standings(&self) -> impl Future<Output = Result<HashMap<String, Standing>>> + Send {
+        async { Ok(HashMap::new()) }
+    }
+
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.
     fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 
@@ -230,6 +237,12 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     /// What is asked of the cluster, and waits.
     fn numbers(&self) -> Option<ClusterNumbers> {
         None
+    }
+
+    /// A node that is served here has this database file: what another one knew is not in effect there. To be told before the
+    /// ObjectSyncs.
+    fn set_epoch(&self, node: &str, epoch: Epoch) {
+        let _ = (node, epoch);
     }
 
     /// Whether a node that was removed still is.

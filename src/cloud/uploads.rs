@@ -13,8 +13,9 @@ use crate::object::status::Cause;
 use crate::object::{Budget, Object, ObjectRef, Resource, kinds};
 use crate::placement::Placed;
 use crate::sync::change::Uid;
+use crate::sync::digest::Epoch;
 use crate::sync::node::NodeReport;
-use crate::sync::upload::{Content, Lane, RefusedReason, StatusContent, Upload};
+use crate::sync::upload::{Content, EffectContent, Lane, RefusedReason, StatusContent, Upload};
 
 use super::source::{Effect, UploadBatch, UploadEffect};
 
@@ -42,7 +43,7 @@ fn invalid(message: impl Into<String>) -> Refusal {
     (RefusedReason::Invalid, message.into())
 }
 
-/// The objects whose status an upload has, by UID. Only the lane of status has any.
+/// The objects that an upload says something of, by UID: their status, or what is in effect. Only the lane of status has any.
 pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
     if upload.lane != Lane::Status {
         return HashMap::new();
@@ -50,21 +51,22 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
     let contents = upload.items.iter().filter_map(|item| serde_json::from_str(item.content.get()).ok());
     let uids = contents.filter_map(|content| match content {
         Content::Status(status) => Some(status.uid),
+        Content::Effect(effect) => Some(effect.uid),
         Content::Node(_) | Content::Event(_) => None,
     });
     uids.map(|uid| (uid.clone(), place(&uid))).collect()
 }
 
-/// What is to be stored for an upload of a node. `places` is what [`places`] has found; `schema` has the schemas of
-/// kinds, if there are any.
+/// What is to be stored for an upload of a node with this database file. `places` is what [`places`] has found; `schema` has
+/// the schemas of kinds, if there are any.
 pub(super) fn prepare(
-    node: &str,
+    (node, epoch): (&str, Epoch),
     upload: &Upload,
     places: &HashMap<Uid, Place>,
     schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> UploadBatch {
     let items = upload.items.iter().map(|item| {
-        let effect = effect(item.content.get(), places, &schema);
+        let effect = effect(item.content.get(), epoch, places, &schema);
         UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
     });
     UploadBatch {
@@ -84,6 +86,7 @@ pub(super) fn clip(mut text: String) -> String {
 
 fn effect(
     content: &str,
+    epoch: Epoch,
     places: &HashMap<Uid, Place>,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
@@ -93,6 +96,7 @@ fn effect(
         Ok(Content::Node(report)) => node_report(report.get()),
         Ok(Content::Status(status)) => object_status(&status, places, schema),
         Ok(Content::Event(event)) => node_event(event.get()),
+        Ok(Content::Effect(effect)) => in_effect(effect, epoch, places),
         Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
     }
 }
@@ -151,6 +155,19 @@ fn object_status(
         placed: matches!(places.get(uid), Some(Place::Here(_))),
         status,
     })
+}
+
+/// What is in effect of an object that the node holds, or is to hold: of others a node says nothing but that they are gone.
+fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
+    if !effect.is_sane() {
+        return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));
+    }
+    let placed = match places.get(&effect.uid) {
+        Some(Place::Here(placed)) => same_object(placed, &effect.object).map(|_| true)?,
+        Some(Place::Elsewhere) => false,
+        None => return Err(invalid("what is in effect belongs into the lane of status")),
+    };
+    Ok(Effect::InEffect { effect: Box::new(effect), epoch, placed })
 }
 
 fn not_placed(object: &ObjectRef) -> Refusal {

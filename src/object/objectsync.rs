@@ -25,6 +25,11 @@ pub const GROUP: &str = "reliablesyncs.kubeedge.io";
 pub const API_VERSION: &str = "reliablesyncs.kubeedge.io/v1alpha1";
 /// The kind of the records of namespaced objects.
 pub const OBJECT_SYNC: &str = "ObjectSync";
+/// The label of a record with the version that is in effect on the node: what the programs there work with.
+pub const IN_EFFECT_LABEL: &str = "edgesync.io/in-effect";
+/// The label of a record that says whether the newest version is in effect: `InEffect`, `NotInEffect`, `Conflict`. There is
+/// none where no rule for files concerns the object.
+pub const EFFECT_STATE_LABEL: &str = "edgesync.io/effect-state";
 /// The kind of the records of cluster-scoped objects.
 pub const CLUSTER_OBJECT_SYNC: &str = "ClusterObjectSync";
 

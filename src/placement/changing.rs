@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::rules::PlacementRule;
 use super::slots::Id;
-use super::{Differences, Placement, Rule, Stage};
+use super::{Differences, Placed, Placement, Rule, Stage};
 use crate::object::Target;
 
 /// The number of a rule, good until the rule has gone.
@@ -74,6 +74,12 @@ impl Placement {
     /// The nodes that a rule selects, in their order.
     pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &Arc<str>> {
         self.rules.get(id.0).into_iter().flat_map(|rule| &rule.nodes)
+    }
+
+    /// The objects that a rule selects.
+    pub fn objects_of(&self, id: RuleId) -> impl Iterator<Item = Arc<Placed>> {
+        let objects = self.rules.get(id.0).into_iter().flat_map(|rule| &rule.objects);
+        objects.filter_map(|object| self.slots.whole(self.slots.get(*object)?))
     }
 
     fn leave_rule(&mut self, number: usize, id: Id) -> Differences {

@@ -58,6 +58,9 @@ pub struct NodeNotes {
     pub confirmed: Box<str>,
     /// Somebody has found it silent: whether it is `Ready` is Unknown.
     pub silent: bool,
+    /// Whether all objects that rules for files concern there are in effect, and it holds what it is to hold; nothing
+    /// without such rules.
+    pub in_effect: Option<bool>,
 }
 
 /// A rule that is an object, as it was written.
@@ -111,7 +114,11 @@ impl Summary {
                 let claimed = has_reported(object).then_some(claimed);
                 let confirmed = object.annotations().remove(DELETIONS_CONFIRMED_ANNOTATION);
                 let confirmed = confirmed.unwrap_or_default().into();
-                let notes = NodeNotes { claimed, confirmed, silent: is_silent(object) };
+                let silent = condition(object, "Ready") == Some("Unknown");
+                let in_sync = condition(object, "edgesync.io/InSync") == Some("True");
+                let files = condition(object, "edgesync.io/FilesInEffect");
+                let in_effect = files.map(|status| status == "True" && in_sync);
+                let notes = NodeNotes { claimed, confirmed, silent, in_effect };
                 (given, Some(Box::new(notes)))
             }
             false => (labels, None),
@@ -165,11 +172,11 @@ fn is_node(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Node"
 }
 
-/// Whether a Node says that it is not known to be ready.
-fn is_silent(node: &Object) -> bool {
+/// The status of a condition of a Node.
+fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n str> {
     let conditions = node.fields().get("status").and_then(|status| status.get("conditions"));
     let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "Unknown")
+    conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
 fn node(name: &str) -> Option<Arc<str>> {

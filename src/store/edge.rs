@@ -52,8 +52,8 @@ pub use local::{
 pub use notes::MAX_NOTE_BYTES;
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub use outbox::{
-    Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, event_key,
-    status_key,
+    Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, effect_key,
+    event_key, status_key,
 };
 pub use rotation::{Rotated, SealFacts};
 pub use shared::MAX_SNAPSHOTS;

@@ -52,6 +52,7 @@ pub const CLOUD: &[Migration] = &[
         name: "0011_node_events.sql",
         sql: include_str!("../../migrations/cloud/0011_node_events.sql"),
     },
+    Migration { name: "0012_in_effect.sql", sql: include_str!("../../migrations/cloud/0012_in_effect.sql") },
 ];
 
 /// The schema of a [cache](super::cache), which is made anew rather than migrated.

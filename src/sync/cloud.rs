@@ -34,7 +34,7 @@ use std::time::Duration;
 use crate::object::{ObjectKey, Relation, ResourceVersion};
 
 use super::change::{ObjectRef, Uid};
-use super::digest::Tally;
+use super::digest::{Epoch, Tally};
 #[cfg(test)]
 use super::fault;
 use super::frame::{Confirm, Down};
@@ -577,6 +577,12 @@ impl CloudMachine {
     /// Objects that the node refuses.
     pub fn refused(&self) -> impl Iterator<Item = (&Uid, &Refusal)> {
         self.trouble.iter().filter_map(|(uid, trouble)| Some((uid, trouble.refusal.as_ref()?)))
+    }
+
+    /// The database file of the node, as far as it is known: with a session that of now.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.ledger.epoch()
     }
 
     /// Count and digest of the records.

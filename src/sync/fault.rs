@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     DigestOutsideTransaction,
     /// The cloud stores the effects of an upload apart from the numbers.
     NumberApartFromEffect,
+    /// The cloud takes what is in effect for news whatever the number of the item.
+    EffectOfAnyNumber,
     /// The edge forgets items of the outbox when they are sent.
     SettleWhenSent,
     /// The edge goes on with the numbers of an older copy of its outbox.

@@ -73,6 +73,8 @@ pub const CLOUD_REACHABLE: &str = "edgesync.io/CloudReachable";
 pub const DISK_PRESSURE: &str = "edgesync.io/DiskPressure";
 /// The node's budget of bytes for the day is spent.
 pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
+/// All objects that rules for files concern are in effect on the node. There is none without rules.
+pub const FILES_IN_EFFECT: &str = "edgesync.io/FilesInEffect";
 
 /// The node's certificate is good, and is not about to end.
 pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
@@ -97,6 +99,54 @@ impl ConditionStatus {
             Self::False => "False",
             Self::Unknown => "Unknown",
         }
+    }
+}
+
+/// What the rules for files have come to on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesSummary {
+    /// Rules.
+    pub rules: u64,
+    /// Objects that they concern.
+    pub objects: u64,
+    /// Of these: in effect in the version that the node holds.
+    pub in_effect: u64,
+    /// Of these: not in effect in that version, whatever is.
+    pub not_in_effect: u64,
+    /// Of these: not in effect because somebody else has what is to be written.
+    pub conflicts: u64,
+}
+
+impl FilesSummary {
+    /// The condition [`FILES_IN_EFFECT`] of the Node; none without rules. Whoever tells it waits until a change has
+    /// settled: its message has the counts.
+    #[must_use]
+    pub fn condition(&self) -> Option<Condition> {
+        if self.rules == 0 {
+            return None;
+        }
+        let (status, reason) = match (self.not_in_effect, self.conflicts) {
+            (0, 0) => (ConditionStatus::True, "InEffect"),
+            (0, _) => (ConditionStatus::False, "Conflict"),
+            _ => (ConditionStatus::False, "NotInEffect"),
+        };
+        let Self { rules, objects, in_effect, not_in_effect, conflicts } = self;
+        let message = format!(
+            "{in_effect} of {objects} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
+        );
+        let condition = FILES_IN_EFFECT.to_owned();
+        Some(Condition { condition, status, reason: reason.to_owned(), message, last_transition_time: None })
+    }
+}
+
+impl FilesSummary {
+    /// The counts in the message of a condition: how many objects are in effect, and how many are not.
+    #[must_use]
+    pub fn read(message: &str) -> Option<(u64, u64)> {
+        let (in_effect, rest) = message.split_once(" of ")?;
+        let (objects, _) = rest.split_once(' ')?;
+        let (in_effect, objects): (u64, u64) = (in_effect.parse().ok()?, objects.parse().ok()?);
+        Some((in_effect, objects.checked_sub(in_effect)?))
     }
 }
 
@@ -173,13 +223,20 @@ pub fn new_node(name: &str) -> Object {
 }
 
 /// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has
-/// set, even under a name that the node uses, and conditions and fields of the status that it does not mention.
+/// set, even under a name that the node uses, and conditions and fields of the status that it does not mention. But what
+/// is in effect is told by nodes with rules for files alone: without that condition there are none any more.
 pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
     claim_labels(node, &report.labels);
     let mut status = take_map(node.fields_mut(), "status");
     status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
     let said = report.status.iter().filter(|(field, _)| *field != "conditions");
     status.extend(said.map(|(field, value)| (field.clone(), value.clone())));
+    let is_files = |condition: &str| condition == FILES_IN_EFFECT;
+    if let Some(Value::Array(conditions)) = status.get_mut("conditions")
+        && !report.conditions.iter().any(|own| is_files(&own.condition))
+    {
+        conditions.retain(|condition| !is_files(text(condition.as_object(), "type")));
+    }
     node.fields_mut().insert("status".to_owned(), Value::Object(status));
     let own = report.conditions.iter().filter(|own| !CLOUD_CONDITIONS.contains(&own.condition.as_str()));
     for condition in own.take(MAX_NODE_CONDITIONS) {

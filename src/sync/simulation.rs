@@ -64,6 +64,11 @@ fn a_number_stored_apart_from_its_effect_is_found() {
 }
 
 #[test]
+fn what_is_in_effect_by_an_old_number_is_found() {
+    SEEDS.find(Fault::EffectOfAnyNumber);
+}
+
+#[test]
 fn an_outbox_that_forgets_what_is_merely_sent_is_found() {
     SEEDS.find(Fault::SettleWhenSent);
 }

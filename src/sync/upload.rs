@@ -11,17 +11,24 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
+use crate::object::ResourceVersion;
 
 /// The largest number of an item: every JSON reader is exact up to here.
 pub const MAX_SEQ: u64 = 1 << 53;
 /// The longest id of an outbox, in bytes.
 const MAX_OUTBOX_ID: usize = 64;
+/// The longest message of an [`EffectContent`], in bytes.
+pub const MAX_EFFECT_MESSAGE: usize = 1024;
+/// The longest name of a rule in an [`EffectContent`], in bytes.
+pub const MAX_EFFECT_RULE: usize = 128;
+/// The longest version in an [`EffectContent`], in bytes: as in reports.
+const MAX_EFFECT_VERSION: usize = 128;
 
 /// What is sent before what: status before Events before everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
-    /// The Node, the status of objects, what was dropped.
+    /// The Node, the status of objects, what is in effect, what was dropped.
     Status,
     /// Events of the agent.
     Events,
@@ -180,6 +187,8 @@ pub enum Content<'a> {
     Status(StatusContent<'a>),
     /// An `events.k8s.io/v1` Event that was made on the node.
     Event(&'a RawValue),
+    /// Which version of an object is in effect on the node.
+    Effect(EffectContent),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
@@ -193,12 +202,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
             status: Option<StatusContent<'a>>,
             #[serde(borrow)]
             event: Option<&'a RawValue>,
+            effect: Option<EffectContent>,
         }
-        match Fields::deserialize(deserializer)? {
-            Fields { node: Some(report), status: None, event: None } => Ok(Self::Node(report)),
-            Fields { node: None, status: Some(status), event: None } => Ok(Self::Status(status)),
-            Fields { node: None, status: None, event: Some(event) } => Ok(Self::Event(event)),
-            _ => Err(D::Error::custom("it must have one of the fields `node`, `status` and `event`")),
+        let Fields { node, status, event, effect } = Fields::deserialize(deserializer)?;
+        match (node, status, event, effect) {
+            (Some(report), None, None, None) => Ok(Self::Node(report)),
+            (None, Some(status), None, None) => Ok(Self::Status(status)),
+            (None, None, Some(event), None) => Ok(Self::Event(event)),
+            (None, None, None, Some(effect)) => Ok(Self::Effect(effect)),
+            _ => {
+                Err(D::Error::custom("it must have one of the fields `node`, `status`, `event` and `effect`"))
+            }
         }
     }
 }
@@ -213,6 +227,78 @@ pub struct StatusContent<'a> {
     /// The value of the field `status`.
     #[serde(borrow)]
     pub status: &'a RawValue,
+}
+
+/// How an object that rules for files concern stands on the node: what the programs there work with. The newest one of
+/// an object counts alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectContent {
+    /// The UID of the object that it is about: of no other one.
+    pub uid: Uid,
+    /// Which object that is.
+    pub object: ObjectRef,
+    /// The version that is in effect; none if no version is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<ResourceVersion>,
+    /// The version that was tried last; the one in effect if all is well.
+    pub wanted: ResourceVersion,
+    /// How it stands.
+    pub state: EffectState,
+    /// The rule that decides: of several that concern the object the one where it stands worst. At most
+    /// [`MAX_EFFECT_RULE`] bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule: String,
+    /// Why it is not in effect, for people; at most [`MAX_EFFECT_MESSAGE`] bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Since when it stands so: Unix time in microseconds, by the node's clock.
+    pub since: i64,
+}
+
+/// How an object stands with the rules that concern it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EffectState {
+    /// The version that the node holds is in effect.
+    InEffect,
+    /// It is not: it was not accepted, or could not be written. An older one may be in effect.
+    NotInEffect,
+    /// It is not, because somebody else has what is to be written.
+    Conflict,
+    /// No rule concerns the object any more, or the node does not hold it any more: nothing is to be said of it.
+    Gone,
+    /// A state that this version does not know: not in effect.
+    #[serde(other)]
+    Other,
+}
+
+impl EffectState {
+    /// The name, as in frames and objects.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InEffect => "InEffect",
+            Self::NotInEffect => "NotInEffect",
+            Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
+            Self::Other => "Other",
+        }
+    }
+}
+
+impl EffectContent {
+    /// Whether it is within the limits and says nothing that cannot be: what is in effect has a version, the one
+    /// that is wanted.
+    #[must_use]
+    pub fn is_sane(&self) -> bool {
+        let is_version =
+            |version: &ResourceVersion| (1..=MAX_EFFECT_VERSION).contains(&version.as_str().len());
+        let agrees = self.state != EffectState::InEffect || self.version.as_ref() == Some(&self.wanted);
+        agrees
+            && self.version.as_ref().is_none_or(is_version)
+            && (is_version(&self.wanted) || self.state == EffectState::Gone)
+            && self.rule.len() <= MAX_EFFECT_RULE
+            && self.message.len() <= MAX_EFFECT_MESSAGE
+    }
 }
 
 /// The effect of everything up to these numbers is stored, or it was refused.
@@ -315,6 +401,8 @@ mod tests {
             r#"{"node":{"labels":{"a":"b"},"status":{"capacity":{"memory":"1Gi"}}}}"#,
             r#"{"status":{"uid":"u","object":{"apiVersion":"v1","kind":"Pod","namespace":"n","name":"p"},"status":{"phase":"Running","n":1.0}}}"#,
             r#"{"event":{"metadata":{"name":"e"},"note":"a \"quoted\" word"}}"#,
+            r#"{"effect":{"uid":"u","object":{"apiVersion":"v1","kind":"ConfigMap","namespace":"n","name":"c"},"version":"41","wanted":"42","state":"NotInEffect","rule":"nginx","message":"exit code 1","since":1700000000000000}}"#,
+            r#"{"effect":{"uid":"u","object":{"apiVersion":"v1","kind":"ConfigMap","name":"c"},"wanted":"42","state":"Conflict","since":-1}}"#,
         ];
         for text in texts {
             let content: Content<'_> = serde_json::from_str(text).unwrap();
@@ -323,6 +411,69 @@ mod tests {
         let Ok(Content::Status(status)) = serde_json::from_str(texts[1]) else { panic!("must be a status") };
         assert_eq!((&*status.uid, status.status.get()), ("u", r#"{"phase":"Running","n":1.0}"#));
         assert!(serde_json::from_str::<Content<'_>>(r#"{"secret":{}}"#).is_err());
+        let later = r#"{"effect":{"uid":"u","later":[1],"object":{"apiVersion":"v1","kind":"Pod","name":"p","later":1},"wanted":"1","state":"Later","since":1},"later":{}}"#;
+        assert!(
+            matches!(serde_json::from_str(later), Ok(Content::Effect(_))),
+            "whatever a later version adds"
+        );
+        let two = r#"{"event":{},"node":{}}"#;
+        assert!(serde_json::from_str::<Content<'_>>(two).is_err());
+    }
+
+    fn effect() -> EffectContent {
+        let text = |text: &str| text.into();
+        EffectContent {
+            uid: text("u"),
+            object: ObjectRef {
+                api_version: text("v1"),
+                kind: text("ConfigMap"),
+                namespace: text("n"),
+                name: text("c"),
+            },
+            version: Some(ResourceVersion::from(41)),
+            wanted: ResourceVersion::from(41),
+            state: EffectState::InEffect,
+            rule: "nginx".into(),
+            message: String::new(),
+            since: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_in_effect_has_the_version_that_is_wanted_and_all_is_within_limits() {
+        let sane = |change: &dyn Fn(&mut EffectContent)| {
+            let mut content = effect();
+            change(&mut content);
+            content.is_sane()
+        };
+        assert!(sane(&|_| {}));
+        assert!(!sane(&|content| content.version = None), "nothing is in effect without a version");
+        assert!(!sane(&|content| content.wanted = ResourceVersion::from(42)), "another one is wanted");
+        assert!(sane(&|content| (content.state, content.version) = (EffectState::Conflict, None)));
+        assert!(!sane(&|content| (content.state, content.wanted) = (EffectState::Conflict, "".into())));
+        let gone = |content: &mut EffectContent| {
+            (content.state, content.version, content.wanted) = (EffectState::Gone, None, "".into());
+        };
+        assert!(sane(&gone), "of what is gone nothing is wanted");
+        assert!(sane(&|content| content.message = "x".repeat(MAX_EFFECT_MESSAGE)));
+        assert!(!sane(&|content| content.message = "x".repeat(MAX_EFFECT_MESSAGE + 1)));
+        assert!(sane(&|content| content.rule = "x".repeat(MAX_EFFECT_RULE)));
+        assert!(!sane(&|content| content.rule = "x".repeat(MAX_EFFECT_RULE + 1)));
+        let long = ResourceVersion::from(&*"9".repeat(MAX_EFFECT_VERSION + 1));
+        assert!(!sane(&|content| {
+            (content.version, content.wanted) = (Some(long.clone()), long.clone());
+        }));
+    }
+
+    #[test]
+    fn a_state_of_a_later_version_is_read_as_another_one_and_names_are_those_in_frames() {
+        let states =
+            [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
+        for state in states {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+        }
+        assert_eq!(serde_json::from_str::<EffectState>("\"Tried\"").unwrap(), EffectState::Other);
+        assert!(states.iter().all(|state| *state < EffectState::Other), "the worse the larger, but for Gone");
     }
 
     #[test]

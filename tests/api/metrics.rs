@@ -13,6 +13,7 @@ use edgesync::api::{Limits, MetricsWriter};
 use edgesync::broker::BrokerTraffic;
 use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
 use edgesync::link::{Endings, Traffic};
+use edgesync::store::cloud::StandingCounts;
 use edgesync::store::edge::{EdgeStats, OutboxState, Writing};
 use edgesync::store::writer::WriterStats;
 use edgesync::sync::change::RejectReason;
@@ -243,6 +244,7 @@ fn cloud_numbers() -> CloudNumbers {
         pending: 823,
         rejected: 824,
         held_back: 825,
+        files: StandingCounts { in_effect: 826, not_in_effect: 827, conflicts: 828 },
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),
         report_age: Some(Duration::from_secs(5)),

@@ -14,6 +14,7 @@ mod demo;
 mod disk;
 mod edge_status;
 mod frames;
+mod in_effect;
 mod isolation;
 mod join;
 mod kubectl;

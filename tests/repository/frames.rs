@@ -347,7 +347,7 @@ proptest! {
                             let report: NodeReport = serde_json::from_str(report.get()).unwrap();
                             prop_assert_eq!(report.conditions.len(), 1);
                         }
-                        Ok(Content::Status(_) | Content::Event(_)) => {}
+                        Ok(Content::Status(_) | Content::Event(_) | Content::Effect(_)) => {}
                         Err(error) => panic!("{error}: {}", item.content),
                     }
                 }

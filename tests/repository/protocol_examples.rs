@@ -182,10 +182,11 @@ fn each_kind_of_content_of_an_upload_is_shown_and_read() {
                 Content::Node(_) => "node",
                 Content::Status(_) => "status",
                 Content::Event(_) => "event",
+                Content::Effect(_) => "effect",
             });
         }
     }
-    assert_eq!(shown, BTreeSet::from(["node", "status", "event"]));
+    assert_eq!(shown, BTreeSet::from(["node", "status", "event", "effect"]));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::cloud::lifecycle::Counts;
 use crate::cloud::source::mark::SERVED_BY;
 use crate::object::Object;
 use crate::object::time::rfc3339;
-use crate::sync::node::{IN_SYNC, READY};
+use crate::sync::node::{FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
 
 /// A condition of a Node.
 struct Condition<'a> {
@@ -62,6 +62,7 @@ pub(super) fn show(
 ) -> Value {
     let is_ready = condition(node, READY).map(|ready| ready.status == "True");
     let counts = counts(node);
+    let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
     let state = match (removed, is_revoked) {
         // The Node is deleted next, or whoever was about to do that has died.
         (Some(_), _) => "being removed",
@@ -79,6 +80,8 @@ pub(super) fn show(
         "pending": counts.map(|counts| counts.pending),
         "rejected": counts.map(|counts| counts.rejected),
         "heldBack": counts.map(|counts| counts.held),
+        "filesInEffect": files.map(|(in_effect, _)| in_effect),
+        "filesNotInEffect": files.map(|(_, not_in_effect)| not_in_effect),
         "revoked": is_revoked,
         "removed": removed.map(rfc3339),
     })

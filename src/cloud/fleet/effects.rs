@@ -231,6 +231,7 @@ impl<S: Source> Fleet<S> {
             CloudEffect::Record(batch) => {
                 let token = batch.token;
                 let agent = self.nodes.get(name).and_then(|node| node.agent.clone());
+                self.recording(name, &batch);
                 self.begun(name);
                 tokio::spawn(async move {
                     let recorded = source.record(&node, agent, batch).await;

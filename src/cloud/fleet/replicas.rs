@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::news::Waiting;
 use super::{Fleet, Inbox};
 use crate::cloud::node::DesiredOn;
-use crate::cloud::source::{Changes as _, Result, Source};
+use crate::cloud::source::{Changes as _, Result, Source, Standing};
 use crate::cloud::work::Work;
 use crate::config::ObjectSyncs;
 use crate::object::{Labels, ResourceVersion};
@@ -121,7 +121,9 @@ impl<S: Source> Fleet<S> {
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
     pub(super) fn node_told(&mut self, summary: &Summary) {
         let name = &*summary.name;
-        let Some(NodeNotes { claimed, confirmed, silent }) = summary.notes.as_deref() else { return };
+        let Some(NodeNotes { claimed, confirmed, silent, in_effect }) = summary.notes.as_deref() else {
+            return;
+        };
         if *silent {
             let now = self.now();
             self.lifecycle.found_silent(now, name);
@@ -132,6 +134,7 @@ impl<S: Source> Fleet<S> {
         self.meet(name);
         if let Some(node) = self.nodes.get_mut(name) {
             node.confirmed = confirmed.clone();
+            node.in_effect = *in_effect;
         }
         self.look_for_confirmation(name);
     }
@@ -192,6 +195,7 @@ impl<S: Source> Fleet<S> {
         let Some(node) = self.nodes.get_mut(name) else { return };
         // Another replica may have left some.
         node.has_syncs = true;
+        self.source.set_epoch(name, node.machine.epoch());
         if self.source.object_syncs() == ObjectSyncs::All {
             self.tell_syncs(name);
         }
@@ -226,6 +230,8 @@ impl<S: Source> Fleet<S> {
         self.source.set_served(name, false);
         if let Some(node) = self.nodes.get_mut(name) {
             node.has_syncs = false;
+            // What changes there is told elsewhere from now on.
+            node.standing = Standing::default();
         }
     }
 

@@ -3,6 +3,8 @@
 //! The index does not keep what nothing selects, so a rule that comes makes the source tell everything once more. What it
 //! replaces stays in force until that is done: an object that both select stays where it is.
 
+mod in_effect;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use crate::placement::spec::InForce;
 use crate::placement::{RuleId, Summary};
 use crate::sync::change::Uid;
 use crate::sync::timing::Now;
+use in_effect::Count;
 
 /// How often is looked what has come of the rules.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -37,6 +40,8 @@ pub(super) struct Rules {
     any_object: bool,
     /// Those that are to be looked at.
     due: VecDeque<Uid>,
+    /// The one that is being looked at.
+    counting: Option<Count>,
     next_look: Now,
     writing: bool,
 }
@@ -154,11 +159,11 @@ impl<S: Source> Fleet<S> {
         if self.rules.writing {
             return;
         }
-        if self.rules.due.is_empty() && now >= self.rules.next_look {
+        if !self.has_rules_due() && now >= self.rules.next_look {
             self.rules.next_look = now + LOOK_EVERY;
             self.rules.due = self.rules.known.keys().cloned().collect();
         }
-        let Some(status) = self.rules.due.pop_front().and_then(|uid| self.rule_status(&uid)) else { return };
+        let Some(status) = self.count_in_effect().and_then(|count| self.rule_status(&count)) else { return };
         self.rules.writing = true;
         let (source, inbox) = (self.source.clone(), self.inbox.clone());
         tokio::spawn(async move {
@@ -176,11 +181,12 @@ impl<S: Source> Fleet<S> {
 
     /// Whether the next turn has rules to look at.
     pub(super) fn has_rules_due(&self) -> bool {
-        !self.rules.writing && !self.rules.due.is_empty()
+        !self.rules.writing && (!self.rules.due.is_empty() || self.rules.counting.is_some())
     }
 
     /// The status of a rule, if it is to be another one than it is.
-    fn rule_status(&self, uid: &Uid) -> Option<RuleStatus> {
+    fn rule_status(&self, count: &Count) -> Option<RuleStatus> {
+        let uid = &count.rule;
         let Known { summary, in_force, id } = self.rules.known.get(uid)?;
         let text = summary.rule.as_ref()?;
         let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
@@ -216,7 +222,11 @@ impl<S: Source> Fleet<S> {
         let status = json!({
             "observedGeneration": text.generation,
             "objects": objects, "nodes": nodes, "nodesInSync": in_sync,
-            "conditions": [condition("Accepted", accepted), condition("InSync", synced)],
+            "conditions": [
+                condition("Accepted", accepted),
+                condition("InSync", synced),
+                condition("InEffect", count.condition()),
+            ],
         });
         let key = summary.resource.key(&summary.namespace, &summary.name);
         (status != before).then(|| RuleStatus { key, uid: uid.clone(), status })

@@ -12,10 +12,11 @@ use crate::cloud::node::Node;
 use crate::cloud::source::{Effect, LeaseRenewal, Result, Source, UploadOutcome};
 use crate::cloud::uploads::{self, Place};
 use crate::sync::change::Uid;
-use crate::sync::cloud::CloudPhase;
+use crate::sync::cloud::{CloudPhase, RecordBatch};
+use crate::sync::digest::Epoch;
 use crate::sync::node::Condition;
 use crate::sync::timing::Now;
-use crate::sync::upload::{Refused, Taken, Upload};
+use crate::sync::upload::{EffectContent, Refused, Taken, Upload};
 
 /// Uploads that are taken at the same time.
 const MAX_TAKES: usize = 32;
@@ -48,6 +49,8 @@ struct Waiting {
     token: u64,
     upload: Upload,
     places: HashMap<Uid, Place>,
+    /// The database file of the node.
+    epoch: Epoch,
     bytes: usize,
 }
 
@@ -59,6 +62,8 @@ pub(super) struct Stored {
     events_dropped: u64,
     /// The conditions in the report of the node, if it was in there.
     report: Option<Vec<Condition>>,
+    /// What is in effect, by the numbers of the items that said so; nothing of those that were refused.
+    in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
 }
 
 /// The life of Events.
@@ -106,7 +111,9 @@ impl<S: Source> Fleet<S> {
         let places = uploads::places(&upload, |uid| self.place_of(name, uid));
         self.intake.bytes += bytes;
         self.begun(name);
-        self.intake.waiting.push_back(Waiting { node: name.to_owned(), token, upload, places, bytes });
+        let epoch = self.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
+        let node = name.to_owned();
+        self.intake.waiting.push_back(Waiting { node, token, upload, places, epoch, bytes });
         self.take_next();
     }
 
@@ -122,8 +129,8 @@ impl<S: Source> Fleet<S> {
             self.intake.under_way.insert(waiting.node.clone(), waiting.bytes);
             let (source, inbox) = (self.source.clone(), self.inbox.clone());
             tokio::spawn(async move {
-                let Waiting { node, token, upload, places, .. } = waiting;
-                let stored = store(&source, &node, &upload, &places).await;
+                let Waiting { node, token, upload, places, epoch, .. } = waiting;
+                let stored = store(&source, (&node, epoch), &upload, &places).await;
                 let _ = inbox.send(Inbox::Taken(node, token, stored)).await;
             });
         }
@@ -132,6 +139,11 @@ impl<S: Source> Fleet<S> {
     /// An upload has taken effect, or could not.
     pub(super) fn taken(&mut self, name: &str, token: u64, stored: Option<Stored>) {
         let now = self.now();
+        if let Some((node, stored)) = self.nodes.get_mut(name).zip(stored.as_ref()) {
+            for (seq, epoch, effect) in &stored.in_effect {
+                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+            }
+        }
         self.intake.running -= 1;
         self.intake.bytes -= self.intake.under_way.remove(name).unwrap_or_default();
         self.counts.events_dropped += stored.as_ref().map_or(0, |stored| stored.events_dropped);
@@ -150,6 +162,17 @@ impl<S: Source> Fleet<S> {
         }
         self.ended(name);
         self.take_next();
+    }
+
+    /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
+    /// is not in effect there.
+    pub(super) fn recording(&mut self, name: &str, batch: &RecordBatch) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.standing.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| node.standing.forget(uid));
+        if batch.is_whole() {
+            node.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+        }
     }
 
     /// What waits of a node that is removed is not taken.
@@ -181,15 +204,22 @@ impl<S: Source> Fleet<S> {
 /// Has an upload take effect; `None` if that is not possible now.
 async fn store(
     source: &impl Source,
-    node: &str,
+    (node, epoch): (&str, Epoch),
     upload: &Upload,
     places: &HashMap<Uid, Place>,
 ) -> Option<Stored> {
-    let batch = uploads::prepare(node, upload, places, |resource| source.schema(resource));
+    let batch = uploads::prepare((node, epoch), upload, places, |resource| source.schema(resource));
     let report = batch.items.iter().rev().find_map(|item| match &item.effect {
         Ok(Effect::Node(report)) => Some((item.seq, report.conditions.clone())),
         _ => None,
     });
+    let in_effect = batch.items.iter().filter_map(|item| match &item.effect {
+        Ok(Effect::InEffect { effect, epoch, .. }) => {
+            Some((item.seq, *epoch, Some(EffectContent::clone(effect))))
+        }
+        _ => None,
+    });
+    let mut in_effect: Vec<_> = in_effect.collect();
     match source.take(batch).await {
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
@@ -204,7 +234,11 @@ async fn store(
                 );
             }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
-            Some(Stored { taken, refused, events_dropped, report: report.map(|(_, conditions)| conditions) })
+            let report = report.map(|(_, conditions)| conditions);
+            for (seq, _, effect) in &mut in_effect {
+                effect.take_if(|_| refused.iter().any(|refused| refused.seq == *seq));
+            }
+            Some(Stored { taken, refused, events_dropped, report, in_effect })
         }
         Err(error) => {
             tracing::error!(node, %error, "items of the node's outbox could not be stored");

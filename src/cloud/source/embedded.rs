@@ -1,12 +1,12 @@
 //! The database of this process as the source of a fleet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Change, Changes, Result, RuleProblem, Source, SourceError};
 use super::{
-    Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, UploadBatch, UploadOutcome,
+    Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch, UploadOutcome,
 };
 use crate::api::{Missing, Storage as _};
 use crate::cloud::CloudObjects;
@@ -173,6 +173,10 @@ impl Source for Embedded {
     async fn take(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
         self.check_namespaces(&mut batch).await?;
         Ok(self.store().take(batch).await?)
+    }
+
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        Ok(self.store().standings().await?)
     }
 
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {

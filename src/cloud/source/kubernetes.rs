@@ -45,6 +45,7 @@ use crate::placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
 use crate::store::cache::Cache;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
+use crate::sync::digest::Epoch;
 use incarnation::Incarnation;
 pub(in crate::cloud) use incarnation::recorded as recorded_incarnation;
 use intake::{Intake, Problems};
@@ -58,7 +59,7 @@ use rules::Rules;
 use serving::Serving;
 use sweep::Sweep;
 use syncs::Syncs;
-use uploads::Uploads;
+use uploads::{Shown, Uploads};
 
 /// ObjectSyncs that wait to be written, at most: about 200 bytes each.
 const MAX_SYNCS: usize = 200_000;
@@ -116,12 +117,14 @@ impl Kubernetes {
             membership => Some(membership.map(|member| (*member.labels).clone()).unwrap_or_default()),
         });
         let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), given);
-        let syncs = Syncs::new(&requests, records, &leases, MAX_SYNCS);
+        let syncs = Syncs::new(&requests, records.clone(), &leases, MAX_SYNCS);
+        let shown = Shown { records, syncs: syncs.clone() };
+        let shown = Some(shown).filter(|_| options.objectsyncs == ObjectSyncs::All);
         let shared = Shared {
             interests: interests(config),
             problems: Problems::default(),
             object_syncs: options.objectsyncs,
-            uploads: Uploads::new(requests.clone(), leases.clone(), nodes.clone()),
+            uploads: Uploads::new(requests.clone(), leases.clone(), nodes.clone(), shown),
             serving: Serving::new(leases.clone(), syncs.clone()),
             rules: Rules::new(&requests),
             leader: Leader::new(requests.clone(), &options.namespace, replica),
@@ -372,6 +375,10 @@ impl Source for Kubernetes {
         self.0.serving.end(node);
         self.0.uploads.forget(node);
         self.0.leases.forget(node);
+    }
+
+    fn set_epoch(&self, node: &str, epoch: Epoch) {
+        self.0.syncs.follow(node, epoch);
     }
 
     fn is_removed(&self, node: &str) -> bool {

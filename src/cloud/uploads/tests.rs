@@ -37,7 +37,7 @@ fn builtin(resource: &Resource) -> Option<Arc<Schema>> {
 
 fn prepared(lane: Lane, content: Value) -> Result<Effect, Refusal> {
     let upload = upload(lane, &[content]);
-    let batch = prepare("edge-1", &upload, &places(&upload, place), builtin);
+    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
     assert_eq!((&*batch.node, &*batch.outbox, batch.lane, batch.confirmed), ("edge-1", "o", lane, 6));
     let mut items = batch.items;
     assert_eq!((items.len(), items[0].seq), (1, 7));
@@ -114,10 +114,38 @@ fn the_status_of_an_object_is_taken_from_the_node_that_holds_it() {
     assert_eq!(other_lane.0, RefusedReason::Invalid);
 }
 
+fn effect(uid: &str, name: &str, state: &str) -> Value {
+    json!({"effect": {"uid": uid, "object": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": name},
+        "version": "3", "wanted": "3", "state": state, "rule": "r", "since": 7}})
+}
+
+#[test]
+fn what_is_in_effect_is_of_an_object_of_the_node_with_its_name_and_within_limits() {
+    for (uid, expected) in [("here", true), ("elsewhere", false)] {
+        match prepared(Lane::Status, effect(uid, "p", "InEffect")).unwrap() {
+            Effect::InEffect { effect, epoch, placed } => {
+                assert_eq!((&*effect.uid, epoch, placed), (uid, Epoch(7), expected));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut long = effect("here", "p", "NotInEffect");
+    long["effect"]["message"] = json!("x".repeat(1025));
+    let mut contradicts = effect("here", "p", "InEffect");
+    contradicts["effect"]["wanted"] = json!("4");
+    let mut without = effect("here", "p", "InEffect");
+    without["effect"].as_object_mut().unwrap().remove("since");
+    for wrong in [effect("here", "other", "InEffect"), long, contradicts, without] {
+        let (reason, message) = refused(Lane::Status, wrong);
+        assert_eq!(reason, RefusedReason::Invalid, "{message}");
+    }
+    assert_eq!(refused(Lane::Events, effect("here", "p", "InEffect")).0, RefusedReason::Invalid);
+}
+
 #[test]
 fn a_kind_of_which_nobody_knows_the_fields_may_have_any_status() {
     let upload = upload(Lane::Status, &[status("here", "Pod", "p", json!({"any": 1}))]);
-    let batch = prepare("edge-1", &upload, &places(&upload, place), |_| None);
+    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), |_| None);
     assert!(batch.items[0].effect.is_ok());
 }
 
@@ -150,7 +178,7 @@ fn what_cannot_be_read_is_refused_and_the_rest_is_taken() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     let contents = [json!(7), json!({"other": {}}), json!({"event": deep}), event("default")];
     let upload = upload(Lane::Events, &contents);
-    let batch = prepare("edge-1", &upload, &places(&upload, place), builtin);
+    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
     let taken: Vec<_> = batch.items.iter().map(|item| (item.seq, item.effect.is_ok())).collect();
     assert_eq!(taken, [(7, false), (8, false), (9, false), (10, true)]);
 }
@@ -166,7 +194,7 @@ proptest! {
         for lane in Lane::ALL {
             let contents: Vec<Value> = values.iter().map(|value| json!({ &word: value })).collect();
             let upload = upload(lane, &contents);
-            let batch = prepare("edge-1", &upload, &places(&upload, place), builtin);
+            let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
             prop_assert_eq!(batch.items.len(), contents.len());
             for item in batch.items {
                 if let Err((_, message)) = item.effect {

@@ -41,7 +41,7 @@ enum Place {
 }
 
 /// The tables that stay small.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "meta",
     "openings",
     "partitions",
@@ -49,6 +49,7 @@ const TABLES: [&str; 9] = [
     "nodes",
     "removed_nodes",
     "node_outboxes",
+    "effects",
     "tokens",
     "certificates",
 ];

@@ -17,7 +17,7 @@ use crate::object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
 use crate::store::StoreError;
 use crate::sync::change::Uid;
 use crate::sync::cloud::{LedgerFacts, Record, RecordBatch};
-use crate::sync::digest::Tally;
+use crate::sync::digest::{Epoch, Tally};
 
 /// What a batch came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,12 @@ impl Tx<'_> {
         let removals: HashSet<&Uid> = batch.remove.iter().collect();
         for uid in removals {
             so_far.recorded.removed += usize::from(self.remove_record(node, uid)?);
+            self.forget_in_effect(node, uid)?;
+        }
+        if batch.is_whole() || self.has_other_epoch(node, batch.epoch)? {
+            let held = batch.put.iter().map(|(uid, _)| &**uid);
+            let held: Option<HashSet<&str>> = batch.is_whole().then(|| held.collect());
+            self.forget_effects(node, batch.epoch, held.as_ref())?;
         }
         for (uid, held) in &batch.put {
             match sync_name(node, uid) {
@@ -144,6 +150,9 @@ impl Tx<'_> {
         record.metadata.uid = own_uid.as_str().into();
         record.metadata.creation_timestamp = batch.now.as_str().into();
         record.metadata.resource_version = version.to_string().into();
+        let labels = self.labels_of_effect(batch.node, uid)?.unwrap_or_default();
+        record.metadata.labels = labels.iter().map(|(key, value)| ((*key).into(), value.into())).collect();
+        let labels = (!labels.is_empty()).then(|| json!(labels).to_string());
         let stored = Stored {
             uid: own_uid.as_str().into(),
             version,
@@ -151,7 +160,8 @@ impl Tx<'_> {
             name: name.to_owned(),
             body: write_record(&record)?,
         };
-        let extra = RowExtra { sync: Some((batch.node, uid)), ..RowExtra::default() };
+        let extra =
+            RowExtra { sync: Some((batch.node, uid)), labels: labels.as_deref(), ..RowExtra::default() };
         self.insert(resource_id, "v1alpha1", &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
@@ -173,7 +183,7 @@ impl Tx<'_> {
         Ok(*slot.insert(id))
     }
 
-    fn find_record(&self, node: &str, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
+    pub(super) fn find_record(&self, node: &str, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
         const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
             WHERE sync_node = ?1 AND sync_uid = ?2";
         self.conn.prepare_cached(SQL)?.query_row((node, uid), ObjectRow::read).optional()
@@ -183,6 +193,12 @@ impl Tx<'_> {
         let Some(row) = self.find_record(node, uid)? else { return Ok(false) };
         self.remove(&row)?;
         Ok(true)
+    }
+
+    /// Whether another database file of a node is the last one that is known.
+    fn has_other_epoch(&self, node: &str, epoch: Epoch) -> rusqlite::Result<bool> {
+        let mut find = self.conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1 AND epoch <> ?2")?;
+        find.exists((node, epoch.to_string()))
     }
 
     fn recorded_uids(&self, node: &str) -> rusqlite::Result<Vec<String>> {
@@ -235,6 +251,7 @@ impl Tx<'_> {
         for uid in &uids {
             self.remove_record(node, uid)?;
         }
+        self.drop_effects(node)?;
         let rows = self.conn.prepare_cached("DELETE FROM nodes WHERE name = ?1")?.execute([node])?;
         Ok(rows > 0 || !uids.is_empty())
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 mod expiry;
 mod feed;
 mod fleet;
+mod in_effect;
 mod leases;
 mod pairing;
 mod records;

@@ -15,8 +15,9 @@ use crate::store::StoreError;
 use crate::store::checksum::checksum64;
 use crate::store::writer::WriterHooks;
 use crate::sync::change::Uid;
+use crate::sync::digest::Epoch;
 use crate::sync::node::NodeReport;
-use crate::sync::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
+use crate::sync::upload::{EffectContent, Lane, Lanes, Refused, RefusedReason, Taken};
 
 /// Items of one lane of a node, checked.
 #[derive(Clone, Debug)]
@@ -62,6 +63,15 @@ pub enum Effect {
         /// The value of the field `status`.
         status: Value,
     },
+    /// What of an object is in effect on the node is noted, in the place of what was noted of it before.
+    InEffect {
+        /// What the node says.
+        effect: Box<EffectContent>,
+        /// The database file of the node: with another one it begins anew.
+        epoch: Epoch,
+        /// Whether the object belongs on the node. If not, it must at least be recorded that it is there.
+        placed: bool,
+    },
     /// An Event (`events.k8s.io/v1`) is created; or, if the node has made one of that name, replaced. If the name
     /// is taken by an Event that this node has not made, the name of the node is added to it.
     Event(Box<Object>),
@@ -104,6 +114,7 @@ impl UploadBatch {
             Ok(Effect::Event(event)) => event.to_json().len(),
             Ok(Effect::Status { status, .. }) => status.to_string().len(),
             Ok(Effect::Node(_)) => 4096,
+            Ok(Effect::InEffect { .. }) => 2048,
             Err(_) => 0,
         };
         self.items.iter().map(|item| of(item) + 512).sum()
@@ -223,6 +234,13 @@ impl Tx<'_> {
             Effect::Status { resource, namespace, name, uid, placed, status } => {
                 let key = resource.key(namespace, name);
                 self.apply_status(resource, key, uid, placed.then_some(status), shared)
+            }
+            Effect::InEffect { effect, epoch, placed } => {
+                if self.put_in_effect(node, *epoch, effect, *placed)? {
+                    return Ok(());
+                }
+                let message = format!("{} does not belong on this node", effect.object.key());
+                Err(Failure::Refused(RefusedReason::NotPlaced, message))
             }
             Effect::Event(event) => self.apply_event(node, event, shared),
         }

@@ -15,7 +15,7 @@ use super::types::LocalObject;
 use crate::object::without_managed_fields;
 use crate::store::StoreError;
 use crate::sync::edge::OutboxMarks;
-use crate::sync::upload::{Lane, Lanes};
+use crate::sync::upload::{Content, EffectContent, Lane, Lanes};
 
 pub(super) use mirror::{Numbering, Outbox};
 pub(super) use row::{damaged, seal};
@@ -40,6 +40,15 @@ const STATUS_PREFIX: &str = "status/";
 #[must_use]
 pub fn status_key(uid: &str) -> String {
     format!("{STATUS_PREFIX}{uid}")
+}
+
+/// How keys of what is in effect of objects begin; the UID follows.
+const EFFECT_PREFIX: &str = "effect/";
+
+/// The key of what is in effect of an object.
+#[must_use]
+pub fn effect_key(uid: &str) -> String {
+    format!("{EFFECT_PREFIX}{uid}")
 }
 
 /// The status of an object that waits, as a connection sees it: what has a number up to `settled` is confirmed. A
@@ -133,6 +142,14 @@ impl OutboxPut {
     pub(super) fn event(lane: Lane, key: String, at: Clocked, event: &LocalObject) -> Self {
         let body = without_managed_fields(event.body.clone());
         Self { lane, key, at, content: format!(r#"{{"event":{body}}}"#) }
+    }
+
+    /// What is in effect of an object, in the place of what waits of it. None if it is beyond its limits.
+    #[must_use]
+    pub fn effect(at: Clocked, effect: EffectContent) -> Option<Self> {
+        let key = effect_key(&effect.uid);
+        let content = effect.is_sane().then(|| serde_json::to_string(&Content::Effect(effect)).ok())??;
+        Some(Self { lane: Lane::Status, key, at, content })
     }
 }
 

@@ -104,6 +104,14 @@ pub struct RecordBatch {
     pub remove: Vec<Uid>,
 }
 
+impl RecordBatch {
+    /// Whether it has all that the node holds, and not only the first part of that.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.reset && self.tally.is_some_and(|tally| tally.count == self.put.len() as u64)
+    }
+}
+
 /// Work for the cloud's store and fleet.
 #[derive(Debug)]
 pub enum CloudEffect {

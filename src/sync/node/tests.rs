@@ -136,6 +136,35 @@ fn the_status_is_replaced_where_the_node_speaks_of_it_and_kept_elsewhere() {
 }
 
 #[test]
+fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
+    let summary = |in_effect, not_in_effect, conflicts| {
+        let objects = in_effect + not_in_effect + conflicts;
+        FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts }.condition().unwrap()
+    };
+    let said = |condition: Condition| (condition.status, condition.reason);
+    assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
+    assert_eq!(said(summary(0, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
+    assert_eq!(said(summary(3, 0, 1)), (ConditionStatus::False, "Conflict".to_owned()));
+    assert_eq!(said(summary(3, 2, 1)), (ConditionStatus::False, "NotInEffect".to_owned()));
+    assert_eq!(summary(3, 2, 1).message, "3 of 6 objects in effect, 2 not, 1 in conflict; rules: 2");
+    assert_eq!(FilesSummary::read(&summary(3, 2, 1).message), Some((3, 3)));
+    assert_eq!(FilesSummary::read("9 of 3 objects"), None);
+    assert_eq!(FilesSummary::default().condition(), None);
+
+    let mut node = node(json!({"metadata": {"name": "n"}, "status": {"conditions": [
+        {"type": "Ready", "status": "True", "reason": "Renewed"},
+        {"type": "edgesync.io/Other", "status": "True", "reason": "Kept"}]}}));
+    let report = |conditions| NodeReport { conditions, ..NodeReport::default() };
+    let before = node.clone();
+    merge_report(&mut node, &report(vec![summary(1, 0, 0)]), at(0));
+    assert_eq!(node.fields()["status"]["conditions"][2]["type"], FILES_IN_EFFECT);
+    merge_report(&mut node, &report(vec![summary(0, 1, 0)]), at(9));
+    assert_eq!(node.fields()["status"]["conditions"][2]["lastTransitionTime"], rfc3339(at(9)));
+    merge_report(&mut node, &report(Vec::new()), at(10));
+    assert_eq!(node.fields()["status"], before.fields()["status"], "the rules are gone, all else stays");
+}
+
+#[test]
 fn a_report_that_would_make_an_unreadable_node_is_told_from_one_that_is_incomplete() {
     for (said, field) in [
         (json!({"status": {"capacity": {"cpu": "many"}}}), "status.capacity"),

@@ -10,7 +10,7 @@ use crate::sync::upload::{Lane, Lanes, UploadItem};
 /// What waits in an outbox.
 pub(in crate::sync) trait Waits {
     /// As it is sent.
-    fn content(&self) -> Box<RawValue>;
+    fn content(&self, lane: Lane) -> Box<RawValue>;
 }
 
 /// See the module.
@@ -53,7 +53,7 @@ impl<T: Waits> Numbered<T> {
     ) -> Vec<UploadItem> {
         let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
         let mut before = 0;
-        rows.map(|((_, seq), item)| UploadItem { seq: *seq, content: item.content() })
+        rows.map(|((lane, seq), item)| UploadItem { seq: *seq, content: item.content(*lane) })
             .take_while(|item| {
                 let has_room = before < bytes;
                 before += item.content.get().len();

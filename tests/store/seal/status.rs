@@ -1,9 +1,11 @@
 //! The status of an object of a sealed kind that waits for the cloud: nowhere readable, opened by every read, sealed anew
 //! with a new key, and dropped with a lost one.
 
+use edgesync::object::ObjectRef;
 use edgesync::store::checksum::checksum64;
-use edgesync::store::edge::{Clocked, OutboxPut, Posting, status_key};
+use edgesync::store::edge::{Clocked, OutboxPut, Posting, effect_key, status_key};
 use edgesync::store::seal::Keyring;
+use edgesync::sync::upload::{EffectContent, EffectState, MAX_EFFECT_MESSAGE};
 
 use super::*;
 
@@ -97,6 +99,41 @@ async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it()
     let store = open_sealed(dir.path());
     assert_eq!(texts(&store).await.len(), 1);
     assert_eq!(store.check().await.unwrap().outbox_removed, 0);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_is_in_effect_waits_once_for_each_object_and_is_sealed_as_the_object_is() {
+    let effect = |number: u64, version: u64, message: String| EffectContent {
+        uid: uid(1_000_000 + number),
+        object: ObjectRef {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+            namespace: "plant".into(),
+            name: secret_name(number).into(),
+        },
+        version: None,
+        wanted: version.into(),
+        state: EffectState::NotInEffect,
+        rule: "web".into(),
+        message,
+        since: 1,
+    };
+    let put = |effect| OutboxPut::effect(Clocked::default(), effect);
+    let quoting = |number, version, text: &str| {
+        // A program may quote what it does not accept.
+        Posting::Upload(put(effect(number, version, format!("{MARKER}-{text}"))).unwrap())
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_sealed(dir.path());
+    store.apply(secret_batch(0..3, 1)).await.unwrap();
+    store.post(vec![quoting(0, 1, "first"), quoting(1, 1, "other"), status(0, "status")]).await.unwrap();
+    store.post(vec![quoting(0, 2, "second")]).await.unwrap();
+    assert_unreadable(dir.path(), "after writes");
+    assert_eq!(texts(&store).await, pairs(&[(2, "other"), (3, "status"), (4, "second")]));
+    let item = store.outbox_item(Lane::Status, effect_key(&uid(1_000_000))).await.unwrap().unwrap();
+    assert!(item.contains(r#""wanted":"2""#), "{item}");
+    assert_eq!(put(effect(0, 1, "x".repeat(MAX_EFFECT_MESSAGE + 1))), None);
     store.close().await;
 }
 

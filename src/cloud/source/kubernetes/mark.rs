@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::object::Object;
 use crate::object::name::check_label_value;
 use crate::store::checksum::checksum64;
+use crate::sync::digest::Epoch;
 
 /// The label of Nodes and Leases of edgesync; a Node without it is a kubelet's.
 pub(in crate::cloud) const MARK: &str = "edgesync.io/edge";
@@ -13,6 +14,9 @@ pub(in crate::cloud) const MARK: &str = "edgesync.io/edge";
 pub(in crate::cloud) const MARKED: &str = "true";
 /// The label of ObjectSyncs with the node that they are of. Those of a KubeEdge in the same cluster have none.
 pub(in crate::cloud) const RECORD_NODE: &str = "edgesync.io/node";
+/// The label of ObjectSyncs that show what is in effect with the database file of the node that has said so, hashed: what
+/// another one knew is not in effect.
+pub(in crate::cloud) const EFFECT_EPOCH: &str = "edgesync.io/effect-epoch";
 /// The annotation of a Lease with the replica that has renewed it last: the one that serves the node.
 pub(in crate::cloud) const SERVED_BY: &str = "edgesync.io/served-by";
 /// What is left of the name of a node where it is no label value.
@@ -41,6 +45,11 @@ pub(in crate::cloud) fn node_value(node: &str) -> String {
     }
     let start = node.get(..node.floor_char_boundary(MAX_START)).unwrap_or_default();
     format!("{}.{:016x}", start.trim_end_matches(['.', '-']), checksum64(&[node.as_bytes()]))
+}
+
+/// The value of [`EFFECT_EPOCH`].
+pub(in crate::cloud) fn epoch_value(epoch: Epoch) -> String {
+    format!("{:016x}", checksum64(&[&epoch.0.to_le_bytes()]))
 }
 
 #[cfg(test)]

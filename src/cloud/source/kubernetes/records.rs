@@ -10,14 +10,21 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::Result;
-use super::mark::{self, RECORD_NODE};
+use super::mark::{self, EFFECT_EPOCH, RECORD_NODE};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
-use crate::object::objectsync::{API_VERSION, CLUSTER_OBJECT_SYNC, OBJECT_SYNC, split_sync_name, sync_name};
+use crate::object::objectsync::{
+    API_VERSION, CLUSTER_OBJECT_SYNC, EFFECT_STATE_LABEL, IN_EFFECT_LABEL, OBJECT_SYNC, split_sync_name,
+    sync_name,
+};
 use crate::object::{Object, ObjectRef, Resource, kinds};
 use crate::store::checksum::checksum64;
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
+
+/// The labels of a record that show what is in effect.
+pub(super) const EFFECT_LABELS: [&str; 3] = [IN_EFFECT_LABEL, EFFECT_STATE_LABEL, EFFECT_EPOCH];
 
 /// Reads and writes records. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -37,6 +44,8 @@ pub(super) struct Known {
     /// Checksums of which object it is about, and of the version that it tells of.
     about: i64,
     held: i64,
+    /// Checksum of the label [`EFFECT_EPOCH`], if it has one.
+    epoch: Option<i64>,
 }
 
 /// What is known of the records of a node.
@@ -77,11 +86,16 @@ impl Known {
         self.is_about(record) && self.held == held(record.version.as_str())
     }
 
+    /// Whether it shows what is in effect by the word of another database file than this one.
+    pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
+        epoch.zip(self.epoch).is_some_and(|(epoch, of)| held(&mark::epoch_value(epoch)) != of)
+    }
+
     fn is_about(&self, record: &Record) -> bool {
         *self.namespace == *record.object.namespace && self.about == about(&record.object)
     }
 
-    fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object) -> Self {
         let text = |field: &str, name: &str| {
             object
                 .fields()
@@ -96,6 +110,7 @@ impl Known {
             version: object.resource_version().into(),
             about: checksum64(&spec),
             held: held(text("status", "objectResourceVersion")),
+            epoch: object.labels().get(EFFECT_EPOCH).map(|epoch| held(epoch)),
         }
     }
 }
@@ -189,6 +204,7 @@ impl Records {
                 if known.is_about(record) {
                     object.clone()
                 } else {
+                    self.keep_effect(resource, &mut object).await?;
                     self.requests.replace(resource, &object).await.map_err(gone_is_changed)?
                 }
             }
@@ -206,6 +222,31 @@ impl Records {
             .map_err(gone_is_changed)?;
         }
         Ok(Known::of(&stored))
+    }
+
+    /// Takes away what a record shows of what is in effect.
+    pub(super) async fn hide_effect(&self, node: &str, uid: &Uid, known: &Known) -> Result<Known, Unwritten> {
+        let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
+        let resource = self.kind(&known.namespace);
+        let found = self.requests.get(resource, &known.namespace, &name).await?;
+        // Over what is known, so that nobody else has written it since.
+        let Some(mut object) = found.filter(|found| found.resource_version() == &*known.version) else {
+            return Err(Unwritten::Changed);
+        };
+        let mut labels = object.labels();
+        labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
+        object.set_metadata("labels", json!(labels));
+        Ok(Known::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
+    }
+
+    /// What is in effect stays shown where a record is replaced as a whole.
+    async fn keep_effect(&self, resource: &Resource, object: &mut Object) -> Result<(), Failure> {
+        let old = self.requests.get(resource, object.namespace(), object.name()).await?;
+        let mut labels = object.labels();
+        let effect = |key: &str| EFFECT_LABELS.contains(&key);
+        labels.extend(old.into_iter().flat_map(|old| old.labels()).filter(|(key, _)| effect(key)));
+        object.set_metadata("labels", json!(labels));
+        Ok(())
     }
 
     async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Unwritten> {
@@ -242,7 +283,8 @@ impl Records {
         Ok(())
     }
 
-    fn kind(&self, namespace: &str) -> &Resource {
+    /// The kind of the records of objects in a namespace, or of those in none.
+    pub(super) fn kind(&self, namespace: &str) -> &Resource {
         if namespace.is_empty() { &self.cluster } else { &self.namespaced }
     }
 }

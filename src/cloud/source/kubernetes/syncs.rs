@@ -34,12 +34,13 @@ use tokio::time::Instant;
 use super::super::SourceError;
 use super::leases::{Leases, Served};
 use super::mark;
-use super::records::{KnownRecords, Records, Unwritten};
+use super::records::{Known, KnownRecords, Records, Unwritten};
 use super::requests::Requests;
 use crate::cluster::Failure;
 use crate::object::{Resource, kinds};
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
 use queue::{End, Job, Name, Queue, Turn};
 
 /// Nodes whose records are written at a time.
@@ -98,6 +99,17 @@ impl Syncs {
     pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         self.queue().change(node, put, remove);
         self.wake();
+    }
+
+    /// A node has this database file: what records show by the word of another one goes with what is written next of them.
+    /// To be told before [`Syncs::replace`].
+    pub(super) fn follow(&self, node: &str, epoch: Epoch) {
+        self.queue().follow(node, epoch);
+    }
+
+    /// Somebody else here has written a record of a node: it is as it is known now.
+    pub(super) fn noted(&self, node: &str, uid: &Uid, known: Known) {
+        self.queue().noted(node, uid, known);
     }
 
     /// Forgets a node: nothing more is written of it.
@@ -245,6 +257,18 @@ impl Syncs {
         let uids: Vec<Uid> = job.wanted.keys().cloned().collect();
         for uid in uids {
             let Some(wanted) = job.wanted.get(&uid) else { continue };
+            if let (Some(_), Some(known)) = (wanted, job.known.get(&uid))
+                && known.is_outdated(job.epoch)
+            {
+                match self.shared.records.hide_effect(&job.node, &uid, known).await {
+                    Ok(known) => drop(job.known.insert(uid.clone(), known)),
+                    Err(Unwritten::Refused(why)) => {
+                        tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                    }
+                    Err(Unwritten::Changed) => return Ok(End::Changed),
+                    Err(Unwritten::Failed(failure)) => return Err(failure),
+                }
+            }
             let known = job.known.get(&uid);
             let written = match (wanted, known) {
                 (Some(record), known) => {
@@ -279,7 +303,8 @@ impl Syncs {
         Ok(End::Again)
     }
 
-    async fn owner(&self, node: &str) -> Result<Owner, Failure> {
+    /// The Node that the records of a node belong to.
+    pub(super) async fn owner(&self, node: &str) -> Result<Owner, Failure> {
         Ok(match self.shared.requests.get(&self.shared.node, "", node).await? {
             Some(found) if mark::is_marked(&found) => Owner::Is(found.uid().into()),
             Some(_) => {
@@ -303,9 +328,12 @@ impl Syncs {
 }
 
 /// The Node that records belong to.
-enum Owner {
+pub(super) enum Owner {
+    /// It has this UID.
     Is(Arc<str>),
+    /// It has not been made yet.
     Missing,
+    /// It is somebody else's.
     Foreign,
 }
 

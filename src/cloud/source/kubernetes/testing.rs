@@ -16,7 +16,7 @@ use super::nodes::Nodes;
 use super::records::Records;
 use super::requests::Requests;
 use super::syncs::Syncs;
-use super::uploads::Uploads;
+use super::uploads::{Shown, Uploads};
 use crate::api::{Access, Address, Limits, Listener, Role, Server, own_uid};
 use crate::cloud::{CloudObjects, Upkeep};
 use crate::cluster::{Cluster, Precondition, Throttle};
@@ -94,8 +94,9 @@ impl Rig {
         let requests = self.requests();
         let (leases, records) = (Leases::new(requests.clone(), id), Records::of(&requests, RECORDS));
         let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), Arc::new(given));
-        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone());
-        let syncs = Syncs::new(&requests, records, &leases, 1000);
+        let syncs = Syncs::new(&requests, records.clone(), &leases, 1000);
+        let shown = Shown { records, syncs: syncs.clone() };
+        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(shown));
         Replica { leases, nodes, uploads, syncs }
     }
 

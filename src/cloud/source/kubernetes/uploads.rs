@@ -4,7 +4,7 @@
 //! There is no transaction that holds an effect and its number together. The numbers are kept in memory
 //! ([`Taken`]), and begin with what the node calls confirmed. So a replica that takes a node over may repeat what its
 //! predecessor did last and could not confirm. That does no harm, because each effect says what is to be, not what is to
-//! change: the Node's report, a status and an Event are put in the place of what is there, and nothing is written that is
+//! change: the Node's report, a status, what is in effect and an Event are put in the place of what is there, and nothing is written that is
 //! there already. Repeated in their order, the items of a lane end where they ended before. Until then a reader may see an
 //! older one of them once more.
 //!
@@ -21,6 +21,8 @@
 //! What the cluster cannot do now (it does not answer, asks to wait, is at odds with another writer) fails the batch
 //! after the items before it, which are not repeated here. What it will never do is refused, in its words.
 
+mod in_effect;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +37,7 @@ use crate::object::{Object, ObjectKey, Resource, SERVER_METADATA, kinds};
 use crate::store::cloud::{EVENT_NODE_ANNOTATION, event_names};
 use crate::sync::node::NodeReport;
 use crate::sync::upload::{Lane, Refused, RefusedReason, Taken};
+pub(super) use in_effect::Shown;
 
 /// The longest message of a refusal, in bytes.
 const MAX_REFUSAL: usize = 256;
@@ -50,6 +53,8 @@ pub(super) struct Uploads {
     leases: Leases,
     nodes: Nodes,
     event: Arc<Resource>,
+    /// Where every object has an ObjectSync: what is in effect is shown by them.
+    shown: Option<Shown>,
     standing: Arc<Mutex<HashMap<String, Standing>>>,
 }
 
@@ -107,9 +112,9 @@ struct StatusItem<'a> {
 }
 
 impl Uploads {
-    pub(super) fn new(requests: Requests, leases: Leases, nodes: Nodes) -> Self {
+    pub(super) fn new(requests: Requests, leases: Leases, nodes: Nodes, shown: Option<Shown>) -> Self {
         let event = Arc::new(kinds::guess("events.k8s.io/v1", "Event", true));
-        Self { requests, leases, nodes, event, standing: Arc::default() }
+        Self { requests, leases, nodes, event, shown, standing: Arc::default() }
     }
 
     /// Has items take effect, in their order; what cannot is refused, and hinders no other.
@@ -177,6 +182,9 @@ impl Uploads {
             Effect::Status { resource, namespace, name, uid, placed, status } => {
                 let placed = *placed;
                 self.apply_status(node, &StatusItem { resource, namespace, name, uid, placed, status }).await
+            }
+            Effect::InEffect { effect, epoch, placed } => {
+                self.apply_in_effect(node, *epoch, effect, *placed).await
             }
             Effect::Event(event) => self.apply_event(node, event).await,
         }

@@ -1,6 +1,6 @@
 //! The rows of table `outbox`: where they stand, how they are found, and whether they are as they were written.
 //!
-//! The status of an object of a sealed kind is sealed as the object is. It is bound to lane, key and time, and not to the
+//! What is said of an object of a sealed kind, its status and what is in effect, is sealed as the object is. It is bound to lane, key and time, and not to the
 //! number, so that rows are numbered anew without a key.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::{Clocked, OutboxPut, STATUS_PREFIX};
+use super::{Clocked, EFFECT_PREFIX, OutboxPut, STATUS_PREFIX};
 use crate::store::StoreError;
 use crate::store::checksum::Width;
 use crate::store::edge::rows::Resources;
@@ -98,11 +98,18 @@ impl<'a> OutboxRow<'a> {
         run(Binding { uid: self.key, version: &time, namespace: NOT_A_NAMESPACE, name: self.lane.name() })
     }
 
-    /// Whether it is to be sealed, if it is not: the status of an object of a covered kind.
+    /// Whether it is to be sealed, if it is not: what is said of an object of a covered kind. A program that does not
+    /// accept an object may quote it.
     fn is_covered(&self, seals: &Seals, resources: &Resources) -> bool {
-        self.key.starts_with(STATUS_PREFIX)
-            && matches!(serde_json::from_str(self.body), Ok(Content::Status(status))
-                if seals.covers_object(resources, &status.object.key()))
+        if !self.key.starts_with(STATUS_PREFIX) && !self.key.starts_with(EFFECT_PREFIX) {
+            return false;
+        }
+        let object = match serde_json::from_str(self.body) {
+            Ok(Content::Status(status)) => status.object,
+            Ok(Content::Effect(effect)) => effect.object,
+            _ => return false,
+        };
+        seals.covers_object(resources, &object.key())
     }
 
     fn need(&self, seals: &Seals, resources: &Resources) -> Result<Need, StoreError> {

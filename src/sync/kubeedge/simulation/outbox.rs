@@ -18,7 +18,7 @@ pub(super) enum Item {
 pub(super) type Outbox = Numbered<Item>;
 
 impl Waits for Item {
-    fn content(&self) -> Box<RawValue> {
+    fn content(&self, _: Lane) -> Box<RawValue> {
         match *self {
             Self::Node(number) => {
                 let report = to_raw_value(&objects::report(number)).unwrap();

@@ -90,6 +90,8 @@ impl Item {
                 EventTask::read(event.get(), &config.node).map(Box::new).map(Task::Event)
             }
             Ok(Content::Status(status)) => status::read(&status, &config.node).map(Task::Status),
+            // CloudCore knows nothing of that; the Events tell.
+            Ok(Content::Effect(_)) => return Self { task: None, state: State::Settled(None), sent: 0 },
             Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
         };
         let (task, state) = match task {

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::records::KnownRecords;
+use super::super::records::{Known, KnownRecords};
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
+use crate::sync::digest::Epoch;
 
 /// Records of one node that are written before it is the turn of the next node.
 const AT_A_TURN: usize = 64;
@@ -50,6 +51,8 @@ struct Node {
     /// Whether `wanted` is all that there is to be: what is not in it goes.
     all: bool,
     known: Option<KnownRecords>,
+    /// Its database file, once that was told.
+    epoch: Option<Epoch>,
     owner: Option<Arc<str>>,
     /// Whether it is in a line, or being written.
     waits: bool,
@@ -68,6 +71,8 @@ pub(super) struct Job {
     pub(super) known: KnownRecords,
     /// The UID of its Node, once that is known.
     pub(super) owner: Option<Arc<str>>,
+    /// Its database file, if that was told.
+    pub(super) epoch: Option<Epoch>,
     entries: usize,
 }
 
@@ -145,6 +150,20 @@ impl Queue {
         self.line_up(node);
     }
 
+    /// A node has this database file.
+    pub(super) fn follow(&mut self, node: &str, epoch: Epoch) {
+        let found = self.node(node);
+        found.epoch = Some(epoch);
+        found.leaves = false;
+    }
+
+    /// A record of a node was written beside this. If it is being written here at this moment, that conflicts.
+    pub(super) fn noted(&mut self, node: &str, uid: &Uid, known: Known) {
+        if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
+            records.insert(uid.clone(), known);
+        }
+    }
+
     /// Forgets all of a node, written or not.
     pub(super) fn forget(&mut self, node: &str) {
         self.drop_wanted(node);
@@ -183,7 +202,7 @@ impl Queue {
                 }
             }
             node.wanted.retain(|uid, wanted| match (wanted, known.get(uid)) {
-                (Some(record), Some(known)) => !known.says(record),
+                (Some(record), Some(known)) => !known.says(record) || known.is_outdated(node.epoch),
                 (None, None) => false,
                 _ => true,
             });
@@ -196,15 +215,15 @@ impl Queue {
                 continue;
             }
             node.waits = true;
-            let (owner, entries) = (node.owner.clone(), wanted.len());
-            return Some(Job { node: name, serial, wanted, known, owner, entries });
+            let (owner, epoch, entries) = (node.owner.clone(), node.epoch, wanted.len());
+            return Some(Job { node: name, serial, wanted, known, owner, epoch, entries });
         }
         None
     }
 
     /// Records were written, or not.
     pub(super) fn finish(&mut self, job: Job, end: End) {
-        let Job { node: name, serial, wanted, known, owner, entries } = job;
+        let Job { node: name, serial, wanted, known, owner, entries, .. } = job;
         self.entries -= entries;
         let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { return };
         node.waits = false;

@@ -1,0 +1,177 @@
+//! What is in effect on nodes: from the outbox in a device's database to what kubectl shows, selects and waits for.
+//!
+//! Rules for files are not needed for it: what they would say is put into the outbox while the agent is stopped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use edgesync::object::{ObjectRef, ResourceVersion};
+use edgesync::store::edge::{Clocked, EdgeOptions, EdgeStore, OutboxPut, Posting};
+use edgesync::sync::upload::{EffectContent, EffectState};
+use serde_json::{Value, json};
+
+use crate::kubectl::Cluster;
+use crate::site::{Agent, config_map, eventually};
+
+const NODE: &str = "edge-1";
+const LONG: Duration = Duration::from_secs(60);
+const PLACEMENT: &str = "
+apiVersion: edgesync.io/v1alpha1
+kind: Placement
+metadata: { name: web, namespace: plant-0 }
+spec:
+  objects: { kinds: [configmaps] }
+  nodes: {}
+";
+
+/// A ConfigMap of which rules for files would say something.
+fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectState) -> EffectContent {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap();
+    let is_fine = state == EffectState::InEffect;
+    EffectContent {
+        uid: text("uid").into(),
+        object: ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: text("namespace").into(),
+            name: text("name").into(),
+        },
+        version: version.map(ResourceVersion::from),
+        wanted: wanted.into(),
+        state,
+        rule: "web".into(),
+        message: if is_fine { String::new() } else { "check: exit code 1: unexpected \"}\"".into() },
+        since: 1_795_000_000_000_000,
+    }
+}
+
+/// Puts it into the outbox of a device whose agent stands still meanwhile.
+async fn put(agent: &mut Agent, effects: impl IntoIterator<Item = EffectContent>) {
+    agent.stop().await;
+    let store = EdgeStore::open(&agent.database, EdgeOptions::default()).unwrap();
+    let posting =
+        |effect| Posting::Upload(OutboxPut::effect(Clocked::default(), effect).expect("within its limits"));
+    store.post(effects.into_iter().map(posting).collect()).await.unwrap();
+    store.close().await;
+    agent.run().await;
+}
+
+fn version(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().unwrap()
+}
+
+/// The ConfigMap as it is now.
+fn current(cluster: &Cluster, name: &str) -> Value {
+    cluster.kubectl(&["get", "configmap", name, "-n", "plant-0", "-o", "json"]).json()
+}
+
+/// Waits as an operator does.
+fn wait(cluster: &Cluster, what: &str) {
+    let status = format!("--for=condition=InEffect={what}");
+    cluster.kubectl(&["wait", &status, "placement/web", "-n", "plant-0", "--timeout=60s"]).ok();
+}
+
+async fn until_reason(cluster: &Cluster, reason: &str) {
+    let path = r#"jsonpath={.status.conditions[?(@.type=="InEffect")].reason}"#;
+    let get = ["get", "placement", "web", "-n", "plant-0", "-o", path];
+    eventually(&format!("InEffect because of {reason}"), LONG, async || {
+        (cluster.kubectl(&get).ok().trim() == reason).then_some(())
+    })
+    .await;
+}
+
+/// The ObjectSyncs that show a state, with the version that they show.
+fn shown(cluster: &Cluster, state: &str) -> Vec<String> {
+    let selector = format!("edgesync.io/effect-state={state}");
+    let list = cluster.kubectl(&["get", "objectsyncs", "-A", "-l", &selector, "-o", "json"]).json();
+    let label = |item: &Value| {
+        let name = item["spec"]["objectName"].as_str().unwrap();
+        let version = item["metadata"]["labels"]["edgesync.io/in-effect"].as_str().unwrap_or("-");
+        format!("{name} {version}")
+    };
+    list["items"].as_array().unwrap().iter().map(label).collect()
+}
+
+/// What `edgesync-cloud` says.
+fn said(cluster: &Cluster, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let output = command.args(words).env("EDGESYNC_CLOUD_SERVER", &cluster.cloud.socket).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the cloud side tells of the node.
+async fn node(cluster: &Cluster) -> Value {
+    cluster.cloud.client().get(&format!("/edgesync/v1/nodes/{NODE}")).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_effect_is_shown_selected_and_waited_for() {
+    let mut cluster = Cluster::start().await;
+    cluster.cloud.apply([config_map(0), config_map(3)]).await;
+    cluster.apply(PLACEMENT);
+    let mut agent = Agent::start(&cluster.site, NODE, cluster.cloud.mqtt).await;
+    cluster.cloud.in_sync(NODE, 2).await;
+    until_reason(&cluster, "NothingReported").await;
+
+    let name = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    let first = current(&cluster, &name);
+    put(&mut agent, [effect(&first, Some(version(&first)), version(&first), EffectState::InEffect)]).await;
+    wait(&cluster, "True");
+    assert_eq!(shown(&cluster, "InEffect"), [format!("{name} {}", version(&first))]);
+    let label = format!(r"--for=jsonpath={{.metadata.labels.edgesync\.io/in-effect}}={}", version(&first));
+    let sync = format!("objectsync/{NODE}.{}", first["metadata"]["uid"].as_str().unwrap());
+    cluster.kubectl(&["wait", &label, &sync, "-n", "plant-0", "--timeout=60s"]).ok();
+
+    // Another version is held, and not in effect yet; then it is not accepted.
+    let patch = json!({"data": {"line": "changed"}}).to_string();
+    cluster.kubectl(&["patch", "configmap", &name, "-n", "plant-0", "--type=merge", "-p", &patch]).ok();
+    wait(&cluster, "False");
+    let second = current(&cluster, &name);
+    let bad = effect(&second, Some(version(&first)), version(&second), EffectState::NotInEffect);
+    put(&mut agent, [bad]).await;
+    eventually("the refusal is shown", LONG, async || {
+        (shown(&cluster, "NotInEffect") == [format!("{name} {}", version(&first))]).then_some(())
+    })
+    .await;
+    let told = node(&cluster).await;
+    assert_eq!((&told["filesInEffect"], &told["filesNotInEffect"]), (&json!(0), &json!(1)));
+    let one = &told["objectsNotInEffect"][0];
+    assert_eq!(
+        (&one["object"]["name"], &one["state"], &one["rule"]),
+        (&json!(name), &json!("NotInEffect"), &json!("web"))
+    );
+    assert_eq!(
+        (one["inEffect"].as_str(), one["wanted"].as_str()),
+        (Some(version(&first)), Some(version(&second)))
+    );
+    assert_eq!(one["message"], "check: exit code 1: unexpected \"}\"");
+    let syncs = said(&cluster, &["syncs", "-o", "wide"]);
+    assert!(syncs.lines().any(|line| line.contains(&name) && line.contains("NotInEffect")), "{syncs}");
+    let nodes = said(&cluster, &["nodes"]);
+    assert!(nodes.lines().next().unwrap().contains("NOT IN EFFECT"), "{nodes}");
+
+    // What the cloud has stored it knows after its death.
+    cluster.cloud.crash().await;
+    assert_eq!(node(&cluster).await["filesNotInEffect"], 1);
+    put(&mut agent, [effect(&second, Some(version(&second)), version(&second), EffectState::InEffect)]).await;
+    wait(&cluster, "True");
+
+    // The rule goes; and of what a lost database has known nothing is claimed any more.
+    let other = current(&cluster, config_map(3)["metadata"]["name"].as_str().unwrap());
+    let gone = effect(&second, None, version(&second), EffectState::Gone);
+    put(&mut agent, [gone, effect(&other, Some(version(&other)), version(&other), EffectState::InEffect)])
+        .await;
+    eventually("one is forgotten", LONG, async || {
+        (shown(&cluster, "InEffect").len() == 1 && node(&cluster).await["filesInEffect"] == 1).then_some(())
+    })
+    .await;
+    agent.stop().await;
+    std::fs::remove_dir_all(agent.database.parent().unwrap()).unwrap();
+    agent.run().await;
+    cluster.cloud.in_sync(NODE, 2).await;
+    until_reason(&cluster, "NothingReported").await;
+    assert!(shown(&cluster, "InEffect").is_empty());
+    assert_eq!(node(&cluster).await["filesInEffect"], Value::Null);
+}
