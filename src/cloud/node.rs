@@ -59,6 +59,8 @@ pub(super) struct Node {
     pub(super) standing: Standing,
     /// Where other replicas may serve it: what its Node says of that, if anything.
     pub(super) in_effect: Option<bool>,
+    /// The same of whether it is in sync.
+    pub(super) in_sync_elsewhere: bool,
 }
 
 impl Node {
@@ -86,6 +88,7 @@ impl Node {
             confirmed: "".into(),
             standing: Standing::default(),
             in_effect: None,
+            in_sync_elsewhere: false,
         }
     }
 

@@ -58,6 +58,8 @@ pub struct NodeNotes {
     pub confirmed: Box<str>,
     /// Somebody has found it silent: whether it is `Ready` is Unknown.
     pub silent: bool,
+    /// It lives and is said to hold what it is to hold.
+    pub in_sync: bool,
     /// Whether all objects that rules for files concern there are in effect, and it holds what it is to hold; nothing
     /// without such rules.
     pub in_effect: Option<bool>,
@@ -118,7 +120,8 @@ impl Summary {
                 let in_sync = condition(object, "edgesync.io/InSync") == Some("True");
                 let files = condition(object, "edgesync.io/FilesInEffect");
                 let in_effect = files.map(|status| status == "True" && in_sync);
-                let notes = NodeNotes { claimed, confirmed, silent, in_effect };
+                let in_sync = in_sync && !silent;
+                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect };
                 (given, Some(Box::new(notes)))
             }
             false => (labels, None),

@@ -15,6 +15,7 @@ use crate::support::proxy::{Mode, Proxy};
 
 over_each!(
     what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster,
+    what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas,
     replicas_that_are_killed_in_turns_send_nothing_twice,
     nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing,
     a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm,
@@ -65,6 +66,47 @@ async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
         }
         Err(_) => client.post(path.rsplit_once('/').unwrap().0, object).await,
     }
+}
+
+async fn what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
+    setup.apply(EVERYWHERE);
+    setup.apply(&config_map("c0", "fast"));
+    let (_homes, mut replicas) = setup.two_replicas().await;
+    let placement = async || {
+        let client = setup.kubernetes.client();
+        client.get::<Value>("/apis/edgesync.io/v1alpha1/namespaces/shop/placements/all").await.unwrap()
+    };
+    let told = async |in_sync: u64| {
+        let mut last = Value::Null;
+        eventually(&format!("{in_sync} nodes are told of"), PATIENCE, async || {
+            last = placement().await;
+            (last["status"]["nodesInSync"] == in_sync).then_some(())
+        })
+        .await;
+        last
+    };
+    let mut one = Agent::start(&setup.site, "edge-1", replicas[0].mqtt).await;
+    let _two = Agent::start(&setup.site, "edge-2", replicas[1].mqtt).await;
+    let settled = told(2).await;
+    assert_eq!(settled["status"]["nodes"], 2);
+    let synced = &settled["status"]["conditions"].as_array().unwrap()[1];
+    assert_eq!((&synced["type"], &synced["status"]), (&json!("InSync"), &json!("True")));
+    // Whoever serves them, nothing else is said, time and again.
+    one.settings.text("link.broker", format!("mqtt://{}", replicas[1].mqtt));
+    one.process.kill();
+    one.run().await;
+    eventually("the other one serves both", PATIENCE, async || {
+        (replicas[1].state("edge-1").await == "in sync").then_some(())
+    })
+    .await;
+    replicas[0].process.kill();
+    setup.apply(&config_map("c1", "fast"));
+    eventually("the one that is left leads, and tells of the new object", PATIENCE, async || {
+        let status = placement().await["status"].take();
+        (status["objects"] == 2 && status["nodesInSync"] == 2).then_some(())
+    })
+    .await;
 }
 
 /// Objects that are written all the time.

@@ -121,7 +121,8 @@ impl<S: Source> Fleet<S> {
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
     pub(super) fn node_told(&mut self, summary: &Summary) {
         let name = &*summary.name;
-        let Some(NodeNotes { claimed, confirmed, silent, in_effect }) = summary.notes.as_deref() else {
+        let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
+        else {
             return;
         };
         if *silent {
@@ -135,6 +136,7 @@ impl<S: Source> Fleet<S> {
         if let Some(node) = self.nodes.get_mut(name) {
             node.confirmed = confirmed.clone();
             node.in_effect = *in_effect;
+            node.in_sync_elsewhere = S::IS_SHARED && *in_sync;
         }
         self.look_for_confirmation(name);
     }

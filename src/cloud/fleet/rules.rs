@@ -191,7 +191,13 @@ impl<S: Source> Fleet<S> {
         let text = summary.rule.as_ref()?;
         let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
         let (objects, nodes) = id.map_or((0, 0), |id| self.placement.selected_by(id));
-        let in_sync = |name: &&Arc<str>| self.nodes.get(&***name).is_some_and(|node| node.machine.in_sync());
+        let in_sync = |name: &&Arc<str>| {
+            let node = self.nodes.get(&***name);
+            node.is_some_and(|node| match node.connection {
+                Some(_) => node.machine.in_sync(),
+                None => node.in_sync_elsewhere,
+            })
+        };
         let in_sync = id.map_or(0, |id| self.placement.nodes_of(id).filter(in_sync).count());
         self.work.objects(nodes / NODES_A_UNIT);
         let kinds = in_force.rule.as_ref().map_or(&[][..], |rule| &rule.objects.kinds);

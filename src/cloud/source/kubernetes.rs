@@ -280,6 +280,10 @@ impl Source for Kubernetes {
     }
 
     async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {
+        // All replicas would say the same, but for what they have heard of each other's nodes.
+        if !self.is_leader() {
+            return Ok(());
+        }
         self.0.rules.set_status(status).await
     }
 
