@@ -103,7 +103,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     );
     systemd::ready("looking for the cloud");
     let mut driver =
-        Driver::new(&config, store.clone(), kinds, link.clone(), wire, upstream, files, identity);
+        Driver::new(&config, store.clone(), kinds, link.clone(), wire, (upstream, files), identity);
     driver.run(&mut service, &mut signals, heard, asked).await;
     signals
         .during(async {

@@ -119,8 +119,7 @@ impl Driver {
         kinds: Arc<KnownKinds>,
         link: LinkHandle,
         wire: Wire,
-        upstream: Upstream,
-        files: Files,
+        (upstream, files): (Upstream, Files),
         identity: Option<Membership>,
     ) -> Self {
         let facts = store.facts();

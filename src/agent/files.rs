@@ -8,7 +8,7 @@ mod tell;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -31,6 +31,7 @@ use crate::store::edge::EdgeStore;
 use crate::sync::change::Change;
 use crate::sync::node::FilesSummary;
 use ask::Trouble;
+use tell::Kept;
 
 /// How often all files are looked at, whether somebody else has changed them.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -99,6 +100,8 @@ pub(super) struct Files {
 struct Shared {
     /// A bit for each rule that changes concern.
     due: AtomicU64,
+    /// The node holds all that it is to hold.
+    synced: AtomicBool,
     changed: Notify,
 }
 
@@ -128,7 +131,7 @@ impl Files {
         let shared = Arc::new(Shared::default());
         let (commands, asked) = mpsc::channel(QUEUE);
         let (told_view, view) = watch::channel(FilesView::default());
-        let told = tell::read(&store).await;
+        let kept = tell::read(&store).await;
         let mut task = Task {
             store,
             events,
@@ -138,8 +141,10 @@ impl Files {
             view: told_view,
             socket: config.helper.socket.clone(),
             rules: Vec::new(),
-            said: told.clone(),
-            told,
+            said: kept.as_ref().map(|kept| kept.told.clone()),
+            epoch: kept.as_ref().map(|kept| kept.store.clone()).unwrap_or_default(),
+            whole: kept.as_ref().is_some_and(|kept| kept.whole),
+            told: kept.map(|kept| kept.told),
             clear_at: None,
         };
         task.set_rules(config);
@@ -168,7 +173,7 @@ impl Files {
     /// Returns when something else is known.
     pub(super) async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
@@ -178,6 +183,12 @@ impl Files {
             self.shared.due.fetch_or(rules, Ordering::AcqRel);
             self.shared.changed.notify_one();
         }
+    }
+
+    /// The node holds all that it is to hold: what is not there is not wanted.
+    pub(super) fn synced(&self) {
+        self.shared.synced.store(true, Ordering::Release);
+        self.shared.changed.notify_one();
     }
 
     /// Other rules, perhaps.
@@ -266,6 +277,10 @@ struct Task {
     told: Option<Told>,
     /// Up to where Events have told it.
     said: Option<Told>,
+    /// The epoch of the database that was told from.
+    epoch: String,
+    /// Whether it has held all that it was to hold since it was made: before that nothing that is missing in it is removed.
+    whole: bool,
     /// When what rules have left that are not there any more is cleared away.
     clear_at: Option<Instant>,
 }
@@ -305,11 +320,45 @@ impl Task {
                     Some(command) => self.answer(command).await,
                     None => return,
                 },
-                () = shared.changed.notified() => self.take_due(),
+                () = shared.changed.notified() => {
+                    if shared.synced.swap(false, Ordering::AcqRel) {
+                        self.is_whole().await;
+                    }
+                    self.take_due();
+                }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
             self.work().await;
         }
+    }
+
+    /// The database holds what it is to hold.
+    async fn is_whole(&mut self) {
+        self.look_at_epoch();
+        if std::mem::replace(&mut self.whole, true) || self.rules.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        self.rules.iter_mut().for_each(|due| due.at = Some(now));
+        let kept = self.kept(self.told.clone().unwrap_or_default());
+        // If that cannot be kept it is found out again after the next start.
+        tell::post(&self.store, &[], &kept, (self.clock)()).await;
+    }
+
+    /// Looks whether the database is the one of before; a new one knows nothing of what was told, and the cloud neither.
+    fn look_at_epoch(&mut self) {
+        let epoch = self.store.facts().totals.epoch.to_string();
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.whole = false;
+            if let Some(told) = &mut self.told {
+                told.seq = 0;
+            }
+        }
+    }
+
+    fn kept(&self, told: Told) -> Kept {
+        Kept { told, store: self.epoch.clone(), whole: self.whole }
     }
 
     /// Notes which rules are due, and when: not before their changes have settled.
@@ -364,8 +413,11 @@ impl Task {
         let mut result = Err(Trouble::Changed);
         for _ in 0..ATTEMPTS {
             let objects = ask::objects(&self.store, rule).await?;
+            // After the objects were read: those of a new database are not told as those of the one before.
+            self.look_at_epoch();
             let told = self.told.clone().unwrap_or_default();
-            let request = Request { verb, rule: rule.name.clone(), look, force, objects, told };
+            let keep = !self.whole;
+            let request = Request { verb, rule: rule.name.clone(), look, force, keep, objects, told };
             result = ask::ask(&self.socket, &self.store, &request).await;
             if !matches!(result, Err(Trouble::Changed)) {
                 break;
@@ -380,6 +432,7 @@ impl Task {
 
     /// Asks what is in effect; what rules have written that are not there any more is removed.
     async fn show(&mut self, with_objects: bool) -> std::result::Result<Outcome, Trouble> {
+        self.look_at_epoch();
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb: Verb::Show, look: with_objects, told, ..Request::default() };
         let outcome = ask::ask(&self.socket, &self.store, &request).await?;
@@ -390,7 +443,8 @@ impl Task {
     /// Tells the cloud what is new, and everybody else the counts.
     async fn learned(&mut self, outcome: &Outcome) {
         let is_new = self.told.as_ref() != Some(&outcome.told);
-        if is_new && tell::post(&self.store, &outcome.news, &outcome.told, (self.clock)()).await {
+        let kept = self.kept(outcome.told.clone());
+        if is_new && tell::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
             let said = self.said.take().filter(|said| said.epoch == outcome.told.epoch);
             let said = said.map_or(0, |said| said.seq);
             tell::emit(&self.events, &self.kinds, &outcome.news, said);

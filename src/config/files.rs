@@ -97,7 +97,9 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
         let read = match key.get_ref().as_ref() {
             "name" => word(raw, &mut rule.name),
             "objects" => objects(value, &mut rule),
-            "to" => text(raw, TO).and_then(|text| Ok(to = Some(Template::parse(&text)?))),
+            "to" => text(raw, TO)
+                .and_then(|text| Template::parse(&text).map_err(Into::into))
+                .map(|path| to = Some(path)),
             "write" => word(raw, &mut write),
             "format" => text(raw, "\"yaml\" or \"json\"").map(|word| format = Some(word)),
             "field" => text(raw, "a JSON pointer such as \"/data/key\"").map(|word| field = Some(word)),

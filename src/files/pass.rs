@@ -29,6 +29,8 @@ pub struct Options {
     pub look: bool,
     /// Whether what failed is tried again at once.
     pub force: bool,
+    /// Whether files of objects that are not listed stay.
+    pub keep: bool,
     /// The time, in microseconds since 1970.
     pub now: i64,
 }
@@ -222,7 +224,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 bytes -= fresh.bytes();
                 continue;
             }
-            tasks.extend(self.task(path, place, &numbers, fresh));
+            tasks.extend(self.task(&path, place, &numbers, fresh));
         }
         tasks
     }
@@ -232,7 +234,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         let mut tasks = Vec::new();
         for (path, mut held) in self.record.places.clone() {
             let stays = self.places.contains_key(&path) && held.shape == self.shape();
-            if stays {
+            if stays || (self.options.keep && !self.places.contains_key(&path)) {
                 continue;
             }
             // It is to become something else: first it goes.
@@ -311,19 +313,19 @@ impl<'a, H: Hands> Pass<'a, H> {
         Ok(fresh)
     }
 
-    fn task(&mut self, path: String, place: Place, numbers: &[usize], fresh: Fresh) -> Option<Task> {
-        let (shape, held) = (self.shape(), self.record.places.get(&path).cloned());
+    fn task(&mut self, path: &str, place: Place, numbers: &[usize], fresh: Fresh) -> Option<Task> {
+        let (shape, held) = (self.shape(), self.record.places.get(path).cloned());
         let new = fresh.digests(self.record.key);
         let seen = match self.hands.look(&place, shape, held.as_ref(), Some(&new)) {
             Ok(seen) => seen,
             Err(why) => {
-                self.keeps(&path, numbers, None, &why);
+                self.keeps(path, numbers, None, &why);
                 return None;
             }
         };
         let name = last(&place);
         let verdict = judge(shape, name, held.as_ref(), Some(&new), &seen, self.rule.overwrite);
-        if let Some(there) = self.record.places.get_mut(&path)
+        if let Some(there) = self.record.places.get_mut(path)
             && judge(shape, name, held.as_ref(), None, &seen, false) != Verdict::Same
         {
             // What was written is not there as it was: no version of these objects is in effect.
@@ -332,17 +334,17 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
         match verdict {
             Verdict::Conflict(why) => {
-                self.wait(&path, numbers);
+                self.wait(path, numbers);
                 for number in numbers {
                     self.state(*number, State::Conflict, None, &why, false);
                 }
                 None
             }
             Verdict::Same if self.record.text == self.rule.text => {
-                if let Some(held) = self.record.places.get_mut(&path) {
+                if let Some(held) = self.record.places.get_mut(path) {
                     held.members = fresh.members;
                 }
-                self.in_effect(&path, numbers);
+                self.in_effect(path, numbers);
                 None
             }
             _ => {

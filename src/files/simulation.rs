@@ -237,7 +237,7 @@ impl World {
         {
             return record;
         }
-        let options = Options { look: faults.look || looks, force: faults.force, now };
+        let options = Options { look: faults.look || looks, force: faults.force, keep: faults.keep, now };
         assert_eq!(model.shape, shape);
         let pass = Pass::begin(&mut model, rule, &mut record, &mut seq, &listed, options);
         let wants = pass.wants();
@@ -281,6 +281,7 @@ struct Faults {
     broken: bool,
     look: bool,
     force: bool,
+    keep: bool,
 }
 
 /// What happens.
@@ -307,7 +308,14 @@ fn event() -> impl Strategy<Value = Event> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(cut, full, broken, look, force)| Faults { cut, full, broken, look, force });
+        .prop_map(|(cut, full, broken, look, force)| Faults {
+            cut,
+            full,
+            broken,
+            look,
+            force,
+            keep: false,
+        });
     prop_oneof![
         6 => (object.clone(), 0u8..8).prop_map(|(object, content)| Event::Put(object, content)),
         1 => object.clone().prop_map(Event::Remove),
@@ -442,7 +450,7 @@ proptest! {
         let (mut record, mut seq) = (record, u64::MAX / 2);
         let shape = if single { Shape::File } else { Shape::Directory };
         let mut model = Model { world: &mut world, left: &left, full: false, broken: false, shape };
-        let options = Options { look: true, force: false, now };
+        let options = Options { look: true, now, ..Options::default() };
         let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
         prop_assert!(pass.wants().is_empty());
         prop_assert_eq!(pass.carry_out(&mut |_| None), None);
@@ -473,6 +481,19 @@ fn a_thousand_objects_are_one_reload_and_a_bad_one_among_them_keeps_no_other_out
     let status = &record.objects["uid-o0617"];
     assert_eq!((status.version.as_deref(), status.wanted.as_deref()), (Some("1"), Some("2")));
     assert!(status.rolled_back && status.message.contains("does not like"), "{status:?}");
+}
+
+#[test]
+fn what_a_lost_database_does_not_list_stays_until_it_is_filled_again() {
+    let rule = a_rule(Write::Keys, false, true);
+    let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];
+    let mut world = World::default();
+    world.pass(&rule, &objects, &Faults::default(), 1);
+    let lost = Faults { look: true, keep: true, ..Faults::default() };
+    let record = world.pass(&rule, &[], &lost, 2);
+    assert_eq!((record.counts(), record.reloads, world.live().len()), ([1, 0, 0], 1, 1));
+    let record = world.pass(&rule, &[], &Faults::default(), 3);
+    assert_eq!((record.counts(), world.live().len()), ([0, 0, 0], 0));
 }
 
 #[test]

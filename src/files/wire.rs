@@ -20,6 +20,8 @@ pub struct Request {
     pub look: bool,
     /// Whether what failed is tried again at once.
     pub force: bool,
+    /// Whether files of objects that are not listed stay: the database was lost, and is not filled again yet.
+    pub keep: bool,
     /// The objects that the rule concerns, in the order of namespace and name.
     pub objects: Vec<Listed>,
     /// Up to where the agent has been told what is in effect.

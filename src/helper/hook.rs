@@ -4,8 +4,8 @@
 use std::io::{PipeReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
@@ -15,7 +15,7 @@ use crate::files::rule::{Reload, Rule, Signal};
 
 /// What is kept of the output of a program: its end, in bytes.
 const KEPT: usize = 4 << 10;
-/// How often a program that has closed its output is asked whether it has ended, and a unit whether it runs.
+/// How often a unit is asked whether it runs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the output of what a program has left behind is waited for.
 const LINGER: Duration = Duration::from_millis(200);
@@ -50,42 +50,22 @@ fn finish(
         command.stdin(Stdio::null()).stdout(input.try_clone().map_err(failed)?).stderr(input);
         command.spawn().map_err(failed)?
     };
+    let group = Pid::from_child(&child);
     let (told, said) = mpsc::sync_channel(1);
     std::thread::spawn(move || told.send(tail(output)));
-    let status = wait(&mut child, &said, timeout).map_err(failed)?;
+    let (ends, ended) = mpsc::sync_channel(1);
+    std::thread::spawn(move || ends.send(child.wait()));
+    let status = ended.recv_timeout(timeout);
+    if status.is_err() {
+        // With all that it has started.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let text = said.recv_timeout(LINGER).unwrap_or_default();
     match status {
-        (Some(status), Some(text)) => Ok((status, text)),
-        (Some(status), None) => Ok((status, said.recv_timeout(LINGER).unwrap_or_default())),
-        (None, text) => {
-            let text = text.or_else(|| said.recv_timeout(LINGER).ok()).unwrap_or_default();
+        Ok(status) => Ok((status.map_err(failed)?, text)),
+        Err(_) => {
             let message = format!("{program} did not end within {timeout:?}: {}", text.trim());
             Err(Failure { message, slow: true })
-        }
-    }
-}
-
-type Waited = (Option<ExitStatus>, Option<String>);
-
-/// Waits for the end of a program; after its time it is killed with all that it has started.
-fn wait(child: &mut Child, said: &Receiver<String>, timeout: Duration) -> std::io::Result<Waited> {
-    let until = Instant::now() + timeout;
-    let mut text = None;
-    loop {
-        // Most programs close their output when they end.
-        let left = until.saturating_duration_since(Instant::now()).min(LOOK_EVERY);
-        if text.is_none() {
-            text = said.recv_timeout(left).ok();
-        } else {
-            std::thread::sleep(left.min(Duration::from_millis(2)));
-        }
-        if let Some(status) = child.try_wait()? {
-            return Ok((Some(status), text));
-        }
-        if Instant::now() >= until {
-            let _ =
-                rustix::process::kill_process_group(Pid::from_child(child), rustix::process::Signal::KILL);
-            child.wait()?;
-            return Ok((None, text));
         }
     }
 }
@@ -131,6 +111,7 @@ fn send(signal: Signal, file: &str) -> Result<(), Failure> {
 
 /// Reloads a unit that runs, restarts one that has failed. One that does not run reads its files when it starts; to wait for
 /// it would be to wait for ever if it is ordered behind the agent.
+#[allow(clippy::disallowed_methods, reason = "systemctl tells of a state when it is asked, and only then")]
 fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure> {
     let systemctl = systemctl.display().to_string();
     let ask = |verb: &str| {

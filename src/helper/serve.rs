@@ -93,7 +93,7 @@ fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
         records.all.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
     for name in gone {
         let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
-        let options = Options { look: true, force: true, now: now() };
+        let options = Options { look: true, force: true, keep: false, now: now() };
         if let Ok(mut carrier) = Carrier::new(&rule, config, records) {
             carrier.work(records, &[], options, |pass| {
                 pass.carry_out(&mut |_| None);
@@ -115,8 +115,8 @@ fn apply(
         Ok(carrier) => carrier,
         Err(why) => return Ok(Err(why)),
     };
-    let options =
-        Options { look: request.look || request.verb == Verb::Check, force: request.force, now: now() };
+    let look = request.look || request.verb == Verb::Check;
+    let options = Options { look, force: request.force, keep: request.keep, now: now() };
     let mut outcome = Outcome::default();
     carrier.work(records, &request.objects, options, |pass| -> io::Result<()> {
         let wants = pass.wants();

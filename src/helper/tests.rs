@@ -49,7 +49,7 @@ impl Bed {
         carrier.disk.fuse.set(calls);
         let fuse = carrier.disk.fuse.clone();
         let listed: Vec<Listed> = objects.iter().map(listed).collect();
-        let options = Options { look: true, force: true, now: 1 };
+        let options = Options { look: true, force: true, keep: false, now: 1 };
         carrier.work(&mut records, &listed, options, |pass| {
             pass.carry_out(&mut |number| objects.get(number).cloned());
         });

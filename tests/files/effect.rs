@@ -127,6 +127,34 @@ async fn files_are_there_before_the_agent_answers_although_there_is_no_cloud() {
     assert!(status["files"]["problem"].as_str().unwrap().contains("files.sock"), "{}", status["files"]);
 }
 
+#[tokio::test]
+async fn a_lost_database_takes_no_file_away() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
+    let object = |name: &str| config_map(name, json!({ "n": "1" }));
+    cloud.apply([object("stays"), object("goes")]).await;
+    device.all_in_effect("all", 2).await;
+    device.all_told().await;
+    device.agent.stop().await;
+    cloud.process.kill();
+    let before = reloads(&site);
+    fs::remove_dir_all(device.agent.database.parent().unwrap()).unwrap();
+    device.agent.run().await;
+    let there = |name: &str| site.path("out").join(name).join("n").exists();
+    assert!(there("stays") && there("goes"), "nobody has said that they are to go");
+    cloud.run().await;
+    device.all_in_effect("all", 2).await;
+    assert_eq!(reloads(&site), before, "nothing has changed");
+    cloud.delete(&object("goes")).await;
+    device.all_in_effect("all", 1).await;
+    assert!(there("stays") && !there("goes"));
+    // The cloud knows it all again, although the database that had told it is gone.
+    device.all_told().await;
+    let node = cloud.node(crate::device::NODE).await;
+    assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
+}
+
 /// Files below a directory that have these bytes in them.
 fn having(directory: &Path, bytes: &[u8], found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

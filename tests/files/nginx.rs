@@ -139,6 +139,11 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     let file = std::fs::read_to_string(site.path("nginx/sites/web/site.conf")).unwrap();
     assert!(file.contains("\"two\""), "{file}");
     assert!(event(&cloud, "RolledBack").await.contains("unknown directive \"lisssten\""));
+    device.all_told().await;
+    let node = cloud.node(crate::device::NODE).await;
+    let told = &node["objectsNotInEffect"][0];
+    assert!(told["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{node}");
+    assert_eq!((&told["rule"], &told["inEffect"]), (&json!("nginx"), &good["version"]), "{node}");
 
     cloud.apply([site_of(address, "three")]).await;
     served(address, "three").await;

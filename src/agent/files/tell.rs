@@ -1,5 +1,7 @@
 //! What is told of what is in effect: to the cloud durably and once, and as Events.
 
+use serde::{Deserialize, Serialize};
+
 use crate::agent::events::{Events, Regarding, Why};
 use crate::agent::kinds::KnownKinds;
 use crate::files::wire::{News, Told};
@@ -15,17 +17,28 @@ const AT_ONCE: usize = 256;
 /// Objects of which each gets an Event that it is in effect; of more than that one Event tells.
 const NAMED: usize = 8;
 
-/// Up to where the cloud has been told; none if there was never anything to tell.
-pub(super) async fn read(store: &EdgeStore) -> Option<Told> {
+/// What is kept of what was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Up to where the cloud has been told.
+    pub(super) told: Told,
+    /// The epoch of the database that was told from.
+    pub(super) store: String,
+    /// Whether that has held all that it was to hold since it was made.
+    pub(super) whole: bool,
+}
+
+/// What was kept; none if there was never anything to tell.
+pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
     let text = store.note(NOTE).await.ok().flatten()?;
     serde_json::from_str(&text).ok()
 }
 
 /// Puts what is new into the outbox, together with the note up to where it tells. Whether that was kept.
-pub(super) async fn post(store: &EdgeStore, news: &[News], told: &Told, at: Clocked) -> bool {
+pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Clocked) -> bool {
     let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
     let mut postings: Vec<Posting> = puts.map(Posting::Upload).collect();
-    let Ok(note) = serde_json::to_string(told) else { return false };
+    let Ok(note) = serde_json::to_string(kept) else { return false };
     postings.push(Posting::Note(NOTE, note));
     while !postings.is_empty() {
         let rest = postings.split_off(postings.len().min(AT_ONCE));
