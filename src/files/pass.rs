@@ -177,6 +177,9 @@ impl<'a, H: Hands> Pass<'a, H> {
             self.dirty = true;
         }
         self.say_who_is_gone();
+        if !self.record.owes_reload {
+            self.dirty |= self.record.waits.remove("").is_some();
+        }
         let (paths, there) = (&self.places, &self.record.places);
         let waiting = self.record.waits.len();
         let matters = |path: &String| path.is_empty() || paths.contains_key(path) || there.contains_key(path);
