@@ -37,6 +37,7 @@ fn broken() -> Value {
 struct Nginx(Process);
 
 impl Drop for Nginx {
+    #[allow(clippy::disallowed_methods, reason = "nothing tells of the end of a process here")]
     fn drop(&mut self) {
         if self.0.runs() {
             self.0.signal("TERM");
