@@ -8,6 +8,7 @@ mod apply;
 mod clock;
 mod driver;
 mod events;
+mod files;
 mod identity;
 mod kinds;
 mod listening;
@@ -45,6 +46,7 @@ use access::Tokens;
 use clock::Clock;
 use driver::{Driver, Upstream, Wire, event_limits, outbox_limits};
 use events::Events;
+use files::Files;
 use identity::Membership;
 use kinds::KnownKinds;
 use listening::ListenState;
@@ -77,6 +79,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         let read_clock = Arc::clone(&read_clock);
         Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
     };
+    let files_clock = clock.reader();
     let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
     // Before anything is served: whoever kills the agent from now on ends a run.
     events.begin_run().await;
@@ -85,7 +88,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     kinds.learn_all(store.held_kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    let mut api = serve_api(&config, &store, &kinds, read_clock, questions, api_stopped).await?;
+    // Units that are ordered behind the agent find their files as they are to be, without a network.
+    let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
+    let extension = (questions, files.clone());
+    let mut api = serve_api(&config, &store, &kinds, read_clock, extension, api_stopped).await?;
     let (link, heard, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
     let farewell = wire.farewell(&config.node.name);
     tracing::info!(
@@ -96,7 +102,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         "the agent runs"
     );
     systemd::ready("looking for the cloud");
-    let mut driver = Driver::new(&config, store.clone(), kinds, link.clone(), wire, upstream, identity);
+    let mut driver =
+        Driver::new(&config, store.clone(), kinds, link.clone(), wire, (upstream, files), identity);
     driver.run(&mut service, &mut signals, heard, asked).await;
     signals
         .during(async {
@@ -129,7 +136,7 @@ async fn serve_api(
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
     clock: ReadClock,
-    questions: mpsc::Sender<status::Question>,
+    (questions, files): (mpsc::Sender<status::Question>, Files),
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());
@@ -140,7 +147,7 @@ async fn serve_api(
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
     let objects = Arc::new(objects);
     let (state, listening) = watch::channel(ListenState::default());
-    let extension = StatusExtension::new(questions, listening, store.clone());
+    let extension = StatusExtension::new(questions, files, listening, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
     let (until, store) = (until_stopped(stopped.clone()), store.clone());

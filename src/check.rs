@@ -14,6 +14,7 @@ mod database_integrity;
 mod database_version;
 mod disk_space;
 mod disk_type;
+mod files;
 mod local_api;
 mod mqtt;
 mod name_resolution;
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::config::edge::Config;
-use crate::join::files::{self, RealDisk, Stored};
+use crate::join::files::{RealDisk, Stored, load};
 use crate::store::edge::inspect;
 use crate::tls::{Clock, Trust};
 
@@ -122,7 +123,7 @@ impl Examined {
     /// The identity on disk; none if the node has not joined. The error is in words.
     fn identity(&self) -> Option<Result<Stored, String>> {
         let directory = self.config.as_ref()?.identity.directory.clone()?;
-        Some(files::load(&RealDisk, &directory).map_err(|error| chain(&error)))
+        Some(load(&RealDisk, &directory).map_err(|error| chain(&error)))
     }
 
     /// The clock with everything that has certainly passed.
@@ -189,13 +190,14 @@ pub struct Check {
 }
 
 /// All checks in their order.
-pub const CHECKS: [Check; 17] = [
+pub const CHECKS: [Check; 18] = [
     configuration::CHECK,
     permissions::CHECK,
     clock::CHECK,
     disk_space::CHECK,
     disk_type::CHECK,
     local_api::CHECK,
+    files::CHECK,
     database_version::CHECK,
     database_integrity::CHECK,
     seal_key::CHECK,

@@ -15,6 +15,7 @@ mod check;
 pub mod cloud;
 mod columns;
 pub mod edge;
+mod files;
 pub mod get;
 mod join;
 mod maintenance;

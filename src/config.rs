@@ -6,14 +6,15 @@
 //! visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first mistake and does not
 //! know variables; here all mistakes are reported together, each with its line.)
 //!
-//! May depend on [`crate::object`] for names and labels, the rules of the KubeEdge bridge, on the placement rules
-//! of the cloud side, and on nothing that runs.
+//! May depend on [`crate::object`] for names and labels, the rules of the KubeEdge bridge, the rules of files, the placement
+//! rules of the cloud side, and on nothing that runs.
 
 #[cfg(feature = "cloud")]
 pub mod cloud;
 mod document;
 pub mod edge;
 mod error;
+pub mod files;
 mod host;
 mod kubeedge;
 #[cfg(feature = "cloud")]
@@ -33,6 +34,7 @@ use std::path::Path;
 
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
+pub use files::Files;
 pub use host::{JoinUrl, host_name};
 pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
 #[cfg(feature = "cloud")]

@@ -12,12 +12,12 @@
 //! 9  bin
 //! 8  demo                              — both programs in one story that ends well
 //! 7  cli                               — the command lines
-//! 6  agent  cloud  check               — the node; the fleet; the doctor
+//! 6  agent  cloud  check  helper       — the node; the fleet; the doctor; who writes files and reloads programs
 //! 5  join                              — becoming a member of a fleet, and staying one
 //! 4  process                           — the skeleton of a service: systemd, log, memory, connections
 //! 3  broker  config                    — the MQTT endpoint of the cloud side; TOML and environment
 //! 2  store  link  api  cluster         — SQLite; MQTT and WebSocket clients; Kubernetes-style HTTP; a Kubernetes cluster
-//! 1  sync  placement  tls  gate        — the protocol; what belongs on which node; certificates; who may stand in a door
+//! 1  sync  placement  files  tls  gate — the protocol; what belongs on which node, and in which file; certificates; doors
 //! 0  object                            — Kubernetes objects
 //! ```
 //!
@@ -28,6 +28,8 @@
 //! - Link: [`link`] carries bytes and is made again whenever it is lost.
 //! - API: [`api`] serves Kubernetes-style HTTP over whoever keeps the objects, and has its client.
 //! - Cluster: `cluster` follows a Kubernetes cluster, what is wanted of it, as it changes, and writes single objects.
+//! - Files: [`files`] decides what becomes of objects outside the database, [`helper`] does it, with rights that the agent
+//!   does not have.
 //! - Node: [`agent`]. Fleet: `cloud`, which brings each node to what `placement` says.
 //!
 //! `broker`, `cloud`, `placement`, `demo` and `store::cloud` belong to the feature `cloud`, which is on by default; `cluster`
@@ -35,7 +37,7 @@
 //!
 //! # The dependency rule
 //!
-//! [`object`], [`sync`] and `placement` know no runtime, database, network, file, clock or random number: time and randomness
+//! [`object`], [`sync`], [`files`] and `placement` know no runtime, database, network, file, clock or random number: time and randomness
 //! come in as arguments, effects go out as values. One crate, one place: rusqlite in [`store`],
 //! rumqttc in [`link`] and `broker`, rustls and rcgen in [`tls`], ring in [`tls`] and where secrets are sealed or tokens
 //! signed, hyper in [`api`], kube in `cluster`, backoff in [`link::retry`], clap in [`cli`], anyhow there and in what it runs.
@@ -71,7 +73,9 @@ pub mod cluster;
 pub mod config;
 #[cfg(feature = "cloud")]
 pub mod demo;
+pub mod files;
 pub mod gate;
+pub mod helper;
 pub mod join;
 pub mod link;
 pub mod object;

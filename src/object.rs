@@ -6,6 +6,7 @@ mod fields;
 #[cfg(test)]
 pub(crate) mod fuzz;
 pub mod kinds;
+pub mod matching;
 mod meta;
 pub mod name;
 pub mod node_labels;

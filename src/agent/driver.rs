@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::edge::Config;
+use crate::files::Rule;
 use crate::link::{LinkEvent, LinkHandle};
 use crate::process::Service;
 use crate::process::random;
@@ -35,6 +36,7 @@ use crate::sync::timing::{Now, earlier};
 use super::apply::apply;
 use super::edge_config;
 use super::events::{Regarding, Why};
+use super::files::{self, Files};
 use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
 use super::metrics::{Ages, LimitsHit, Rejections};
@@ -56,6 +58,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const BURST: usize = 16;
 
 type Applied = Result<Commit, StoreError>;
+/// A commit under way: its token, and which rules for files its changes may concern.
+type Applying = (u64, u64, JoinHandle<Applied>);
 
 pub(super) struct Driver {
     machine: EdgeMachine,
@@ -72,7 +76,7 @@ pub(super) struct Driver {
     origin: Instant,
     started: Timestamp,
     /// Commits under way, in the order in which they were asked for: the store answers in it.
-    applying: VecDeque<(u64, JoinHandle<Applied>)>,
+    applying: VecDeque<Applying>,
     reading: Option<JoinHandle<Page>>,
     waiting: Option<Waiting>,
     link_state: LinkState,
@@ -94,6 +98,9 @@ pub(super) struct Driver {
     /// Why the cloud does not talk to this node, until it does.
     refusal: Option<String>,
     upstream: Upstream,
+    files: Files,
+    /// The rules for files.
+    rules: Vec<Rule>,
     /// Key and certificates, once the node has joined.
     identity: Option<Membership>,
     look_at: Instant,
@@ -112,7 +119,7 @@ impl Driver {
         kinds: Arc<KnownKinds>,
         link: LinkHandle,
         wire: Wire,
-        upstream: Upstream,
+        (upstream, files): (Upstream, Files),
         identity: Option<Membership>,
     ) -> Self {
         let facts = store.facts();
@@ -150,6 +157,8 @@ impl Driver {
             removed: false,
             refusal: None,
             upstream,
+            files,
+            rules: config.files.rules.clone(),
             identity,
             look_at: Instant::now(),
             status_line: String::new(),
@@ -219,6 +228,7 @@ impl Driver {
                     self.health_changed(&health);
                 }
                 Some(question) = asked.recv() => self.answer(question),
+                () = self.files.changed() => self.tell_of_node(false),
                 Some(news) = identity_news(&mut self.identity) => self.tell_identity(news),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
@@ -271,7 +281,8 @@ impl Driver {
     }
 
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
-        let Some((token, _)) = self.applying.pop_front() else { return };
+        let Some((token, rules, _)) = self.applying.pop_front() else { return };
+        self.files.due(rules);
         self.release_at = Some(Instant::now() + QUIET);
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
@@ -306,6 +317,8 @@ impl Driver {
             "the database was replaced: what could be read is kept, the cloud is asked for the rest"
         );
         self.tell_reset(reset);
+        self.files.due(u64::MAX);
+        self.files.tell_again();
         let facts = self.store.facts();
         self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());
     }
@@ -324,6 +337,8 @@ impl Driver {
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
+        self.files.reload(config);
+        self.rules.clone_from(&config.files.rules);
         self.reload_upstream(config);
         if let Some(identity) = &self.identity {
             identity.reread();
@@ -351,7 +366,8 @@ impl Driver {
         match effect {
             EdgeEffect::Apply { token, changes } => {
                 // Spawned, so that it is queued at the writer at once: it joins the next group.
-                self.applying.push_back((token, tokio::spawn(apply(store, changes))));
+                let rules = files::concerned(&self.rules, &changes);
+                self.applying.push_back((token, rules, tokio::spawn(apply(store, changes))));
             }
             effect @ (EdgeEffect::ReadChanges { .. }
             | EdgeEffect::ReadBuckets
@@ -361,6 +377,7 @@ impl Driver {
                 store.confirm(revision);
             }
             EdgeEffect::SetIncarnation(incarnation) => {
+                self.files.tell_again();
                 tokio::spawn(async move {
                     if let Err(error) = store.set_incarnation(Some(incarnation)).await {
                         tracing::warn!(%error, "the cloud's incarnation could not be noted");
@@ -405,11 +422,9 @@ async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::O
 }
 
 /// The result of the oldest commit under way; pending for ever when there is none.
-async fn front(
-    applying: &mut VecDeque<(u64, JoinHandle<Applied>)>,
-) -> Result<Applied, tokio::task::JoinError> {
+async fn front(applying: &mut VecDeque<Applying>) -> Result<Applied, tokio::task::JoinError> {
     match applying.front_mut() {
-        Some((_, task)) => task.await,
+        Some((.., task)) => task.await,
         None => std::future::pending().await,
     }
 }

@@ -10,6 +10,7 @@ use crate::store::edge::{EdgeStats, OutboxState, Writing};
 use crate::sync::change::RejectReason;
 use crate::sync::edge::{EdgeCounters, EdgePhase};
 use crate::sync::kubeedge::{BridgeCounters, BridgeStatus};
+use crate::sync::node::FilesSummary;
 use crate::sync::upload::{Lane, Lanes};
 
 mod kubeedge;
@@ -75,12 +76,29 @@ pub struct AgentNumbers {
     pub limits: LimitsHit,
     /// The bridge to a CloudCore; none with another link.
     pub kubeedge: Option<(BridgeCounters, BridgeStatus)>,
+    /// What the rules for files have come to; none without rules.
+    pub files: Option<FilesNumbers>,
     /// Sizes and counters of the store; none if it cannot be read.
     pub store: Option<EdgeStats>,
     /// Whether the store takes changes.
     pub writing: Writing,
     /// How often the database was lost or damaged since the agent was started.
     pub resets: u64,
+}
+
+/// What the rules for files have come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesNumbers {
+    /// Rules and objects.
+    pub summary: FilesSummary,
+    /// How often programs were made to read their files.
+    pub reloads: u64,
+    /// How often files were put back.
+    pub rollbacks: u64,
+    /// The files that are there.
+    pub files: u64,
+    /// Whether the helper does what it is asked.
+    pub works: bool,
 }
 
 /// Objects that were rejected, by reason.
@@ -165,6 +183,9 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     }
     write_traffic(numbers, out);
     write_outbox(numbers, out);
+    if let Some(files) = &numbers.files {
+        write_files(files, out);
+    }
     write_store(numbers, out);
 }
 
@@ -286,6 +307,25 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             ("event_rate", numbers.events_suppressed),
             ("outbox", dropped.iter().map(|(_, count)| count).sum()),
         ], "How often a limit of the configuration, or a fixed one, was hit.";
+    }
+}
+
+fn write_files(files: &FilesNumbers, out: &mut MetricsWriter<'_>) {
+    let summary = &files.summary;
+    families! { out;
+        Gauge edgesync_agent_files_rules = summary.rules, "Rules that bring objects into files.";
+        Gauge edgesync_agent_files_objects[state] = [
+            ("in_effect", summary.in_effect),
+            ("not_in_effect", summary.not_in_effect),
+            ("conflict", summary.conflicts),
+        ], "Objects that rules for files concern, by how they stand.";
+        Gauge edgesync_agent_files_written = files.files, "Files that are there by rules.";
+        Gauge edgesync_agent_files_helper_works = files.works,
+            "Whether the helper that writes files did what it was asked last.";
+        Counter edgesync_agent_files_reloads_total = files.reloads,
+            "How often programs were made to read their files.";
+        Counter edgesync_agent_files_rollbacks_total = files.rollbacks,
+            "How often files were put back because a program did not take the new ones.";
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::files::Files;
 use super::listening::ListenState;
 use super::metrics::{self, AgentNumbers};
 use super::seal;
@@ -39,9 +40,10 @@ pub(super) struct StoreView {
     pub(super) kinds: Vec<(Arc<Resource>, u64)>,
 }
 
-/// Serves `status`, `traffic`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
+/// Serves `status`, `traffic`, `files`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
 pub(super) struct StatusExtension {
     questions: mpsc::Sender<Question>,
+    files: Files,
     listening: watch::Receiver<ListenState>,
     store: EdgeStore,
 }
@@ -49,10 +51,11 @@ pub(super) struct StatusExtension {
 impl StatusExtension {
     pub(super) fn new(
         questions: mpsc::Sender<Question>,
+        files: Files,
         listening: watch::Receiver<ListenState>,
         store: EdgeStore,
     ) -> Self {
-        Self { questions, listening, store }
+        Self { questions, files, listening, store }
     }
 
     /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
@@ -97,6 +100,7 @@ impl Extension for StatusExtension {
                 let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
                 if let Some(status) = status.as_object_mut() {
                     status.insert("api".to_owned(), self.listening.borrow().show());
+                    status.insert("files".to_owned(), self.files.view().show());
                 }
                 let keys = seal::show(&self.store).await;
                 if let Some(store) = status.get_mut("store").and_then(Value::as_object_mut) {
@@ -107,6 +111,9 @@ impl Extension for StatusExtension {
             ("POST", "seal/rotate") => seal::rotate(&self.store, call.role).await,
             ("GET", "traffic") => self.ask(Question::Traffic).await,
             ("POST", "verify") => self.verify().await,
+            (method, path) if let Some(path) = path.strip_prefix("files") => {
+                self.files.call(method, path, call.role).await
+            }
             _ => Err(Status::no_such_path()),
         }
     }
@@ -120,6 +127,7 @@ impl Extension for StatusExtension {
         let health = self.store.health().borrow().clone();
         numbers.writing = health.writing;
         numbers.resets = health.reset.map_or(0, |reset| reset.number);
+        numbers.files = self.files.view().numbers();
         metrics::write(&numbers, out);
     }
 }
@@ -139,7 +147,8 @@ mod tests {
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
         let (questions, asked) = mpsc::channel(4);
         let (_, listening) = watch::channel(ListenState::default());
-        (StatusExtension::new(questions, listening, store), asked)
+        let files = Files::idle();
+        (StatusExtension::new(questions, files, listening, store), asked)
     }
 
     fn get(path: &str) -> ExtensionCall {
@@ -166,7 +175,7 @@ mod tests {
             }
         });
         let status = extension.call(get("status")).await.unwrap();
-        assert_eq!(status, json!({ "node": "n", "known": true, "api": { "state": "off" } }));
+        assert_eq!(status, json!({ "node": "n", "known": true, "api": { "state": "off" }, "files": null }));
         assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
         let verify =
             ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };

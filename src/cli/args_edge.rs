@@ -62,6 +62,22 @@ pub enum EdgeCommand {
     },
     /// Show the versions that the node holds, as it reports them: its ObjectSync records
     Syncs(ShowArgs),
+    /// Show which objects are in effect in files, by the rules of this device
+    Files {
+        #[command(subcommand)]
+        command: Option<FilesCommand>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Write files and reload programs for the agent; systemd starts it
+    #[command(hide = true)]
+    FilesHelper {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Listen here, instead of on the socket that is standard input
+        #[arg(long, value_name = "PATH", value_parser = args::path)]
+        listen: Option<PathBuf>,
+    },
     /// Keys of what is sealed in the database
     #[command(subcommand)]
     Seal(SealCommand),
@@ -111,6 +127,21 @@ pub struct ShowArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub socket: SocketArgs,
+}
+
+/// What is done with files.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum FilesCommand {
+    /// Show what would be written and removed; nothing is done
+    Check(ShowArgs),
+    /// Bring the objects of a rule into effect now, also those that failed
+    Apply {
+        /// The rule
+        #[arg(value_name = "NAME")]
+        rule: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
 }
 
 /// What is done with the keys.

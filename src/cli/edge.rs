@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use super::args_edge::{EdgeArgs, EdgeCommand, SealCommand, ShowArgs, SocketArgs};
+use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
 use super::output::key_values;
 use super::program::Threads;
-use super::{Peer, check, get, join, maintenance, program, records, seal, traffic};
+use super::{Peer, check, files, get, join, maintenance, program, records, seal, traffic};
 use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
@@ -47,6 +47,12 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         }),
         EdgeCommand::Join { join, config } => join::run(&join, &config.path),
         EdgeCommand::Check { config, output } => check::run(&config.path, output.output),
+        EdgeCommand::Files { command: None, show } => files::show(show),
+        EdgeCommand::Files { command: Some(FilesCommand::Check(show)), .. } => files::check(show),
+        EdgeCommand::Files { command: Some(FilesCommand::Apply { rule, show }), .. } => {
+            files::apply(&rule, show)
+        }
+        EdgeCommand::FilesHelper { config, listen } => files::help(&config.path, listen.as_deref()),
         EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
             program::ask(async |terminal| seal::rotate(&client(socket), terminal).await)
         }

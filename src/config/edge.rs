@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::host::host_name;
 use super::slot::{Keys, section};
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
-use super::{JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
+use super::{Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::object::name;
 
 /// The agent's configuration.
@@ -40,6 +40,10 @@ pub struct Config {
     pub traffic: Traffic,
     /// The local API.
     pub api: Api,
+    /// Which objects become which files.
+    pub files: Files,
+    /// Who writes them.
+    pub helper: Helper,
     /// The log.
     pub log: Log,
 }
@@ -164,6 +168,18 @@ section! {
     watch_buffer: usize = 1 << 20, fixed units::size(watch_buffer, 64 * KIB..=64 * MIB);
 }
 
+section! {
+    /// Who writes files and reloads programs.
+    #[derive(Eq)]
+    pub struct Helper in "helper";
+    /// Where it listens for the agent.
+    socket: PathBuf = "/run/edgesync-files.sock".into(), fixed units::path(socket);
+    /// The directory in which it keeps what it has written where.
+    state: PathBuf = "/var/lib/edgesync-files".into(), fixed units::path(state);
+    /// The program that reloads units.
+    systemctl: PathBuf = "/usr/bin/systemctl".into(), fixed units::path(systemctl);
+}
+
 const JOIN_SERVICE: &str = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
 const KINDS: &str = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
 const WHY_LOOPBACK: &str = "the local API is without TLS, so what is sent over a network could be read there; use a \
@@ -209,8 +225,12 @@ impl Settings for Config {
             events,
             traffic,
             api,
+            files,
+            helper,
             log,
         } = self;
+        // What stands at the top level comes before all sections.
+        files.bind(keys);
         node.bind(keys);
         store.bind(keys);
         keys.section("link");
@@ -225,6 +245,7 @@ impl Settings for Config {
         events.bind(keys);
         traffic.bind(keys);
         api.bind(keys);
+        helper.bind(keys);
         log.bind(keys);
     }
 
@@ -246,6 +267,9 @@ impl Settings for Config {
         if self.seal.key_file.as_os_str().is_empty() {
             self.seal.key_file = self.store.path.with_file_name("seal.key");
             review.derived("seal.key_file", "beside store.path");
+        }
+        if let Err(message) = crate::files::rule::ordered(&self.files.rules) {
+            review.conflict(&["files"], message);
         }
         match self.link_type {
             LinkType::Mqtt => self.check_mqtt(review),

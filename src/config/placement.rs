@@ -4,7 +4,7 @@ use serde::Deserialize as _;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
-use super::slot::{Keys, Raw, Refusal, Slot, toml_string};
+use super::slot::{Keys, Raw, Refusal, Slot, inline};
 use crate::placement::rules::PlacementRule;
 
 /// The most rules that are read.
@@ -65,28 +65,4 @@ fn rule(value: &Spanned<DeValue<'_>>) -> Result<PlacementRule, Refusal> {
         message: error.message().to_owned(),
         span: Some(error.span().unwrap_or_else(|| value.span())),
     })
-}
-
-/// A value on one line of TOML.
-fn inline(value: &DeValue<'_>) -> String {
-    let list = |parts: Vec<String>| parts.join(", ");
-    match value {
-        DeValue::String(text) => toml_string(text),
-        DeValue::Integer(number) => number.to_string(),
-        DeValue::Float(number) => number.to_string(),
-        DeValue::Boolean(flag) => flag.to_string(),
-        DeValue::Datetime(date) => date.to_string(),
-        DeValue::Array(array) => format!("[{}]", list(array.iter().map(|v| inline(v.get_ref())).collect())),
-        DeValue::Table(table) if table.is_empty() => "{}".into(),
-        DeValue::Table(table) => {
-            let pair = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
-                let key: &std::borrow::Cow<'_, str> = key.get_ref();
-                let bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-                    && !key.is_empty();
-                let key = if bare { key.to_string() } else { toml_string(key) };
-                format!("{key} = {}", inline(value.get_ref()))
-            };
-            format!("{{ {} }}", list(table.iter().map(pair).collect()))
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use toml::Spanned;
 use toml::de::DeValue;
 
 /// When a changed value takes effect.
@@ -148,4 +149,29 @@ pub(crate) fn toml_string(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// A value on one line of TOML.
+#[must_use]
+pub(super) fn inline(value: &DeValue<'_>) -> String {
+    let list = |parts: Vec<String>| parts.join(", ");
+    match value {
+        DeValue::String(text) => toml_string(text),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(date) => date.to_string(),
+        DeValue::Array(array) => format!("[{}]", list(array.iter().map(|v| inline(v.get_ref())).collect())),
+        DeValue::Table(table) if table.is_empty() => "{}".into(),
+        DeValue::Table(table) => {
+            let pair = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+                let key: &std::borrow::Cow<'_, str> = key.get_ref();
+                let bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+                    && !key.is_empty();
+                let key = if bare { key.to_string() } else { toml_string(key) };
+                format!("{key} = {}", inline(value.get_ref()))
+            };
+            format!("{{ {} }}", list(table.iter().map(pair).collect()))
+        }
+    }
 }

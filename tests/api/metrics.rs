@@ -8,7 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync::agent::metrics::{self as agent, AgentNumbers, LimitsHit, Rejections, Transferred};
+use edgesync::agent::metrics::{
+    self as agent, AgentNumbers, FilesNumbers, LimitsHit, Rejections, Transferred,
+};
 use edgesync::api::{Limits, MetricsWriter};
 use edgesync::broker::BrokerTraffic;
 use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
@@ -20,6 +22,7 @@ use edgesync::sync::change::RejectReason;
 use edgesync::sync::cloud::CloudCounters;
 use edgesync::sync::edge::{EdgeCounters, EdgePhase, OutboxMarks};
 use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
+use edgesync::sync::node::FilesSummary;
 use edgesync::sync::upload::Lanes;
 use serde_json::Value;
 use serving::{Running, config_map, send};
@@ -130,7 +133,10 @@ fn agent_numbers() -> AgentNumbers {
     {
         (0..=times).for_each(|_| rejections.add(reason));
     }
+    let summary =
+        FilesSummary { rules: 720, objects: 721, in_effect: 722, not_in_effect: 723, conflicts: 724 };
     AgentNumbers {
+        files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),
         node: "edge-1".into(),
         connected: true,
         link: traffic(),

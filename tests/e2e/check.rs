@@ -71,7 +71,7 @@ async fn a_node_in_health_has_nothing_that_failed() {
     ] {
         assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
     }
-    assert_eq!(checks.as_object().unwrap().len(), 17);
+    assert_eq!(checks.as_object().unwrap().len(), 18);
 
     // Without the agent the connection and the access rules are tried, too.
     agent.stop().await;

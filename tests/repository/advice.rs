@@ -115,7 +115,8 @@ fn unit_problem(words: &[String]) -> Option<String> {
     }
     let units = words.iter().filter(|word| word.starts_with("edgesync"));
     let missing = |unit: &&String| {
-        let file = format!("packaging/{}.service", unit.trim_end_matches(".service"));
+        let ending = if unit.ends_with(".socket") { "" } else { ".service" };
+        let file = format!("packaging/{}{ending}", unit.trim_end_matches(".service"));
         !root().join(file).exists()
     };
     units.clone().find(missing).map(|unit| format!("there is no unit {unit}"))

@@ -69,6 +69,7 @@ fn uncommented(text: &str) -> String {
 fn check_documented<C: Settings + PartialEq + std::fmt::Debug>(text: &str) {
     let mut built_in = values(&C::default());
     built_in.remove(".placement");
+    built_in.remove(".files");
     assert_eq!(documented(text), built_in);
 
     let as_is = load::<C>(text, &[]).unwrap();
@@ -76,7 +77,7 @@ fn check_documented<C: Settings + PartialEq + std::fmt::Debug>(text: &str) {
     assert_eq!(as_is.config, uncommented.config);
     assert_eq!(as_is.warnings, Vec::<String>::new());
 
-    for setting in settings(&C::default()).iter().filter(|setting| setting.key != "placement") {
+    for setting in settings(&C::default()).iter().filter(|setting| !setting.section.is_empty()) {
         let start = text.find(&format!("\n[{}]\n", setting.section)).unwrap();
         let at = start + text[start..].find(&format!("\n#{} = ", setting.key)).unwrap();
         // The comment above, past other keys that share it.
@@ -95,6 +96,25 @@ fn the_agents_file_documents_every_key_with_its_default() {
 #[test]
 fn the_cloud_sides_file_documents_every_key_with_its_default() {
     check_documented::<config::cloud::Config>(CLOUD);
+}
+
+/// What is indented in the comments of a file.
+fn example(text: &str) -> String {
+    let lines =
+        text.lines().filter_map(|line| line.strip_prefix("#   ").filter(|line| !line.starts_with(' ')));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_example_of_a_rule_for_files_is_one_with_the_defaults() {
+    let config = edge_config(&example(EDGE));
+    let [rule] = config.files.rules.as_slice() else { panic!("{:?}", config.files) };
+    assert_eq!((rule.name.as_str(), rule.mode), ("nginx", Some(0o640)));
+    let default = edgesync::files::Rule::default();
+    assert_eq!(
+        (rule.settle, rule.healthy_within, rule.timeout, rule.max_files, rule.max_size),
+        (default.settle, default.healthy_within, default.timeout, default.max_files, default.max_size)
+    );
 }
 
 #[cfg(feature = "cloud")]
@@ -321,7 +341,8 @@ fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
 #[test]
 fn a_variable_overrides_the_file_for_every_key() {
     let config = edge::Config::default();
-    for setting in settings(&config) {
+    // No variable can hold rules.
+    for setting in settings(&config).into_iter().filter(|setting| !setting.section.is_empty()) {
         let name = format!("EDGESYNC_{}_{}", setting.section, setting.key).to_uppercase();
         let loaded = load::<edge::Config>("", &[(name.as_str(), "\u{1}")]);
         // No key accepts a control character, except a path.

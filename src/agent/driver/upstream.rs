@@ -269,6 +269,7 @@ impl Driver {
             let until = identity.certificate.not_after();
             conditions.push(node_report::certificate_condition(identity.validity, until));
         }
+        conditions.extend(self.files.view().summary.condition());
         for condition in &mut conditions {
             let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
             condition.last_transition_time = match known {

@@ -61,6 +61,14 @@ pub(in crate::agent) enum Why {
     CertificateExpired,
     /// The credential that wraps the keys of sealed objects was missing.
     SealCredentialMissing,
+    /// An object is in effect in files.
+    InEffect,
+    /// An object is not in effect in files.
+    NotInEffect,
+    /// Somebody else has had a hand in the files of an object.
+    Conflict,
+    /// A program did not take the files of an object, and the ones of before were put back.
+    RolledBack,
 }
 
 /// The field `type` of an Event.
@@ -84,7 +92,7 @@ impl EventType {
 
 impl Why {
     /// All reasons, each at the place of its number.
-    pub(super) const ALL: [Self; 29] = [
+    pub(super) const ALL: [Self; 33] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
         Self::AgentStopped,
@@ -114,6 +122,10 @@ impl Why {
         Self::CertificateExpiring,
         Self::CertificateExpired,
         Self::SealCredentialMissing,
+        Self::InEffect,
+        Self::NotInEffect,
+        Self::Conflict,
+        Self::RolledBack,
     ];
 
     /// The field `reason`.
@@ -163,6 +175,10 @@ impl Why {
             Self::CertificateExpiring => ("CertificateExpiring", "Renew", Warning),
             Self::CertificateExpired => ("CertificateExpired", "Renew", Warning),
             Self::SealCredentialMissing => ("SealCredentialMissing", "OpenKeys", Warning),
+            Self::InEffect => ("InEffect", "WriteFiles", Normal),
+            Self::NotInEffect => ("NotInEffect", "WriteFiles", Warning),
+            Self::Conflict => ("Conflict", "WriteFiles", Warning),
+            Self::RolledBack => ("RolledBack", "WriteFiles", Warning),
         }
     }
 }

@@ -1,0 +1,529 @@
+//! From the database to files, the agent's half: which objects the rules concern, when they are brought into effect, and what
+//! is told of that. The other half, [`crate::helper`], is another process; it is given names of rules and objects.
+//!
+//! A task of its own does it, so that no check, reload or hanging disk keeps the synchronisation waiting.
+
+mod ask;
+mod tell;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::events::Events;
+use super::kinds::KnownKinds;
+use super::metrics::FilesNumbers;
+use super::objects::ReadClock;
+use crate::api::Role;
+use crate::config::edge::Config;
+use crate::files::Rule;
+use crate::files::rule::ordered;
+use crate::files::wire::{Outcome, Request, Told, Verb};
+use crate::object::Status;
+use crate::object::status::Result;
+use crate::process::systemd;
+use crate::store::edge::EdgeStore;
+use crate::sync::change::Change;
+use crate::sync::node::FilesSummary;
+use ask::Trouble;
+use tell::Kept;
+
+/// How often all files are looked at, whether somebody else has changed them.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// When the helper is asked again after it was not there.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// How long the start waits for files at most; what takes longer goes on beside it.
+const AT_START: Duration = Duration::from_secs(300);
+/// How many times the time to settle changes may put a pass off, in total.
+const PUT_OFF: u32 = 10;
+/// How often a pass begins anew because an object has changed meanwhile.
+const ATTEMPTS: usize = 5;
+/// What waits for the task.
+const QUEUE: usize = 8;
+/// The rules that one number of 64 bits stands for; those behind the last one share its bit.
+const BITS: usize = 64;
+
+/// What is known of files, for the status, the metrics and the Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FilesView {
+    /// The counts.
+    pub(super) summary: FilesSummary,
+    /// How often programs were made to read their files.
+    pub(super) reloads: u64,
+    /// How often files were put back.
+    pub(super) rollbacks: u64,
+    /// The files that are there.
+    pub(super) files: u64,
+    /// Why nothing can be done.
+    pub(super) problem: Option<String>,
+}
+
+impl FilesView {
+    /// What the metrics show; none without rules.
+    pub(super) fn numbers(&self) -> Option<FilesNumbers> {
+        let Self { summary, reloads, rollbacks, files, ref problem } = *self;
+        let works = problem.is_none();
+        (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
+    }
+
+    /// The part of the status; null without rules.
+    pub(super) fn show(&self) -> Value {
+        let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts } = self.summary;
+        if rules == 0 {
+            return Value::Null;
+        }
+        json!({
+            "rules": rules,
+            "objects": objects,
+            "inEffect": in_effect,
+            "notInEffect": not_in_effect,
+            "conflicts": conflicts,
+            "problem": self.problem,
+        })
+    }
+}
+
+/// A handle of the task, cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    view: watch::Receiver<FilesView>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// A bit for each rule that changes concern.
+    due: AtomicU64,
+    /// The node holds all that it is to hold.
+    synced: AtomicBool,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+enum Command {
+    Rules(Box<Config>),
+    TellAgain,
+    Ask(Question, oneshot::Sender<Result<Value>>),
+}
+
+#[derive(Debug)]
+enum Question {
+    Show(Role),
+    Check,
+    Apply(String),
+}
+
+impl Files {
+    /// Brings what is held into effect, and starts the task that keeps it so.
+    pub(super) async fn start(
+        config: &Config,
+        store: EdgeStore,
+        events: Events,
+        kinds: Arc<KnownKinds>,
+        clock: ReadClock,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let (commands, asked) = mpsc::channel(QUEUE);
+        let (told_view, view) = watch::channel(FilesView::default());
+        let kept = tell::read(&store).await;
+        let mut task = Task {
+            store,
+            events,
+            kinds,
+            clock,
+            shared: Arc::clone(&shared),
+            view: told_view,
+            socket: config.helper.socket.clone(),
+            rules: Vec::new(),
+            said: kept.as_ref().map(|kept| kept.told.clone()),
+            epoch: kept.as_ref().map(|kept| kept.store.clone()).unwrap_or_default(),
+            whole: kept.as_ref().is_some_and(|kept| kept.whole),
+            told: kept.map(|kept| kept.told),
+            clear_at: None,
+        };
+        task.set_rules(config);
+        if !task.rules.is_empty() || task.told.is_some() {
+            let first = tokio::time::timeout(AT_START, task.work());
+            // What is not done by then is due, and goes on beside the rest.
+            let _ = systemd::patiently("bringing objects into effect", first).await;
+        }
+        tokio::spawn(task.run(asked));
+        Self { shared, commands, view }
+    }
+
+    /// A handle of no task: there are no rules.
+    #[cfg(test)]
+    pub(super) fn idle() -> Self {
+        let (commands, _) = mpsc::channel(1);
+        let (_, view) = watch::channel(FilesView::default());
+        Self { shared: Arc::default(), commands, view }
+    }
+
+    /// What is known.
+    pub(super) fn view(&self) -> FilesView {
+        self.view.borrow().clone()
+    }
+
+    /// Returns when something else is known.
+    pub(super) async fn changed(&mut self) {
+        if self.view.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// These rules may concern something else now.
+    pub(super) fn due(&self, rules: u64) {
+        if rules != 0 {
+            self.shared.due.fetch_or(rules, Ordering::AcqRel);
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// The node holds all that it is to hold: what is not there is not wanted.
+    pub(super) fn synced(&self) {
+        self.shared.synced.store(true, Ordering::Release);
+        self.shared.changed.notify_one();
+    }
+
+    /// Other rules, perhaps.
+    pub(super) fn reload(&self, config: &Config) {
+        self.command(Command::Rules(Box::new(config.clone())));
+    }
+
+    /// The cloud is another one, or has forgotten: it is told everything again.
+    pub(super) fn tell_again(&self) {
+        self.command(Command::TellAgain);
+    }
+
+    fn command(&self, command: Command) {
+        let commands = self.commands.clone();
+        tokio::spawn(async move { commands.send(command).await });
+    }
+
+    /// Answers `files`, `files/check` and `files/apply/NAME`.
+    pub(super) async fn call(&self, method: &str, path: &str, role: Role) -> Result<Value> {
+        let question = match (method, path) {
+            ("GET", "") => Question::Show(role),
+            ("GET", "/check") => Question::Check,
+            ("POST", path) if let Some(rule) = path.strip_prefix("/apply/") => {
+                if role != Role::Admin {
+                    let message =
+                        "files are brought into effect by root and the user of the agent on its socket";
+                    return Err(Status::new(crate::object::status::Reason::Forbidden, message));
+                }
+                Question::Apply(rule.to_owned())
+            }
+            _ => return Err(Status::no_such_path()),
+        };
+        let stopping = || Status::unavailable("the agent is stopping", 5);
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Ask(question, answer)).await.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())?
+    }
+}
+
+/// Which rules changes may concern, as bits.
+pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> u64 {
+    let mut bits = 0;
+    for (number, rule) in rules.iter().enumerate() {
+        let concerns = |change: &Change| match change {
+            Change::Put(put) => rule.objects.names(&put.resource, &put.namespace, &put.name),
+            // What it was is known by its UID alone.
+            Change::Delete(_) => true,
+        };
+        if changes.iter().any(concerns) {
+            bits |= bit(number);
+        }
+    }
+    bits
+}
+
+fn bit(number: usize) -> u64 {
+    1 << number.min(BITS - 1)
+}
+
+/// A rule and when it is carried out.
+#[derive(Debug)]
+struct Due {
+    rule: Rule,
+    /// Its place in the configuration.
+    number: usize,
+    at: Option<Instant>,
+    /// When the first change came that is waiting.
+    since: Option<Instant>,
+    /// Whether all its files are looked at.
+    look: bool,
+    /// When they are the next time.
+    look_at: Instant,
+}
+
+struct Task {
+    store: EdgeStore,
+    events: Events,
+    kinds: Arc<KnownKinds>,
+    clock: ReadClock,
+    shared: Arc<Shared>,
+    view: watch::Sender<FilesView>,
+    socket: PathBuf,
+    /// In the order in which they are carried out.
+    rules: Vec<Due>,
+    /// Up to where the cloud has been told; none if there was never anything.
+    told: Option<Told>,
+    /// Up to where Events have told it.
+    said: Option<Told>,
+    /// The epoch of the database that was told from.
+    epoch: String,
+    /// Whether it has held all that it was to hold since it was made: before that nothing that is missing in it is removed.
+    whole: bool,
+    /// When what rules have left that are not there any more is cleared away.
+    clear_at: Option<Instant>,
+}
+
+impl Task {
+    fn set_rules(&mut self, config: &Config) {
+        let now = Instant::now();
+        let rules = &config.files.rules;
+        let number = |rule: &Rule| rules.iter().position(|other| other.name == rule.name).unwrap_or(0);
+        let due = |rule: &Rule| Due {
+            number: number(rule),
+            rule: rule.clone(),
+            at: Some(now),
+            since: None,
+            look: true,
+            look_at: now + LOOK_EVERY,
+        };
+        // Their order was checked with the configuration.
+        self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
+        self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
+        let rules = self.rules.len() as u64;
+        self.view.send_if_modified(|view| std::mem::replace(&mut view.summary.rules, rules) != rules);
+    }
+
+    async fn run(mut self, mut asked: mpsc::Receiver<Command>) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let next = self
+                .rules
+                .iter()
+                .flat_map(|due| [due.at, Some(due.look_at)])
+                .flatten()
+                .chain(self.clear_at)
+                .min();
+            tokio::select! {
+                command = asked.recv() => match command {
+                    Some(command) => self.answer(command).await,
+                    None => return,
+                },
+                () = shared.changed.notified() => {
+                    if shared.synced.swap(false, Ordering::AcqRel) {
+                        self.is_whole().await;
+                    }
+                    self.take_due();
+                }
+                () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+            }
+            self.work().await;
+        }
+    }
+
+    /// The database holds what it is to hold.
+    async fn is_whole(&mut self) {
+        self.look_at_epoch();
+        if std::mem::replace(&mut self.whole, true) || self.rules.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        self.rules.iter_mut().for_each(|due| due.at = Some(now));
+        let kept = self.kept(self.told.clone().unwrap_or_default());
+        // If that cannot be kept it is found out again after the next start.
+        tell::post(&self.store, &[], &kept, (self.clock)()).await;
+    }
+
+    /// Looks whether the database is the one of before; a new one knows nothing of what was told, and the cloud neither.
+    fn look_at_epoch(&mut self) {
+        let epoch = self.store.facts().totals.epoch.to_string();
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.whole = false;
+            if let Some(told) = &mut self.told {
+                told.seq = 0;
+            }
+        }
+    }
+
+    fn kept(&self, told: Told) -> Kept {
+        Kept { told, store: self.epoch.clone(), whole: self.whole }
+    }
+
+    /// Notes which rules are due, and when: not before their changes have settled.
+    fn take_due(&mut self) {
+        let (bits, now) = (self.shared.due.swap(0, Ordering::AcqRel), Instant::now());
+        for due in self.rules.iter_mut().filter(|due| bits & bit(due.number) != 0) {
+            let since = *due.since.get_or_insert(now);
+            let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
+            due.at = Some(settled);
+        }
+    }
+
+    /// Carries out what is due.
+    async fn work(&mut self) {
+        if self.clear_at.is_some_and(|at| at <= Instant::now()) {
+            self.clear_at = None;
+            if let Err(trouble) = self.show(false).await {
+                self.clear_at = Some(Instant::now() + ASK_AGAIN);
+                self.tell_trouble(&trouble);
+            }
+        }
+        for place in 0..self.rules.len() {
+            self.take_due();
+            let now = Instant::now();
+            let Some(due) = self.rules.get_mut(place) else { return };
+            due.look |= due.look_at <= now;
+            if due.at.is_none_or(|at| at > now) && !due.look {
+                continue;
+            }
+            let (rule, look) = (due.rule.clone(), due.look);
+            due.since = None;
+            let outcome = self.carry_out(&rule, Verb::Apply, look, false).await;
+            let Some(due) = self.rules.get_mut(place) else { return };
+            let again = match &outcome {
+                Ok(outcome) => outcome.retry.map(Duration::from_millis),
+                Err(_) => Some(ASK_AGAIN),
+            };
+            due.at = again.map(|after| Instant::now() + after);
+            due.look = false;
+            due.look_at = if outcome.is_ok() { now + LOOK_EVERY } else { now + ASK_AGAIN };
+        }
+    }
+
+    /// Has the helper bring the objects of a rule into effect, or say what that would mean.
+    async fn carry_out(
+        &mut self,
+        rule: &Rule,
+        verb: Verb,
+        look: bool,
+        force: bool,
+    ) -> std::result::Result<Outcome, Trouble> {
+        let mut result = Err(Trouble::Changed);
+        for _ in 0..ATTEMPTS {
+            let objects = ask::objects(&self.store, rule).await?;
+            // After the objects were read: those of a new database are not told as those of the one before.
+            self.look_at_epoch();
+            let told = self.told.clone().unwrap_or_default();
+            let keep = !self.whole;
+            let request = Request { verb, rule: rule.name.clone(), look, force, keep, objects, told };
+            result = ask::ask(&self.socket, &self.store, &request).await;
+            if !matches!(result, Err(Trouble::Changed)) {
+                break;
+            }
+        }
+        match &result {
+            Ok(outcome) => self.learned(outcome).await,
+            Err(trouble) => self.tell_trouble(trouble),
+        }
+        result
+    }
+
+    /// Asks what is in effect; what rules have written that are not there any more is removed.
+    async fn show(&mut self, with_objects: bool) -> std::result::Result<Outcome, Trouble> {
+        self.look_at_epoch();
+        let told = self.told.clone().unwrap_or_default();
+        let request = Request { verb: Verb::Show, look: with_objects, told, ..Request::default() };
+        let outcome = ask::ask(&self.socket, &self.store, &request).await?;
+        self.learned(&outcome).await;
+        Ok(outcome)
+    }
+
+    /// Tells the cloud what is new, and everybody else the counts.
+    async fn learned(&mut self, outcome: &Outcome) {
+        let is_new = self.told.as_ref() != Some(&outcome.told);
+        let kept = self.kept(outcome.told.clone());
+        if is_new && tell::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
+            let said = self.said.take().filter(|said| said.epoch == outcome.told.epoch);
+            let said = said.map_or(0, |said| said.seq);
+            tell::emit(&self.events, &self.kinds, &outcome.news, said);
+            self.told = Some(outcome.told.clone());
+            self.said.clone_from(&self.told);
+        }
+        let mut view = FilesView::default();
+        view.summary.rules = self.rules.len() as u64;
+        for rule in &outcome.rules {
+            let summary = &mut view.summary;
+            summary.in_effect += rule.in_effect;
+            summary.not_in_effect += rule.not_in_effect;
+            summary.conflicts += rule.conflicts;
+            summary.objects += rule.in_effect + rule.not_in_effect + rule.conflicts;
+            view.reloads += rule.reloads;
+            view.rollbacks += rule.rollbacks;
+            view.files += rule.files;
+        }
+        self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
+    }
+
+    fn tell_trouble(&self, trouble: &Trouble) {
+        let problem = trouble.to_string();
+        let is_new = self.view.borrow().problem.as_ref() != Some(&problem);
+        if is_new {
+            tracing::error!(problem, "objects cannot be brought into effect");
+            tell::emit_trouble(&self.events, &problem);
+            self.view.send_modify(|view| view.problem = Some(problem));
+        }
+    }
+
+    async fn answer(&mut self, command: Command) {
+        match command {
+            Command::Rules(config) => {
+                let same = self.rules.len() == config.files.rules.len()
+                    && self.rules.iter().all(|due| config.files.rules.get(due.number) == Some(&due.rule));
+                if !same {
+                    self.set_rules(&config);
+                }
+            }
+            Command::TellAgain => {
+                if let Some(told) = &mut self.told {
+                    told.seq = 0;
+                    self.clear_at = Some(Instant::now());
+                }
+            }
+            Command::Ask(question, answer) => {
+                let said = match question {
+                    Question::Show(role) => self.show(true).await.map(|outcome| ask::show(&outcome, role)),
+                    Question::Check => self.check().await,
+                    Question::Apply(name) => self.apply(&name).await,
+                };
+                let said = said.map_err(|trouble| match trouble {
+                    Trouble::NoRule(_) => {
+                        Status::new(crate::object::status::Reason::NotFound, trouble.to_string())
+                    }
+                    other => Status::unavailable(other.to_string(), 5),
+                });
+                // Who has asked may have gone.
+                let _ = answer.send(said);
+            }
+        }
+    }
+
+    async fn check(&mut self) -> std::result::Result<Value, Trouble> {
+        let rules: Vec<Rule> = self.rules.iter().map(|due| due.rule.clone()).collect();
+        let mut shown = Vec::new();
+        for rule in rules {
+            let outcome = self.carry_out(&rule, Verb::Check, true, true).await?;
+            shown.push(json!({ "name": rule.name, "steps": outcome.plan }));
+        }
+        Ok(json!({ "rules": shown }))
+    }
+
+    async fn apply(&mut self, name: &str) -> std::result::Result<Value, Trouble> {
+        let rule = self.rules.iter().map(|due| &due.rule).find(|rule| rule.name == name).cloned();
+        let rule = rule.ok_or_else(|| Trouble::NoRule(name.to_owned()))?;
+        let outcome = self.carry_out(&rule, Verb::Apply, true, true).await?;
+        let shown = outcome.rules.iter().find(|shown| shown.name == name);
+        Ok(serde_json::to_value(shown).unwrap_or_default())
+    }
+}

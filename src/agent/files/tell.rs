@@ -1,0 +1,140 @@
+//! What is told of what is in effect: to the cloud durably and once, and as Events.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::events::{Events, Regarding, Why};
+use crate::agent::kinds::KnownKinds;
+use crate::files::wire::{News, Told};
+use crate::files::{State, Status};
+use crate::object::{ObjectRef, ResourceVersion};
+use crate::store::edge::{Clocked, EdgeStore, OutboxPut, Posting};
+use crate::sync::upload::{EffectContent, EffectState};
+
+/// Under which key the store keeps up to where the cloud has been told: in the transaction that tells it.
+const NOTE: &str = "files";
+/// Items that are put into the outbox at once.
+const AT_ONCE: usize = 256;
+/// Objects of which each gets an Event that it is in effect; of more than that one Event tells.
+const NAMED: usize = 8;
+
+/// What is kept of what was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Up to where the cloud has been told.
+    pub(super) told: Told,
+    /// The epoch of the database that was told from.
+    pub(super) store: String,
+    /// Whether that has held all that it was to hold since it was made.
+    pub(super) whole: bool,
+}
+
+/// What was kept; none if there was never anything to tell.
+pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
+    let text = store.note(NOTE).await.ok().flatten()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Puts what is new into the outbox, together with the note up to where it tells. Whether that was kept.
+pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Clocked) -> bool {
+    let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
+    let mut postings: Vec<Posting> = puts.map(Posting::Upload).collect();
+    let Ok(note) = serde_json::to_string(kept) else { return false };
+    postings.push(Posting::Note(NOTE, note));
+    while !postings.is_empty() {
+        let rest = postings.split_off(postings.len().min(AT_ONCE));
+        if let Err(error) = store.post(postings).await {
+            // The helper says it again with the next outcome.
+            tracing::warn!(%error, "what is in effect could not be kept for the cloud");
+            return false;
+        }
+        postings = rest;
+    }
+    true
+}
+
+fn content(news: &News) -> EffectContent {
+    let Status { version, wanted, state, message, since, .. } = &news.status;
+    let version = version.as_deref().map(ResourceVersion::from);
+    let state = match state {
+        State::Gone => EffectState::Gone,
+        State::InEffect => EffectState::InEffect,
+        State::NotInEffect => EffectState::NotInEffect,
+        State::Conflict => EffectState::Conflict,
+    };
+    EffectContent {
+        uid: news.uid.as_str().into(),
+        object: object_of(&news.status),
+        version,
+        wanted: ResourceVersion::from(wanted.as_deref().unwrap_or_default()),
+        state,
+        rule: news.rule.clone(),
+        message: message.clone(),
+        since: *since,
+    }
+}
+
+fn object_of(status: &Status) -> ObjectRef {
+    ObjectRef {
+        api_version: status.api_version.as_str().into(),
+        kind: status.kind.as_str().into(),
+        namespace: status.namespace.as_str().into(),
+        name: status.name.as_str().into(),
+    }
+}
+
+/// Makes Events of what is new, but for what they have said already.
+pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64) {
+    let news: Vec<&News> = news.iter().filter(|news| news.status.seq > said).collect();
+    let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
+    if in_effect > NAMED {
+        let note = format!("{in_effect} objects are in effect");
+        events.emit(Why::InEffect, Regarding::Node, note);
+    }
+    for News { uid, rule, status } in news {
+        let why = match status.state {
+            State::Gone => continue,
+            State::InEffect if in_effect > NAMED => continue,
+            State::InEffect => Why::InEffect,
+            State::NotInEffect if status.rolled_back => Why::RolledBack,
+            State::NotInEffect => Why::NotInEffect,
+            State::Conflict => Why::Conflict,
+        };
+        let object = object_of(status);
+        let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
+        let (wanted, there) = (version(&status.wanted), version(&status.version));
+        let said = match status.state {
+            State::InEffect => String::new(),
+            // Log and Events can be read by others than the object.
+            _ if kinds.is_sealed(&object.key()) => {
+                ": its kind is sealed, see 'edgesync files' as root".to_owned()
+            }
+            _ => format!(": {}", status.message),
+        };
+        let note = match status.state {
+            State::InEffect => format!("version {wanted} is in effect by the rule {rule}"),
+            _ if status.rolled_back => {
+                format!("version {wanted} was put back by the rule {rule}, {there} is in effect{said}")
+            }
+            _ => format!("version {wanted} is not in effect by the rule {rule}, {there} is{said}"),
+        };
+        if status.state != State::InEffect {
+            tracing::warn!(
+                rule,
+                kind = &*status.kind,
+                namespace = &*status.namespace,
+                name = &*status.name,
+                "{note}"
+            );
+        }
+        events.emit(why, Regarding::Object(object, uid.as_str().into()), note);
+    }
+}
+
+/// Makes an Event of what keeps everything from being brought into effect.
+pub(super) fn emit_trouble(events: &Events, problem: &str) {
+    events.emit(
+        Why::NotInEffect,
+        Regarding::Node,
+        format!("objects cannot be brought into effect: {problem}"),
+    );
+}

@@ -1,0 +1,101 @@
+//! From objects to files: which files rules make of objects, what has to be done so that they are there, and what is in
+//! effect. See docs/files.md and docs/decisions/0021-files.md.
+//!
+//! Pure: no file, process or clock. [`pass::pass`] goes through the objects of a rule; all that it does to the device it does
+//! through [`Hands`], which `helper` has, and the simulation. In what order a change is carried out, and how it is taken back,
+//! is decided by [`run::Run`]; whether somebody else has had a hand in a place by [`judge`].
+//!
+//! What comes from the cloud decides the contents of files, and with its checked name which directory below the one of
+//! the rule. It never decides a path, a command, a user or a mode.
+
+pub mod contents;
+pub mod judge;
+pub mod pass;
+pub mod record;
+pub mod rule;
+pub mod run;
+#[cfg(test)]
+mod simulation;
+pub mod template;
+pub mod wire;
+
+pub use judge::{Entry, Seen};
+pub use record::{Change, Digest, Held, Intent, Place, Record, Shape, State, Status};
+pub use rule::Rule;
+pub use run::Failure;
+
+use std::collections::BTreeMap;
+
+use contents::Fresh;
+
+/// What can be done on the device, for one rule. Each that has returned is durable.
+pub trait Hands {
+    /// What is found at a place, as far as what is held there and what is to be there are concerned.
+    ///
+    /// # Errors
+    /// Why it cannot be looked at.
+    fn look(
+        &mut self,
+        place: &Place,
+        shape: Shape,
+        held: Option<&Held>,
+        wanted: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen, String>;
+
+    /// Whether what is written at a place is kept in memory only.
+    fn is_memory(&mut self, place: &Place, shape: Shape) -> bool;
+
+    /// Notes what is about to be done.
+    ///
+    /// # Errors
+    /// The system's.
+    fn intend(&mut self, intent: &Intent) -> Result<(), Failure>;
+
+    /// Writes new files beside the old ones.
+    ///
+    /// # Errors
+    /// The system's; what was written so far may stay until [`Hands::discard`].
+    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure>;
+
+    /// Has the candidates checked.
+    ///
+    /// # Errors
+    /// What the program said.
+    fn check(&mut self, changes: &[Change]) -> Result<(), Failure>;
+
+    /// Puts the new files in the place of the old ones.
+    ///
+    /// # Errors
+    /// The system's; it may have happened in part until [`Hands::restore`].
+    fn swap(&mut self, change: &Change) -> Result<(), Failure>;
+
+    /// Puts the old files back, if they are not there.
+    ///
+    /// # Errors
+    /// The system's.
+    fn restore(&mut self, change: &Change) -> Result<(), Failure>;
+
+    /// Has the program read its files again.
+    ///
+    /// # Errors
+    /// What the program said, or that it does not run.
+    fn reload(&mut self) -> Result<(), Failure>;
+
+    /// Notes what is in effect now.
+    ///
+    /// # Errors
+    /// The system's; then what was noted before holds.
+    fn commit(&mut self, record: &Record) -> Result<(), Failure>;
+
+    /// Removes what a change has left: the old files if the new ones are to stay, or else the candidates.
+    ///
+    /// # Errors
+    /// The system's.
+    fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure>;
+
+    /// Forgets what was intended.
+    ///
+    /// # Errors
+    /// The system's.
+    fn forget(&mut self) -> Result<(), Failure>;
+}

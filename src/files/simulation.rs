@@ -1,0 +1,521 @@
+//! A device on which everything goes wrong: power cuts after each step, full disks, files that others change, programs that
+//! do not take what they are given. A reader never sees a mixture; in the end files equal objects, or the last version that
+//! was taken; what is said to be in effect is.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::contents::Fresh;
+use super::pass::{Options, Pass, recover};
+use super::record::{Change, Digest, Held, Intent, Place, Record, Shape, State};
+use super::rule::{Reload, Rule, Write};
+use super::template::Template;
+use super::wire::Listed;
+use super::{Entry, Failure, Hands, Seen};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// What somebody else has written.
+const FOREIGN: &[u8] = b"foreign";
+/// What the check refuses, and what the program refuses when it reads it.
+const UNSOUND: &[u8] = b"unsound";
+const UNLOVED: &[u8] = b"unloved";
+
+/// A place on the disk of the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Spot {
+    live: Option<(u64, Files)>,
+    staged: BTreeMap<u64, Files>,
+    /// By the number of the change that has put it aside.
+    kept: BTreeMap<u64, Option<(u64, Files)>>,
+}
+
+/// What survives a power cut.
+#[derive(Clone, Debug, Default)]
+struct World {
+    spots: BTreeMap<String, Spot>,
+    record: String,
+    intent: Option<String>,
+    /// What the program has read.
+    read: Option<BTreeMap<String, Files>>,
+    /// Contents that objects have had, by path: what a reader may see.
+    wanted: BTreeMap<String, Vec<Files>>,
+}
+
+/// The hands of the model. After the power cut they do nothing.
+struct Model<'w> {
+    world: &'w mut World,
+    /// Steps until the power cut.
+    left: &'w Cell<Option<u32>>,
+    full: bool,
+    broken: bool,
+    shape: Shape,
+}
+
+impl Model<'_> {
+    fn step(&self) -> Result<(), Failure> {
+        match self.left.get() {
+            Some(0) => Err(Failure::new("no power")),
+            Some(left) => {
+                self.left.set(Some(left - 1));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn room(&self) -> Result<(), Failure> {
+        if self.full { Err(Failure::new("no space left on device")) } else { Ok(()) }
+    }
+
+    fn spot(&mut self, change: &Change) -> &mut Spot {
+        self.world.spots.entry(change.place.path()).or_default()
+    }
+
+    fn look_at_readers(&self) {
+        for (path, spot) in &self.world.spots {
+            let Some((_, files)) = &spot.live else { continue };
+            let is_foreign = files.values().all(|content| content == FOREIGN);
+            let is_whole = self.world.wanted.get(path).is_some_and(|all| all.contains(files));
+            assert!(is_foreign || is_whole, "a reader of {path} sees {files:?}");
+        }
+    }
+}
+
+const KEY: (u64, u64) = (3, 4);
+
+impl Hands for Model<'_> {
+    fn look(
+        &mut self,
+        place: &Place,
+        shape: Shape,
+        _: Option<&Held>,
+        _: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen, String> {
+        let Some(spot) = self.world.spots.get(&place.path()) else { return Ok(Seen::default()) };
+        let mut seen = Seen { directory: true, ..Seen::default() };
+        let Some((stamp, files)) = &spot.live else { return Ok(seen) };
+        for (name, content) in files {
+            let digest = Digest::of(KEY, content);
+            match shape {
+                Shape::File => drop(seen.entries.insert(place.below.clone(), Entry::File(digest))),
+                Shape::Directory => {
+                    seen.data = Some(Some(*stamp));
+                    seen.inside.insert(name.clone(), digest);
+                    seen.entries.insert(name.clone(), Entry::Link);
+                }
+            }
+        }
+        if shape == Shape::Directory {
+            seen.data = Some(Some(*stamp));
+        }
+        Ok(seen)
+    }
+
+    fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
+        true
+    }
+
+    fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
+        self.step()?;
+        self.room()?;
+        self.world.intent = Some(serde_json::to_string(intent).unwrap());
+        Ok(())
+    }
+
+    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
+        let torn = self.step().and_then(|()| self.room());
+        let mut files = fresh.files.clone();
+        if torn.is_err() {
+            files.pop_first();
+        }
+        if self.left.get() != Some(0) || torn.is_err() {
+            self.spot(change).staged.insert(change.stamp, files);
+        }
+        torn
+    }
+
+    fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        self.step()?;
+        let mut staged = changes
+            .iter()
+            .filter_map(|change| self.world.spots.get(&change.place.path())?.staged.get(&change.stamp));
+        let is_sound = staged.all(|files| files.values().all(|content| content != UNSOUND));
+        if is_sound { Ok(()) } else { Err(Failure::new("it is unsound")) }
+    }
+
+    fn swap(&mut self, change: &Change) -> Result<(), Failure> {
+        self.step()?;
+        let spot = self.spot(change);
+        let before = spot.live.clone();
+        spot.live = match &change.new {
+            Some(_) => Some((change.stamp, spot.staged.remove(&change.stamp).expect("it was staged"))),
+            None => None,
+        };
+        spot.kept.insert(change.stamp, before);
+        self.look_at_readers();
+        Ok(())
+    }
+
+    fn restore(&mut self, change: &Change) -> Result<(), Failure> {
+        self.step()?;
+        let spot = self.spot(change);
+        if let Some(before) = spot.kept.remove(&change.stamp) {
+            spot.live = before;
+        }
+        self.look_at_readers();
+        Ok(())
+    }
+
+    fn reload(&mut self) -> Result<(), Failure> {
+        self.step()?;
+        let live: BTreeMap<String, Files> = self.world.live();
+        if self.broken || live.values().any(|files| files.values().any(|content| content == UNLOVED)) {
+            return Err(Failure::new("it does not like that"));
+        }
+        self.world.read = Some(live);
+        Ok(())
+    }
+
+    fn commit(&mut self, record: &Record) -> Result<(), Failure> {
+        self.step()?;
+        self.room()?;
+        self.world.record = serde_json::to_string(record).unwrap();
+        Ok(())
+    }
+
+    fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
+        self.step()?;
+        let spot = self.spot(change);
+        spot.staged.remove(&change.stamp);
+        spot.kept.remove(&change.stamp);
+        let is_new = spot.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
+        assert_eq!(is_new, keep_new && change.new.is_some(), "what is there is not what stays: {change:?}");
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), Failure> {
+        self.step()?;
+        self.world.intent = None;
+        Ok(())
+    }
+}
+
+impl World {
+    fn live(&self) -> BTreeMap<String, Files> {
+        let live = |(path, spot): (&String, &Spot)| Some((path.clone(), spot.live.clone()?.1));
+        self.spots.iter().filter_map(live).collect()
+    }
+
+    fn record(&self) -> Record {
+        if self.record.is_empty() { Record::new(KEY) } else { serde_json::from_str(&self.record).unwrap() }
+    }
+
+    /// A pass, after what an end in the middle of the last one has left is taken back.
+    fn pass(&mut self, rule: &Rule, objects: &[Object], faults: &Faults, now: i64) -> Record {
+        let shape = if rule.write == Write::Keys { Shape::Directory } else { Shape::File };
+        let listed: Vec<Listed> = objects.iter().map(Object::listed).collect();
+        for object in objects {
+            let files = super::contents::files(rule, &object.body(), false).unwrap();
+            let path = rule.to.place("n", &object.name).unwrap().path();
+            let all = self.wanted.entry(path).or_default();
+            if !all.contains(&files) {
+                all.push(files);
+            }
+        }
+        let left = Cell::new(faults.cut);
+        let mut record = self.record();
+        let begun: Option<Intent> = self.intent.as_ref().map(|text| serde_json::from_str(text).unwrap());
+        let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
+        let mut model = Model { world: self, left: &left, full: faults.full, broken: faults.broken, shape };
+        let looks = begun.is_some();
+        if let Some(intent) = begun
+            && !recover(&mut model, rule, &mut record, &intent)
+        {
+            return record;
+        }
+        let options = Options { look: faults.look || looks, force: faults.force, keep: faults.keep, now };
+        assert_eq!(model.shape, shape);
+        let pass = Pass::begin(&mut model, rule, &mut record, &mut seq, &listed, options);
+        let wants = pass.wants();
+        pass.carry_out(&mut |number| {
+            assert!(wants.contains(&number));
+            objects.get(number).map(Object::body)
+        });
+        record
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    name: String,
+    version: u64,
+    content: Vec<u8>,
+}
+
+impl Object {
+    fn listed(&self) -> Listed {
+        Listed {
+            uid: format!("uid-{}", self.name),
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "n".into(),
+            name: self.name.clone(),
+            version: self.version.to_string(),
+        }
+    }
+
+    fn body(&self) -> Value {
+        let text = String::from_utf8(self.content.clone()).unwrap();
+        json!({ "metadata": { "name": self.name }, "data": { "one": text, "two": text } })
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    cut: Option<u32>,
+    full: bool,
+    broken: bool,
+    look: bool,
+    force: bool,
+    keep: bool,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+enum Event {
+    /// An object gets another content: one that is good, or one of the others.
+    Put(usize, u8),
+    Remove(usize),
+    /// Somebody else changes the files of an object.
+    Tamper(usize),
+    /// The memory that the files were in is gone.
+    Lose(usize),
+    Pass(Faults),
+    /// The program starts anew and reads what is there.
+    Restart,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let object = 0usize..4;
+    let faults = (
+        proptest::option::of(0u32..24),
+        proptest::bool::weighted(0.15),
+        proptest::bool::weighted(0.15),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(cut, full, broken, look, force)| Faults {
+            cut,
+            full,
+            broken,
+            look,
+            force,
+            keep: false,
+        });
+    prop_oneof![
+        6 => (object.clone(), 0u8..8).prop_map(|(object, content)| Event::Put(object, content)),
+        1 => object.clone().prop_map(Event::Remove),
+        1 => object.clone().prop_map(Event::Tamper),
+        1 => object.prop_map(Event::Lose),
+        8 => faults.prop_map(Event::Pass),
+        1 => Just(Event::Restart),
+    ]
+}
+
+fn a_rule(write: Write, check: bool, reload: bool) -> Rule {
+    Rule {
+        name: "r".into(),
+        to: Template::parse("/b/{metadata.name}").unwrap(),
+        write,
+        check: if check { vec!["/check".into()] } else { Vec::new() },
+        reload: if reload { Reload::Run(vec!["/reload".into()]) } else { Reload::Nothing },
+        text: "one".into(),
+        ..Rule::default()
+    }
+}
+
+/// What is said to be in effect is there, and the program has read it.
+fn look_at_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<(String, String), Object>) {
+    for (uid, status) in &record.objects {
+        let Some(version) = &status.version else { continue };
+        let Some(object) = history.get(&(uid.clone(), version.clone())) else { panic!("{uid} {version}") };
+        let path = rule.to.place("n", &object.name).unwrap().path();
+        let files = super::contents::files(rule, &object.body(), false).unwrap();
+        let there = world.live().remove(&path);
+        assert_eq!(
+            there.as_ref(),
+            Some(&files),
+            "{uid} is said to be in effect in version {version}: {status:?}"
+        );
+        if rule.reloads() && status.state == State::InEffect && !record.owes_reload {
+            let read = world.read.as_ref().and_then(|read| read.get(&path));
+            assert_eq!(read, Some(&files), "the program has not read {uid} in version {version}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_readers_see_whole_sets_and_claims_hold(
+        events in proptest::collection::vec(event(), 1..40), single: bool, check: bool, reload: bool
+    ) {
+        let write = if single { Write::Field("/data/one".into()) } else { Write::Keys };
+        let rule = a_rule(write, check, reload);
+        let mut world = World::default();
+        let mut objects: BTreeMap<usize, Object> = BTreeMap::new();
+        let mut history = BTreeMap::new();
+        let (mut version, mut now, mut tampered) = (0, 0, false);
+        for event in events {
+            now += 1_000_000;
+            match event {
+                Event::Put(number, content) => {
+                    version += 1;
+                    let content = match content {
+                        0 => UNSOUND.to_vec(),
+                        1 => UNLOVED.to_vec(),
+                        other => format!("good {other}").into_bytes(),
+                    };
+                    let object = Object { name: format!("o{number}"), version, content };
+                    history.insert((object.listed().uid, version.to_string()), object.clone());
+                    objects.insert(number, object);
+                }
+                Event::Remove(number) => drop(objects.remove(&number)),
+                Event::Tamper(number) => {
+                    let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
+                    // In the middle of a run it would not be known whose files are put back.
+                    let quiet = world.intent.is_none();
+                    if let Some(live) = world.spots.get_mut(&path).and_then(|spot| spot.live.as_mut()).filter(|_| quiet) {
+                        live.1.values_mut().for_each(|content| *content = FOREIGN.to_vec());
+                        tampered = true;
+                    }
+                }
+                Event::Lose(number) => {
+                    let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
+                    if world.intent.is_none() {
+                        world.spots.remove(&path);
+                        tampered = true;
+                    }
+                }
+                Event::Restart => world.read = Some(world.live()),
+                Event::Pass(mut faults) => {
+                    // After somebody else had a hand in it only a look can know.
+                    faults.look |= tampered;
+                    faults.force |= tampered;
+                    let current: Vec<Object> = objects.values().cloned().collect();
+                    let record = world.pass(&rule, &current, &faults, now);
+                    if faults.cut.is_none() && !faults.full && world.intent.is_none() {
+                        // A number that was skipped may be given again.
+                        let noted = Record { stamp: record.stamp, ..world.record() };
+                        prop_assert_eq!(&record, &noted, "what is known is noted");
+                        tampered = false;
+                        look_at_claims(&world, &rule, &record, &history);
+                    }
+                }
+            }
+        }
+        // The last power cut is over, nobody else has a hand in it, and all objects are good.
+        for object in objects.values_mut() {
+            version += 1;
+            object.version = version;
+            object.content = format!("good at last {version}").into_bytes();
+            history.insert((object.listed().uid, version.to_string()), object.clone());
+        }
+        let trusting = Rule { overwrite: true, ..rule.clone() };
+        let current: Vec<Object> = objects.values().cloned().collect();
+        let calm = Faults { look: true, force: true, ..Faults::default() };
+        world.pass(&trusting, &current, &calm, now + 1);
+        let record = world.pass(&trusting, &current, &calm, now + 2);
+        prop_assert!(world.intent.is_none());
+        look_at_claims(&world, &trusting, &record, &history);
+        for object in &current {
+            let status = &record.objects[&object.listed().uid];
+            prop_assert_eq!(status.state, State::InEffect, "{:?}", status);
+            prop_assert_eq!(status.version.clone(), Some(object.version.to_string()));
+        }
+        prop_assert_eq!(record.places.len(), current.len());
+        let ours = |files: &Files| files.values().all(|content| content != FOREIGN);
+        prop_assert_eq!(world.live().values().filter(|files| ours(files)).count(), current.len());
+        for spot in world.spots.values() {
+            prop_assert!(spot.staged.is_empty() && spot.kept.is_empty(), "{:?}", spot);
+        }
+        // Nothing has changed: nothing is done.
+        let left = Cell::new(Some(0));
+        let listed: Vec<Listed> = current.iter().map(Object::listed).collect();
+        let (mut record, mut seq) = (record, u64::MAX / 2);
+        let shape = if single { Shape::File } else { Shape::Directory };
+        let mut model = Model { world: &mut world, left: &left, full: false, broken: false, shape };
+        let options = Options { look: true, now, ..Options::default() };
+        let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
+        prop_assert!(pass.wants().is_empty());
+        prop_assert_eq!(pass.carry_out(&mut |_| None), None);
+        prop_assert_eq!(seq, u64::MAX / 2);
+    }
+}
+
+#[test]
+fn a_thousand_objects_are_one_reload_and_a_bad_one_among_them_keeps_no_other_out() {
+    let rule = a_rule(Write::Keys, false, true);
+    let object = |number: u64, version, content: &[u8]| Object {
+        name: format!("o{number:04}"),
+        version,
+        content: content.to_vec(),
+    };
+    let mut objects: Vec<Object> = (0..1000).map(|number| object(number, 1, b"good")).collect();
+    let mut world = World::default();
+    let record = world.pass(&rule, &objects, &Faults::default(), 1);
+    assert_eq!((record.reloads, record.counts()), (1, [1000, 0, 0]));
+    for object in &mut objects {
+        object.version = 2;
+        object.content = b"better".to_vec();
+    }
+    objects[617].content = UNLOVED.to_vec();
+    let record = world.pass(&rule, &objects, &Faults::default(), 2);
+    assert_eq!(record.counts(), [999, 1, 0]);
+    assert!(record.reloads < 20, "{}", record.reloads);
+    let status = &record.objects["uid-o0617"];
+    assert_eq!((status.version.as_deref(), status.wanted.as_deref()), (Some("1"), Some("2")));
+    assert!(status.rolled_back && status.message.contains("does not like"), "{status:?}");
+}
+
+#[test]
+fn what_a_lost_database_does_not_list_stays_until_it_is_filled_again() {
+    let rule = a_rule(Write::Keys, false, true);
+    let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];
+    let mut world = World::default();
+    world.pass(&rule, &objects, &Faults::default(), 1);
+    let lost = Faults { look: true, keep: true, ..Faults::default() };
+    let record = world.pass(&rule, &[], &lost, 2);
+    assert_eq!((record.counts(), record.reloads, world.live().len()), ([1, 0, 0], 1, 1));
+    let record = world.pass(&rule, &[], &Faults::default(), 3);
+    assert_eq!((record.counts(), world.live().len()), ([0, 0, 0], 0));
+}
+
+#[test]
+fn what_somebody_else_has_changed_is_left_and_told() {
+    let rule = a_rule(Write::Keys, false, false);
+    let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];
+    let mut world = World::default();
+    world.pass(&rule, &objects, &Faults::default(), 1);
+    let tamper = |world: &mut World| {
+        let live = world.spots.get_mut("/b/a").unwrap().live.as_mut().unwrap();
+        live.1.values_mut().for_each(|content| *content = FOREIGN.to_vec());
+    };
+    tamper(&mut world);
+    let look = Faults { look: true, ..Faults::default() };
+    let record = world.pass(&rule, &objects, &look, 2);
+    assert_eq!((record.counts(), record.objects["uid-a"].version.as_deref()), ([0, 0, 1], None));
+    let trusting = Rule { overwrite: true, ..rule.clone() };
+    let record = world.pass(&trusting, &objects, &Faults { force: true, ..look.clone() }, 3);
+    assert_eq!(record.counts(), [1, 0, 0]);
+    // When the object goes, so do its files, unless somebody has changed them.
+    tamper(&mut world);
+    let record = world.pass(&rule, &[], &look, 4);
+    assert!(record.places.is_empty() && world.spots["/b/a"].live.is_some());
+    assert_eq!(record.objects["uid-a"].state, State::Gone);
+}

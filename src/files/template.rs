@@ -1,0 +1,147 @@
+//! Where the files of an object go: a path with places for its name and namespace, and which names may stand there.
+
+use super::Place;
+
+/// The longest file name, in bytes.
+const MAX_NAME: usize = 255;
+const NAME: &str = "{metadata.name}";
+const NAMESPACE: &str = "{metadata.namespace}";
+
+/// A path with `{metadata.name}` and `{metadata.namespace}` in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template {
+    /// The directory that the rule itself names.
+    base: String,
+    /// What is below it, with placeholders; the last component is what is written.
+    rest: String,
+}
+
+impl Template {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// What it must be.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(relative) = text.strip_prefix('/') else {
+            return Err("must be an absolute path".to_owned());
+        };
+        let parts: Vec<&str> = relative.strip_suffix('/').unwrap_or(relative).split('/').collect();
+        for part in &parts {
+            let bare = part.replace(NAME, "").replace(NAMESPACE, "");
+            if matches!(*part, "" | "." | "..") || part.len() > MAX_NAME || part.chars().any(char::is_control)
+            {
+                return Err(format!("must be a path without {part:?} in it"));
+            }
+            if bare.contains(['{', '}']) {
+                return Err(format!("may have {NAME} and {NAMESPACE} in braces, and nothing else"));
+            }
+        }
+        let fixed = parts.iter().take_while(|part| !part.contains('{')).count().min(parts.len() - 1);
+        let (base, rest) = parts.split_at(fixed);
+        Ok(Self { base: format!("/{}", base.join("/")), rest: rest.join("/") })
+    }
+
+    /// The directory that the rule itself names.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Whether it differs by the name of an object.
+    #[must_use]
+    pub fn has_name(&self) -> bool {
+        self.rest.contains(NAME)
+    }
+
+    /// Where the files of an object go.
+    ///
+    /// # Errors
+    /// Why its name cannot stand in a path.
+    pub fn place(&self, namespace: &str, name: &str) -> Result<Place, String> {
+        for (word, what, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
+            if self.rest.contains(holder) {
+                check_name(word).map_err(|why| format!("its {what} cannot stand in a path: it {why}"))?;
+            }
+        }
+        let below = self.rest.replace(NAME, name).replace(NAMESPACE, namespace);
+        for part in below.split('/') {
+            check_name(part).map_err(|why| format!("{part:?} cannot be the name of a file: it {why}"))?;
+        }
+        Ok(Place { base: self.base.clone(), below })
+    }
+}
+
+/// Checks what is to be the name of a file: from an object, so it may be anything.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let wrong = match name {
+        "" => "is empty",
+        "." | ".." => "is a directory's",
+        _ if name.len() > MAX_NAME => "is longer than 255 bytes",
+        _ if name.contains('/') => "has a '/'",
+        _ if name.chars().any(char::is_control) => "has a control character",
+        // The names under which candidates and the layout itself stand.
+        _ if name.starts_with("..") || name.starts_with(".edgesync-") => {
+            "begins as those that edgesync uses itself"
+        }
+        _ => return Ok(()),
+    };
+    Err(wrong.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_is_split_where_the_object_begins_to_matter() {
+        for (text, base, below) in [
+            ("/etc/nginx/conf.d/{metadata.name}", "/etc/nginx/conf.d", "web"),
+            ("/run/x/{metadata.namespace}/a-{metadata.name}.yaml", "/run/x", "plant/a-web.yaml"),
+            ("/etc/motd", "/etc", "motd"),
+            ("/etc/motd/", "/etc", "motd"),
+            ("/motd", "/", "motd"),
+        ] {
+            let template = Template::parse(text).unwrap();
+            let place = template.place("plant", "web").unwrap();
+            assert_eq!((place.base.as_str(), place.below.as_str()), (base, below), "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        for text in
+            ["", "/", "etc/x", "/etc/../x", "/etc//x", "/a/./b", "/a/{metadata.uid}", "/a/{", "/a\n/b"]
+        {
+            assert!(Template::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let template = Template::parse("/b/{metadata.namespace}/{metadata.name}").unwrap();
+        for name in ["", ".", "..", "../x", "a/b", "a\0b", "a\nb", "..data", ".edgesync-1", &"x".repeat(256)]
+        {
+            assert!(template.place("ns", name).is_err(), "{name:?}");
+            assert!(template.place(name, "a").is_err(), "{name:?}");
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+        // What does not stand in the path does not matter.
+        assert!(Template::parse("/b/{metadata.name}").unwrap().place("../..", "a").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_leaves_the_directory_of_the_rule(namespace in ".{0,12}", name in ".{0,12}") {
+            let template = Template::parse("/b/{metadata.namespace}/x{metadata.name}").unwrap();
+            if let Ok(place) = template.place(&namespace, &name) {
+                let parts: Vec<&str> = place.below.split('/').collect();
+                prop_assert_eq!(parts.len(), 2);
+                prop_assert!(parts.iter().all(|part| !matches!(*part, "" | "." | "..") && !part.contains('\0')));
+            }
+        }
+    }
+}

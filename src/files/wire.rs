@@ -1,0 +1,129 @@
+//! What the agent asks of the helper, and what it is told: frames of JSON behind their length. There is no path, command,
+//! user or mode in it.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Status;
+
+/// The longest frame, in bytes: an object is not longer.
+pub const MAX_FRAME: u32 = 64 << 20;
+
+/// What the helper is asked. Once for a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// What is to be done.
+    pub verb: Verb,
+    /// The rule.
+    pub rule: String,
+    /// Whether places that nothing is new for are looked at, too.
+    pub look: bool,
+    /// Whether what failed is tried again at once.
+    pub force: bool,
+    /// Whether files of objects that are not listed stay: the database was lost, and is not filled again yet.
+    pub keep: bool,
+    /// The objects that the rule concerns, in the order of namespace and name.
+    pub objects: Vec<Listed>,
+    /// Up to where the agent has been told what is in effect.
+    pub told: Told,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verb {
+    /// Say what is in effect. Rules that are not in the configuration any more are cleared away.
+    #[default]
+    Show,
+    /// Bring the objects into effect.
+    Apply,
+    /// Say what that would mean.
+    Check,
+}
+
+/// An object that a rule concerns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// UID.
+    pub uid: String,
+    /// `v1`.
+    pub api_version: String,
+    /// `ConfigMap`.
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The version held.
+    pub version: String,
+}
+
+/// Up to where somebody has been told what is in effect. In another epoch the numbers mean nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Names the records: new when they are lost.
+    pub epoch: u64,
+    /// The last number that was told.
+    pub seq: u64,
+}
+
+/// What the helper says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It needs these objects: their places in the list. Each is then sent in a frame of its own, or an empty frame.
+    Want(Vec<usize>),
+    /// It is done.
+    Done(Box<Outcome>),
+    /// It cannot do that.
+    Refused(String),
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcome {
+    /// What is new in the state of objects, of all rules, with the UID: what [`Request::told`] does not cover.
+    pub news: Vec<News>,
+    /// What is to be said to be told after it.
+    pub told: Told,
+    /// The rules.
+    pub rules: Vec<RuleShown>,
+    /// What would be done, in words.
+    pub plan: Vec<String>,
+    /// In how many milliseconds the rule is to be tried again.
+    pub retry: Option<u64>,
+}
+
+/// The state of an object, over all rules that concern it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct News {
+    /// UID.
+    pub uid: String,
+    /// The rule that decides.
+    pub rule: String,
+    /// The state.
+    pub status: Status,
+}
+
+/// A rule, as it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleShown {
+    /// Its name.
+    pub name: String,
+    /// Objects in effect.
+    pub in_effect: u64,
+    /// Objects that are not.
+    pub not_in_effect: u64,
+    /// Objects whose files somebody else has had a hand in.
+    pub conflicts: u64,
+    /// How often the program was made to read its files.
+    pub reloads: u64,
+    /// How often files were put back.
+    pub rollbacks: u64,
+    /// The files that are there.
+    pub files: u64,
+    /// The last lines of the last check or reload that failed.
+    pub output: String,
+    /// The objects, if they were asked for.
+    pub objects: Vec<Status>,
+}

@@ -1,0 +1,518 @@
+//! The layout of the files, and how each step is made durable.
+//!
+//! A directory has its files in a hidden directory of its own for each version, `..v7`; the link `..data` leads to the one that
+//! is in force, and each file is a link through it. So one rename changes all of them, as it does in the volumes of the
+//! kubelet. A single file is written beside the old one and renamed over it. Nothing below the directory that the rule
+//! names is reached through a link that somebody else has made.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, Uid, fchmod, fchown, fsync,
+    linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::owner::Owner;
+use crate::files::contents::Fresh;
+use crate::files::{Change, Digest, Entry, Held, Place, Seen, Shape};
+
+const DATA: &str = "..data";
+/// File systems that are memory, by the number in `statfs`.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What a rule says of its files.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) rule: String,
+    pub(super) key: (u64, u64),
+    pub(super) owner: Owner,
+    /// The modes of files and of directories: without Secrets, with them.
+    pub(super) modes: [(u32, u32); 2],
+    /// Whether what is written is flushed all at once, by [`Disk::flush`].
+    pub(super) at_once: bool,
+    /// How many more steps work: a test ends the world at each of them.
+    #[cfg(test)]
+    pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+impl Disk {
+    /// Before each call that changes something.
+    pub(super) fn step(&self) -> Result<()> {
+        #[cfg(test)]
+        if let Some(left) = self.fuse.get() {
+            if left == 0 {
+                return Err(Errno::IO);
+            }
+            self.fuse.set(Some(left - 1));
+        }
+        Ok(())
+    }
+
+    fn fsync(&self, file: &OwnedFd) -> Result<()> {
+        if self.at_once { Ok(()) } else { fsync(file) }
+    }
+
+    /// Flushes the file systems that these directories are on.
+    pub(super) fn flush<'b>(&self, bases: impl Iterator<Item = &'b String>) -> Result<()> {
+        for base in bases {
+            match openat(
+                CWD,
+                base.as_str(),
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            ) {
+                Ok(directory) => syncfs(directory)?,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that a place is in: itself, or that of its file.
+    fn directory(&self, place: &Place, shape: Shape, make: bool) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = match openat(CWD, place.base.as_str(), flags, Mode::empty()) {
+            Err(Errno::NOENT) if make => {
+                self.step()?;
+                let made = std::fs::create_dir_all(&place.base);
+                made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                openat(CWD, place.base.as_str(), flags, Mode::empty())?
+            }
+            opened => opened?,
+        };
+        let mut parts: Vec<&str> = place.below.split('/').collect();
+        if shape == Shape::File {
+            parts.pop();
+        }
+        let mut at = base;
+        for part in parts {
+            let open = |at: &OwnedFd| openat2(at, part, flags, Mode::empty(), BENEATH);
+            at = match open(&at) {
+                Err(Errno::NOENT) if make => {
+                    self.step()?;
+                    match mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
+                        Err(Errno::EXIST) => {}
+                        made => made?,
+                    }
+                    self.fsync(&at)?;
+                    open(&at)?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(at)
+    }
+
+    fn is_there(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
+        match self.directory(place, shape, false) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// See [`crate::files::Hands::look`].
+    pub(super) fn look(
+        &self,
+        place: &Place,
+        shape: Shape,
+        held: Option<&Held>,
+        wanted: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen> {
+        let Some(directory) = self.is_there(place, shape)? else { return Ok(Seen::default()) };
+        let mut seen = Seen { directory: true, ..Seen::default() };
+        if shape == Shape::File {
+            let name = last(place);
+            seen.entries.extend(self.entry(&directory, name)?.map(|entry| (name.to_owned(), entry)));
+            return Ok(seen);
+        }
+        if let Some(target) = link(&directory, DATA)? {
+            let stamp = target.strip_prefix("..v").and_then(|stamp| stamp.parse().ok());
+            seen.data = Some(stamp);
+            if let Some(version) =
+                stamp.map(|stamp| open_directory(&directory, &version(stamp))).transpose()?.flatten()
+            {
+                for name in names(&version)? {
+                    if let Some(Entry::File(digest)) = self.entry(&version, &name)? {
+                        seen.inside.insert(name, digest);
+                    }
+                }
+            }
+        } else if exists(&directory, DATA)? {
+            seen.data = Some(None);
+        }
+        for name in
+            held.iter().flat_map(|held| held.files.keys()).chain(wanted.iter().flat_map(|new| new.keys()))
+        {
+            if !seen.entries.contains_key(name) {
+                seen.entries.extend(self.entry(&directory, name)?.map(|entry| (name.clone(), entry)));
+            }
+        }
+        Ok(seen)
+    }
+
+    fn entry(&self, directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            stat => stat?,
+        };
+        Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = std::fs::File::from(openat(directory, name, flags, Mode::empty())?);
+                let mut content = Vec::new();
+                // A file that is longer than any object is none of ours: its beginning is as good as all of it.
+                let read = file.take(64 << 20).read_to_end(&mut content);
+                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                Entry::File(Digest::of(self.key, &content))
+            }
+            _ => Entry::Other,
+        }))
+    }
+
+    /// See [`crate::files::Hands::is_memory`].
+    pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
+        let beneath = self.is_there(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
+        let found = beneath.or_else(|| {
+            let above = Path::new(&place.base).ancestors().find(|path| path.exists())?;
+            rustix::fs::statfs(above).ok()
+        });
+        // The number has 32 bits; some systems keep it in a signed word.
+        found.is_some_and(|found| IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff)))
+    }
+
+    /// The path of a candidate.
+    pub(super) fn candidate(&self, change: &Change) -> String {
+        let path = change.place.path();
+        match change.shape {
+            Shape::Directory => format!("{path}/{}", version(change.stamp)),
+            Shape::File => {
+                let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                format!("{parent}/{}", self.beside(change))
+            }
+        }
+    }
+
+    /// The name beside a file under which its candidate stands.
+    fn beside(&self, change: &Change) -> String {
+        format!(".edgesync-{}-{}", self.rule, change.stamp)
+    }
+
+    /// See [`crate::files::Hands::stage`].
+    pub(super) fn stage(&self, change: &Change, fresh: &Fresh) -> Result<()> {
+        let (file_mode, directory_mode) = self.modes[usize::from(fresh.is_secret)];
+        let directory = self.directory(&change.place, change.shape, true)?;
+        if change.shape == Shape::File {
+            let name = self.beside(change);
+            self.remove(&directory, &name)?;
+            for content in fresh.files.values().take(1) {
+                self.write(&directory, &name, content, file_mode)?;
+            }
+            return self.fsync(&directory);
+        }
+        if change.makes {
+            self.own(&directory, directory_mode)?;
+        }
+        let name = version(change.stamp);
+        self.remove_directory(&directory, &name)?;
+        self.step()?;
+        mkdirat(&directory, &name, Mode::RWXU)?;
+        let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
+        for (name, content) in &fresh.files {
+            self.write(&beneath, name, content, file_mode)?;
+        }
+        self.own(&beneath, directory_mode)?;
+        self.fsync(&beneath)?;
+        self.fsync(&directory)
+    }
+
+    fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<()> {
+        self.step()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = std::fs::File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+        self.step()?;
+        file.write_all(content).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let file = OwnedFd::from(file);
+        self.own(&file, mode)?;
+        self.fsync(&file)
+    }
+
+    fn own(&self, file: &OwnedFd, mode: u32) -> Result<()> {
+        self.step()?;
+        let (user, group) = self.owner;
+        if user.is_some() || group.is_some() {
+            fchown(file, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
+        }
+        fchmod(file, Mode::from_raw_mode(mode as RawMode))
+    }
+
+    /// See [`crate::files::Hands::swap`].
+    pub(super) fn swap(&self, change: &Change) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        let name = last(&change.place);
+        match (change.shape, &change.new) {
+            (Shape::File, new) => {
+                if exists(&directory, name)? {
+                    self.keep(&directory, name, &self.kept(change))?;
+                }
+                self.step()?;
+                match new {
+                    Some(_) => renameat(&directory, self.beside(change), &directory, name)?,
+                    None => self.remove(&directory, name)?,
+                }
+            }
+            (Shape::Directory, Some(new)) => {
+                for file in new.keys() {
+                    if exists(&directory, file)? && !is_our_link(&directory, file)? {
+                        self.move_away(&directory, change, file)?;
+                    }
+                }
+                self.lead(&directory, change.stamp)?;
+                self.links(&directory, new.keys())?;
+                self.unlink(&directory, old_files(change).filter(|file| !new.contains_key(*file)))?;
+            }
+            (Shape::Directory, None) => {
+                self.remove(&directory, DATA)?;
+                self.unlink(&directory, old_files(change))?;
+            }
+        }
+        self.fsync(&directory)
+    }
+
+    /// The name beside a file under which the file of before stands.
+    fn kept(&self, change: &Change) -> String {
+        format!("{}-old", self.beside(change))
+    }
+
+    /// Keeps a file under a second name; where that is not possible, a copy of it.
+    fn keep(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
+        self.remove(directory, kept)?;
+        self.step()?;
+        match linkat(directory, name, directory, kept, AtFlags::empty()) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS) => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = openat(directory, name, flags, Mode::empty())?;
+                let mode = rustix::fs::fstat(&file)?.st_mode & 0o7777;
+                let mut content = Vec::new();
+                let read = std::fs::File::from(file).read_to_end(&mut content);
+                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                self.write(directory, kept, &content, mode)
+            }
+            linked => linked,
+        }
+    }
+
+    /// Has `..data` lead to a version.
+    fn lead(&self, directory: &OwnedFd, stamp: u64) -> Result<()> {
+        let new = format!("{DATA}-{stamp}");
+        self.remove(directory, &new)?;
+        self.step()?;
+        symlinkat(version(stamp), directory, &new)?;
+        self.step()?;
+        renameat(directory, &new, directory, DATA)
+    }
+
+    fn links<'n>(&self, directory: &OwnedFd, names: impl Iterator<Item = &'n String>) -> Result<()> {
+        for name in names {
+            if !exists(directory, name)? {
+                self.step()?;
+                symlinkat(format!("{DATA}/{name}"), directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unlink<'n>(&self, directory: &OwnedFd, names: impl Iterator<Item = &'n String>) -> Result<()> {
+        for name in names {
+            if is_our_link(directory, name)? {
+                self.remove(directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file of somebody else aside, until it is certain that it is replaced.
+    fn move_away(&self, directory: &OwnedFd, change: &Change, name: &str) -> Result<()> {
+        let aside = aside(change);
+        self.step()?;
+        match mkdirat(directory, &aside, Mode::RWXU) {
+            Err(Errno::EXIST) => {}
+            made => made?,
+        }
+        let kept = open_directory(directory, &aside)?.ok_or(Errno::NOENT)?;
+        self.step()?;
+        renameat(directory, name, &kept, name)?;
+        self.fsync(&kept)
+    }
+
+    /// See [`crate::files::Hands::restore`].
+    pub(super) fn restore(&self, change: &Change) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        if change.shape == Shape::File {
+            self.restore_file(&directory, change)?;
+            return self.fsync(&directory);
+        }
+        let old =
+            change.old.as_ref().filter(|held| exists(&directory, &version(held.stamp)).unwrap_or(false));
+        let leads_to = link(&directory, DATA)?;
+        match old {
+            Some(held) if leads_to.as_deref() != Some(version(held.stamp).as_str()) => {
+                self.lead(&directory, held.stamp)?;
+            }
+            None if leads_to.as_deref() == Some(version(change.stamp).as_str()) => {
+                self.remove(&directory, DATA)?;
+            }
+            _ => {}
+        }
+        let is_old = |name: &String| old.is_some_and(|held| held.files.contains_key(name));
+        let new = change.new.iter().flat_map(|new| new.keys());
+        self.unlink(&directory, new.filter(|name| !is_old(name)))?;
+        if let Some(kept) = open_directory(&directory, &aside(change))? {
+            for name in names(&kept)? {
+                self.step()?;
+                renameat(&kept, &name, &directory, &name)?;
+            }
+        }
+        self.links(&directory, old.iter().flat_map(|held| held.files.keys()))?;
+        self.fsync(&directory)
+    }
+
+    fn restore_file(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
+        let (name, kept) = (last(&change.place), self.kept(change));
+        if exists(directory, &kept)? {
+            self.step()?;
+            // Two names of one file stay as they are.
+            return renameat(directory, &kept, directory, name);
+        }
+        let new = change.new.iter().flat_map(|new| new.values()).next();
+        let is_new = || Ok(new.is_some() && self.entry(directory, name)? == new.map(|new| Entry::File(*new)));
+        if !change.exists && !exists(directory, &self.beside(change))? && is_new()? {
+            self.remove(directory, name)?;
+        }
+        Ok(())
+    }
+
+    /// See [`crate::files::Hands::discard`].
+    pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        if change.shape == Shape::File {
+            self.remove(&directory, &self.beside(change))?;
+            return self.remove(&directory, &self.kept(change));
+        }
+        self.remove(&directory, &format!("{DATA}-{}", change.stamp))?;
+        self.remove_directory(&directory, &aside(change))?;
+        if keep_new {
+            if let Some(held) = &change.old {
+                self.remove_directory(&directory, &version(held.stamp))?;
+            }
+        } else {
+            self.remove_directory(&directory, &version(change.stamp))?;
+        }
+        drop(directory);
+        let goes = match (&change.old, keep_new) {
+            (Some(old), true) => old.made && change.new.is_none(),
+            (old, _) => old.is_none() && change.makes && !keep_new,
+        };
+        if goes {
+            let parent = self.directory(&change.place, Shape::File, false)?;
+            self.step()?;
+            // What somebody has put there keeps it.
+            let _ = unlinkat(&parent, last(&change.place), AtFlags::REMOVEDIR);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+        if !exists(directory, name)? {
+            return Ok(());
+        }
+        self.step()?;
+        unlinkat(directory, name, AtFlags::empty())
+    }
+
+    /// Removes a directory of files.
+    fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+        let Some(beneath) = open_directory(directory, name)? else { return Ok(()) };
+        for file in names(&beneath)? {
+            self.remove(&beneath, &file)?;
+        }
+        self.step()?;
+        unlinkat(directory, name, AtFlags::REMOVEDIR)
+    }
+}
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+fn version(stamp: u64) -> String {
+    format!("..v{stamp}")
+}
+
+fn aside(change: &Change) -> String {
+    format!("..old{}", change.stamp)
+}
+
+fn last(place: &Place) -> &str {
+    place.below.rsplit('/').next().unwrap_or_default()
+}
+
+fn old_files(change: &Change) -> impl Iterator<Item = &String> {
+    change.old.iter().flat_map(|held| held.files.keys())
+}
+
+fn exists(directory: &OwnedFd, name: &str) -> Result<bool> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a link leads; none if there is no link.
+fn link(directory: &OwnedFd, name: &str) -> Result<Option<String>> {
+    match readlinkat(directory, name, Vec::new()) {
+        Ok(target) => Ok(Some(target.to_string_lossy().into_owned())),
+        Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
+    Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
+}
+
+fn open_directory(directory: &OwnedFd, name: &str) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat2(directory, name, flags, Mode::empty(), BENEATH) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn names(directory: &OwnedFd) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !matches!(name.as_str(), "." | "..") {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// The words for what the system refuses about a place.
+pub(super) fn refused(what: &str, path: &str, error: Errno) -> String {
+    let more = match error {
+        Errno::LOOP | Errno::XDEV => ": somebody has made a link on the way, which is not followed",
+        _ => "",
+    };
+    format!("cannot {what} {path}: {}{more}", io::Error::from(error))
+}

@@ -1,0 +1,57 @@
+//! Users and groups by name, from the files of the system.
+
+use std::path::Path;
+
+/// The numbers of a user and a group.
+pub(super) type Owner = (Option<u32>, Option<u32>);
+
+/// Finds `user`, `user:group` or numbers; nobody in particular if empty.
+pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, String> {
+    if text.is_empty() {
+        return Ok((None, None));
+    }
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let read = |file: &str| std::fs::read_to_string(etc.join(file)).unwrap_or_default();
+    let users = read("passwd");
+    let user = number(user, &users, 2).ok_or_else(|| format!("there is no user {user:?}"))?;
+    let group = match group {
+        Some(group) => {
+            Some(number(group, &read("group"), 2).ok_or_else(|| format!("there is no group {group:?}"))?)
+        }
+        None => fields(&users)
+            .find(|fields| fields.get(2) == Some(&user.to_string().as_str()))
+            .and_then(|fields| fields.get(3)?.parse().ok()),
+    };
+    Ok((Some(user), group))
+}
+
+fn number(name: &str, text: &str, field: usize) -> Option<u32> {
+    let named = fields(text).find(|fields| fields.first() == Some(&name));
+    match named {
+        Some(fields) => fields.get(field)?.parse().ok(),
+        None => name.parse().ok(),
+    }
+}
+
+fn fields(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines().map(|line| line.split(':').collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found_by_name_or_number() {
+        let etc = tempfile::tempdir().unwrap();
+        std::fs::write(etc.path().join("passwd"), "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34::/:/bin/sh\n")
+            .unwrap();
+        std::fs::write(etc.path().join("group"), "root:x:0:\nnginx:x:101:www\n").unwrap();
+        let found = |text: &str| find(text, etc.path());
+        assert_eq!(found(""), Ok((None, None)));
+        assert_eq!(found("www"), Ok((Some(33), Some(34))));
+        assert_eq!(found("root:nginx"), Ok((Some(0), Some(101))));
+        assert_eq!(found("7:8"), Ok((Some(7), Some(8))));
+        assert!(found("nobody").unwrap_err().contains("nobody") && found("root:x").is_err());
+    }
+}

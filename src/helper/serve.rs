@@ -1,0 +1,339 @@
+//! One request after the other: reads the configuration, carries out a pass, answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::disk::{Disk, refused};
+use super::records::{Records, RuleFiles};
+use super::{HelperError, hook, owner, rules};
+use crate::config::edge::Config;
+use crate::files::contents::Fresh;
+use crate::files::pass::{Options, Pass, recover};
+use crate::files::rule::Reload;
+use crate::files::wire::{MAX_FRAME, Outcome, Reply, Request, Verb};
+use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Place, Record, Rule, Seen, Shape};
+use crate::process::chain;
+
+/// How long the agent may take to send what it has announced.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves until nobody has asked for so long; for ever without.
+pub(super) fn serve(
+    listener: &UnixListener,
+    config: &Path,
+    mut records: Records,
+    idle: Option<Duration>,
+) -> io::Result<()> {
+    socket2::SockRef::from(listener).set_read_timeout(idle)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if let Err(error) = answer(stream, config, &mut records) {
+                    tracing::warn!(%error, "the agent has gone in the middle of a request");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, config: &Path, records: &mut Records) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
+    let reply = match rules(config) {
+        Ok(config) => do_it(&mut stream, &config, records, &request)?,
+        Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
+        Err(error) => Reply::Refused(chain(&error)),
+    };
+    write_reply(&mut stream, &reply)
+}
+
+fn do_it(
+    stream: &mut UnixStream,
+    config: &Config,
+    records: &mut Records,
+    request: &Request,
+) -> io::Result<Reply> {
+    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).collect();
+    let mut outcome = Outcome::default();
+    match request.verb {
+        Verb::Show => clear(config, records, &names),
+        Verb::Apply | Verb::Check => {
+            let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
+                return Ok(Reply::Refused(format!(
+                    "there is no rule {:?} in the configuration",
+                    request.rule
+                )));
+            };
+            match apply(stream, rule, config, records, request)? {
+                Ok(done) => outcome = done,
+                Err(why) => return Ok(Reply::Refused(why)),
+            }
+        }
+    }
+    outcome.news = records.news(&request.told);
+    outcome.told = records.told();
+    outcome.rules = records.show(request.verb == Verb::Show && request.look);
+    records.prune(&request.told, &names);
+    Ok(Reply::Done(Box::new(outcome)))
+}
+
+/// Removes what rules have written that are not there any more.
+fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
+    let gone: Vec<String> =
+        records.all.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
+    for name in gone {
+        let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
+        let options = Options { look: true, force: true, keep: false, now: now() };
+        if let Ok(mut carrier) = Carrier::new(&rule, config, records) {
+            carrier.work(records, &[], options, |pass| {
+                pass.carry_out(&mut |_| None);
+            });
+        }
+    }
+}
+
+type Answered = Result<Outcome, String>;
+
+fn apply(
+    stream: &mut UnixStream,
+    rule: &Rule,
+    config: &Config,
+    records: &mut Records,
+    request: &Request,
+) -> io::Result<Answered> {
+    let mut carrier = match Carrier::new(rule, config, records) {
+        Ok(carrier) => carrier,
+        Err(why) => return Ok(Err(why)),
+    };
+    let look = request.look || request.verb == Verb::Check;
+    let options = Options { look, force: request.force, keep: request.keep, now: now() };
+    let mut outcome = Outcome::default();
+    carrier.work(records, &request.objects, options, |pass| -> io::Result<()> {
+        let wants = pass.wants();
+        write_reply(stream, &Reply::Want(wants.clone()))?;
+        let mut bodies = BTreeMap::new();
+        for number in wants {
+            let frame = read_frame(stream)?;
+            if let Ok(value) = serde_json::from_slice::<Value>(&frame) {
+                bodies.insert(number, value);
+            }
+        }
+        let mut take = |number: usize| bodies.remove(&number);
+        if request.verb == Verb::Check {
+            outcome.plan = pass.plan(&mut take);
+        } else {
+            let retry = pass.carry_out(&mut take);
+            outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
+        }
+        Ok(())
+    })?;
+    Ok(Ok(outcome))
+}
+
+fn now() -> i64 {
+    Timestamp::now().as_microsecond()
+}
+
+/// Who carries out the steps of a rule.
+pub(super) struct Carrier<'a> {
+    rule: &'a Rule,
+    pub(super) disk: Disk,
+    files: RuleFiles,
+    systemctl: PathBuf,
+    /// The directories in which something was written that is not flushed.
+    written: BTreeSet<String>,
+    phase: Phase,
+}
+
+/// What is flushed before what: all that is of one phase before anything of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Noting,
+    Staging,
+    Swapping,
+    Reloading,
+    Clearing,
+}
+
+/// With more changes than this, their files are flushed all at once.
+const FEW: usize = 16;
+
+impl<'a> Carrier<'a> {
+    pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
+        let owner = owner::find(&rule.owner, Path::new("/etc"))?;
+        let record = records.take(&rule.name);
+        let disk = Disk {
+            rule: rule.name.clone(),
+            key: record.key,
+            owner,
+            modes: [rule.modes(false), rule.modes(true)],
+            at_once: false,
+            #[cfg(test)]
+            fuse: std::rc::Rc::default(),
+        };
+        records.all.insert(rule.name.clone(), record);
+        let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
+        Ok(Self { rule, disk, files, systemctl, written: BTreeSet::new(), phase: Phase::Noting })
+    }
+
+    /// Takes back what an end of the helper has left, and makes a pass.
+    pub(super) fn work<T>(
+        &mut self,
+        records: &mut Records,
+        listed: &[crate::files::wire::Listed],
+        options: Options,
+        pass: impl FnOnce(Pass<'_, Self>) -> T,
+    ) -> T {
+        let mut record = records.take(&self.rule.name);
+        let mut options = options;
+        if let Some(intent) = records.begun.remove(&self.rule.name) {
+            // Whatever was on its way is looked at.
+            options.look = true;
+            let rule = self.rule;
+            if !recover(self, rule, &mut record, &intent) {
+                records.begun.insert(rule.name.clone(), intent);
+            }
+        }
+        let rule = self.rule;
+        let done = pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options));
+        records.all.insert(rule.name.clone(), record);
+        done
+    }
+
+    /// Begins a phase: what was written in the one before is flushed first.
+    fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
+        if self.phase != phase && self.disk.at_once {
+            let written = std::mem::take(&mut self.written);
+            self.disk
+                .flush(written.iter())
+                .map_err(|error| Failure::new(refused("flush", "files", error)))?;
+        }
+        self.phase = phase;
+        Ok(())
+    }
+
+    /// Before something is noted.
+    fn note(&mut self) -> Result<(), Failure> {
+        self.enter(Phase::Noting)?;
+        self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
+    }
+
+    fn tried(
+        &self,
+        what: &str,
+        change: &Change,
+        result: Result<(), rustix::io::Errno>,
+    ) -> Result<(), Failure> {
+        result.map_err(|error| Failure::new(refused(what, &change.place.path(), error)))
+    }
+}
+
+impl Hands for Carrier<'_> {
+    fn look(
+        &mut self,
+        place: &Place,
+        shape: Shape,
+        held: Option<&Held>,
+        wanted: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen, String> {
+        self.disk.look(place, shape, held, wanted).map_err(|error| refused("look at", &place.path(), error))
+    }
+
+    fn is_memory(&mut self, place: &Place, shape: Shape) -> bool {
+        self.disk.is_memory(place, shape)
+    }
+
+    fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
+        self.note()?;
+        self.disk.at_once = intent.changes.len() > FEW;
+        self.files.write_intent(intent, self.disk.key).map_err(|error| Failure::new(chain(&error)))
+    }
+
+    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
+        self.enter(Phase::Staging)?;
+        self.written.insert(change.place.base.clone());
+        self.tried("write", change, self.disk.stage(change, fresh))
+    }
+
+    fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        self.enter(Phase::Reloading)?;
+        let written = changes.iter().filter(|change| change.new.is_some());
+        let candidates: Vec<String> = written.clone().map(|change| self.disk.candidate(change)).collect();
+        let list: String = written
+            .zip(&candidates)
+            .map(|(change, candidate)| format!("{candidate}\t{}\n", change.place.path()))
+            .collect();
+        let path = self.files.candidates.display().to_string();
+        std::fs::write(&self.files.candidates, list)
+            .map_err(|error| Failure::new(format!("cannot write {path}: {error}")))?;
+        let environment = [
+            ("EDGESYNC_RULE", self.rule.name.as_str()),
+            ("EDGESYNC_CANDIDATE", candidates.first().map_or("", String::as_str)),
+            ("EDGESYNC_CANDIDATES", path.as_str()),
+        ];
+        let checked = hook::run(&self.rule.check, &environment, self.rule.timeout).map(|_| ());
+        let _ = std::fs::remove_file(&self.files.candidates);
+        checked
+    }
+
+    fn swap(&mut self, change: &Change) -> Result<(), Failure> {
+        self.enter(Phase::Swapping)?;
+        self.written.insert(change.place.base.clone());
+        self.tried("replace", change, self.disk.swap(change))
+    }
+
+    fn restore(&mut self, change: &Change) -> Result<(), Failure> {
+        self.enter(Phase::Swapping)?;
+        self.written.insert(change.place.base.clone());
+        self.tried("put back", change, self.disk.restore(change))
+    }
+
+    fn reload(&mut self) -> Result<(), Failure> {
+        self.enter(Phase::Reloading)?;
+        hook::reload(self.rule, &self.systemctl)
+    }
+
+    fn commit(&mut self, record: &Record) -> Result<(), Failure> {
+        self.note()?;
+        self.files.write_record(record).map_err(|error| Failure::new(chain(&error)))
+    }
+
+    fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
+        self.enter(Phase::Clearing)?;
+        self.tried("clear away", change, self.disk.discard(change, keep_new))
+    }
+
+    fn forget(&mut self) -> Result<(), Failure> {
+        self.note()?;
+        self.files.remove_intent().map_err(|error| Failure::new(chain(&error)))
+    }
+}
+
+fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > MAX_FRAME {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut frame = Vec::new();
+    stream.take(u64::from(length)).read_to_end(&mut frame)?;
+    if frame.len() as u64 == u64::from(length) { Ok(frame) } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
+    let text = serde_json::to_vec(reply)?;
+    let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
+    stream.write_all(&length.to_le_bytes())?;
+    stream.write_all(&text)
+}

@@ -1,0 +1,119 @@
+//! A device with rules for files: an agent, and the helper that writes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::site::{Agent, Cloud, PATIENCE, Process, Site, eventually};
+
+pub(crate) const NODE: &str = "edge-1";
+
+pub(crate) struct Device {
+    pub(crate) agent: Agent,
+    pub(crate) helper: Process,
+    socket: PathBuf,
+}
+
+impl Device {
+    /// A device with these rules, not started yet.
+    pub(crate) fn new(site: &Site, cloud: &Cloud, rules: &str) -> Self {
+        let mut agent = Agent::new(site, NODE, cloud.mqtt);
+        let socket = site.path("files.sock");
+        let settings = &mut agent.settings;
+        settings
+            .text("helper.socket", socket.display())
+            .text("helper.state", site.path("files.state").display());
+        settings.tables(rules);
+        let arguments = vec![
+            "files-helper".into(),
+            "--config".into(),
+            agent.config().into(),
+            "--listen".into(),
+            socket.clone().into(),
+        ];
+        let helper =
+            Process::with_arguments("the helper", Path::new(env!("CARGO_BIN_EXE_edgesync")), arguments);
+        Self { agent, helper, socket }
+    }
+
+    /// The same, started.
+    pub(crate) async fn start(site: &Site, cloud: &Cloud, rules: &str) -> Self {
+        let mut device = Self::new(site, cloud, rules);
+        device.agent.write_config();
+        device.start_helper().await;
+        device.agent.run().await;
+        device
+    }
+
+    pub(crate) async fn start_helper(&mut self) {
+        self.helper.start();
+        let socket = &self.socket;
+        eventually("the helper listens", PATIENCE, async || {
+            std::os::unix::net::UnixStream::connect(socket).ok()
+        })
+        .await;
+    }
+
+    /// Other rules, in force.
+    pub(crate) async fn reload(&mut self, rules: &str) {
+        let lines = self.agent.process.log().len();
+        self.agent.settings.tables(rules);
+        self.agent.write_config();
+        self.agent.process.signal("HUP");
+        self.agent.process.logged("reloaded: files", lines).await;
+    }
+
+    /// What `edgesync files` shows of a rule.
+    pub(crate) async fn rule(&self, name: &str) -> Value {
+        let shown: Value = self.agent.client().get("/edgesync/v1/files").await.unwrap_or_default();
+        let rules = shown["rules"].as_array().cloned().unwrap_or_default();
+        rules.into_iter().find(|rule| rule["name"] == name).unwrap_or_default()
+    }
+
+    /// What it shows of an object.
+    pub(crate) async fn object(&self, rule: &str, name: &str) -> Value {
+        let rule = self.rule(rule).await;
+        let objects = rule["objects"].as_array().cloned().unwrap_or_default();
+        objects.into_iter().find(|object| object["name"] == name).unwrap_or_default()
+    }
+
+    /// Waits until an object of the cloud is in a state in its version.
+    pub(crate) async fn until(&self, cloud: &Cloud, rule: &str, object: &Value, state: &str) -> Value {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let version = cloud.get(object).await["metadata"]["resourceVersion"].clone();
+        eventually(&format!("{name} is {state} in version {version}"), PATIENCE, async || {
+            let shown = self.object(rule, name).await;
+            (shown["state"] == state && shown["wanted"] == version).then_some(shown)
+        })
+        .await
+    }
+
+    /// Waits until so many objects of a rule are in effect, and none is not.
+    pub(crate) async fn all_in_effect(&self, rule: &str, count: usize) -> Value {
+        eventually(&format!("{count} objects of {rule} are in effect"), 3 * PATIENCE, async || {
+            let shown = self.rule(rule).await;
+            let all = shown["inEffect"] == count && shown["notInEffect"] == 0 && shown["conflicts"] == 0;
+            all.then_some(shown)
+        })
+        .await
+    }
+
+    /// Waits until the cloud has confirmed all that waits in the outbox.
+    pub(crate) async fn all_told(&self) {
+        self.agent
+            .until("nothing waits for the cloud", |status| {
+                ["status", "events"].iter().all(|lane| status["outbox"][lane]["waiting"] == 0)
+            })
+            .await;
+    }
+}
+
+/// A ConfigMap in namespace `plant`.
+pub(crate) fn config_map(name: &str, data: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": name, "namespace": "plant" },
+        "data": data,
+    })
+}

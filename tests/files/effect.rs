@@ -1,0 +1,212 @@
+//! Many objects, ends of the processes in the middle, a start without a network, Secrets.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::device::{Device, config_map};
+use crate::site::*;
+
+/// A rule that writes a directory for each ConfigMap in `plant`, and counts reloads.
+fn counting(site: &Site, settle: &str) -> String {
+    let (to, count) = (site.path("out"), site.path("reloads"));
+    format!(
+        "[[files]]\nname = \"all\"\nobjects = {{ kinds = [\"configmaps\"], namespaces = [\"plant\"] }}\n\
+         to = \"{}/{{metadata.name}}\"\nreload = {{ run = [\"/bin/sh\", \"-c\", \"echo >> {}\"] }}\nsettle = \"{settle}\"\n",
+        to.display(),
+        count.display()
+    )
+}
+
+fn reloads(site: &Site) -> usize {
+    fs::read_to_string(site.path("reloads")).unwrap_or_default().lines().count()
+}
+
+#[tokio::test]
+async fn a_thousand_objects_are_one_reload() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    cloud
+        .apply((0..1000).map(|number| config_map(&format!("o{number}"), json!({ "n": number.to_string() }))))
+        .await;
+    let device = Device::start(&site, &cloud, &counting(&site, "3s")).await;
+    let shown = device.all_in_effect("all", 1000).await;
+    assert_eq!((reloads(&site), &shown["reloads"]), (1, &json!(1)));
+    for number in 0..1000 {
+        let file = site.path("out").join(format!("o{number}/n"));
+        assert_eq!(fs::read_to_string(file).unwrap(), number.to_string());
+    }
+    device.all_told().await;
+    let status = device.agent.status().await;
+    assert_eq!(status["files"]["inEffect"], 1000);
+    let condition = status["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["type"] == "edgesync.io/FilesInEffect");
+    assert_eq!(condition.unwrap()["status"], "True");
+}
+
+#[tokio::test]
+async fn ends_of_agent_and_helper_in_turns_under_five_hundred_changes() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
+    let mut random = Random::seeded();
+    let object = |name: usize, edition: usize| {
+        config_map(
+            &format!("o{name}"),
+            json!({ "edition": edition.to_string(), "copy": edition.to_string() }),
+        )
+    };
+    for round in 0..25 {
+        cloud.apply((0..20).map(|name| object(name, round))).await;
+        tokio::time::sleep(Duration::from_millis(random.next() % 200)).await;
+        if round % 2 == 0 {
+            device.helper.kill();
+            device.start_helper().await;
+        } else {
+            device.agent.crash().await;
+        }
+    }
+    device.all_in_effect("all", 20).await;
+    for name in 0..20 {
+        let shown = device.until(&cloud, "all", &object(name, 24), "InEffect").await;
+        assert_eq!(shown["version"], shown["wanted"]);
+        let directory = site.path("out").join(format!("o{name}"));
+        for file in ["edition", "copy"] {
+            assert_eq!(fs::read_to_string(directory.join(file)).unwrap(), "24");
+        }
+        // Nothing is left of what was under way.
+        let mut names: Vec<String> = fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.retain(|name| !name.starts_with("..v"));
+        names.sort();
+        assert_eq!(
+            (names, fs::read_dir(&directory).unwrap().count()),
+            (vec!["..data".to_owned(), "copy".into(), "edition".into()], 4)
+        );
+    }
+    device.all_told().await;
+}
+
+#[tokio::test]
+async fn files_are_there_before_the_agent_answers_although_there_is_no_cloud() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
+    cloud.apply((0..3).map(|number| config_map(&format!("o{number}"), json!({ "n": "1" })))).await;
+    device.all_in_effect("all", 3).await;
+    device.all_told().await;
+    device.agent.stop().await;
+    cloud.process.kill();
+    let before = reloads(&site);
+    device.agent.run().await;
+    assert_eq!(reloads(&site), before, "what is as it was left is not reloaded");
+    device.agent.stop().await;
+    // As after a boot, when the files were in memory.
+    fs::remove_dir_all(site.path("out")).unwrap();
+    device.agent.run().await;
+    for number in 0..3 {
+        assert_eq!(fs::read_to_string(site.path("out").join(format!("o{number}/n"))).unwrap(), "1");
+    }
+    let status = device.agent.status().await;
+    assert_eq!(
+        (&status["files"]["inEffect"], status["link"]["state"].as_str()),
+        (&json!(3), Some("disconnected"))
+    );
+    // Without the helper the agent runs all the same, and says so.
+    device.agent.stop().await;
+    device.helper.kill();
+    device.agent.run().await;
+    let status = device.agent.status().await;
+    assert!(status["files"]["problem"].as_str().unwrap().contains("files.sock"), "{}", status["files"]);
+}
+
+#[tokio::test]
+async fn a_lost_database_takes_no_file_away() {
+    let site = Site::new();
+    let mut cloud = Cloud::start(&site).await;
+    let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
+    let object = |name: &str| config_map(name, json!({ "n": "1" }));
+    cloud.apply([object("stays"), object("goes")]).await;
+    device.all_in_effect("all", 2).await;
+    device.all_told().await;
+    device.agent.stop().await;
+    cloud.process.kill();
+    let before = reloads(&site);
+    fs::remove_dir_all(device.agent.database.parent().unwrap()).unwrap();
+    device.agent.run().await;
+    let there = |name: &str| site.path("out").join(name).join("n").exists();
+    assert!(there("stays") && there("goes"), "nobody has said that they are to go");
+    cloud.run().await;
+    device.all_in_effect("all", 2).await;
+    assert_eq!(reloads(&site), before, "nothing has changed");
+    cloud.delete(&object("goes")).await;
+    device.all_in_effect("all", 1).await;
+    assert!(there("stays") && !there("goes"));
+    // The cloud knows it all again, although the database that had told it is gone.
+    device.all_told().await;
+    let node = cloud.node(crate::device::NODE).await;
+    assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
+}
+
+/// Files below a directory that have these bytes in them.
+fn having(directory: &Path, bytes: &[u8], found: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.is_symlink() {
+            having(&path, bytes, found);
+        } else if fs::read(&path)
+            .is_ok_and(|content| content.windows(bytes.len()).any(|window| window == bytes))
+        {
+            found.push(path.display().to_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn secrets_are_in_memory_and_nowhere_on_the_disk_of_the_device() {
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("notice: there is no /dev/shm; Secrets in files were not tested");
+        return;
+    };
+    let site = Site::new();
+    let cloud_site = Site::new();
+    let cloud = Cloud::start(&cloud_site).await;
+    let rule = |name: &str, to: &Path| {
+        format!(
+            "[[files]]\nname = \"{name}\"\nobjects = {{ kinds = [\"secrets\"], namespaces = [\"plant\"] }}\nto = \"{}/{{metadata.name}}\"\n",
+            to.display()
+        )
+    };
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let on_disk = tempfile::tempdir_in(target).unwrap();
+    let rules = rule("memory", memory.path());
+    let mut device = Device::start(&site, &cloud, &rules).await;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "key", "namespace": "plant" },
+        "data": { "password": "bm9ib2R5LXJlYWRzLW1l" },
+    });
+    cloud.apply([secret.clone()]).await;
+    device.until(&cloud, "memory", &secret, "InEffect").await;
+    assert_eq!(fs::read_to_string(memory.path().join("key/password")).unwrap(), "nobody-reads-me");
+    device.reload(&format!("{rules}{}", rule("disk", on_disk.path()))).await;
+    let shown = device.until(&cloud, "disk", &secret, "NotInEffect").await;
+    assert!(shown["message"].as_str().unwrap().contains("plain_text_on_disk"), "{shown}");
+    device.all_told().await;
+    let mut found = Vec::new();
+    for directory in [site.path(""), on_disk.path().to_owned()] {
+        having(&directory, b"nobody-reads-me", &mut found);
+        having(&directory, b"bm9ib2R5LXJlYWRzLW1l", &mut found);
+    }
+    assert_eq!(found, Vec::<String>::new());
+    // The rule goes, and what it has written with it.
+    device.reload("").await;
+    eventually("the files are gone", PATIENCE, async || (!memory.path().join("key").exists()).then_some(()))
+        .await;
+}

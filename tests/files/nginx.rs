@@ -1,0 +1,172 @@
+//! nginx serves a page from a ConfigMap: a change is served, a bad configuration leaves the old page there, and everybody
+//! hears nginx's own words.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::device::{Device, config_map};
+use crate::site::*;
+
+const NGINX: &str = "/usr/sbin/nginx";
+
+/// The page that is served.
+fn page(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+}
+
+fn site_of(address: SocketAddr, words: &str) -> Value {
+    let block = format!("server {{ listen {address}; location / {{ return 200 \"{words}\"; }} }}\n");
+    config_map("web", json!({ "site.conf": block }))
+}
+
+fn broken() -> Value {
+    config_map("web", json!({ "site.conf": "server { lisssten 80; }\n" }))
+}
+
+/// nginx; its end is the end of its workers, too.
+struct Nginx(Process);
+
+impl Drop for Nginx {
+    #[allow(clippy::disallowed_methods, reason = "nothing tells of the end of a process here")]
+    fn drop(&mut self) {
+        if self.0.runs() {
+            self.0.signal("TERM");
+        }
+        let begun = std::time::Instant::now();
+        while self.0.runs() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// nginx with a prefix of its own, in the foreground.
+fn nginx(site: &Site) -> Nginx {
+    let directory = site.path("nginx");
+    std::fs::create_dir_all(directory.join("sites")).unwrap();
+    let shown = directory.display();
+    let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {shown}/{name};"))
+        .join(" ");
+    let text = format!(
+        "user root; worker_processes 1; daemon off; pid {shown}/nginx.pid; error_log stderr;\nevents {{}}\nhttp {{ access_log off; {paths}\n\
+         include {shown}/sites/*/*.conf; }}\n"
+    );
+    std::fs::write(directory.join("nginx.conf"), text).unwrap();
+    let arguments = ["-p", &shown.to_string(), "-c", "nginx.conf", "-e", "stderr"].map(Into::into).to_vec();
+    Nginx(Process::with_arguments("nginx", Path::new(NGINX), arguments))
+}
+
+/// The rule, with or without a check.
+fn rule(site: &Site, check: bool) -> String {
+    let directory = site.path("nginx");
+    let shown = directory.display();
+    let script = site.path("check-nginx");
+    // As in docs/files.md; the other paths keep it away from an nginx of this machine.
+    let text = format!(
+        "#!/bin/sh\nconf=$(mktemp); trap 'rm -f \"$conf\"' EXIT\n\
+         printf 'pid {shown}/check.pid; events {{}} http {{ access_log off; include %s/*.conf; }}' \"$EDGESYNC_CANDIDATE\" >\"$conf\"\n\
+         {NGINX} -t -e stderr -p {shown} -c \"$conf\"\n"
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let check = if check { format!("check = [\"{}\"]\n", script.display()) } else { String::new() };
+    format!(
+        "[[files]]\nname = \"nginx\"\nobjects = {{ kinds = [\"configmaps\"], namespaces = [\"plant\"] }}\n\
+         to = \"{shown}/sites/{{metadata.name}}\"\n{check}\
+         reload = {{ run = [\"{NGINX}\", \"-p\", \"{shown}\", \"-c\", \"nginx.conf\", \"-e\", \"stderr\", \"-s\", \"reload\"] }}\n\
+         settle = \"0s\"\n"
+    )
+}
+
+async fn served(address: SocketAddr, words: &str) {
+    eventually(&format!("nginx serves {words:?}"), PATIENCE, async || {
+        (page(address).as_deref() == Some(words)).then_some(())
+    })
+    .await;
+}
+
+/// An Event about the ConfigMap, at the cloud.
+async fn event(cloud: &Cloud, reason: &str) -> String {
+    let path = "/apis/events.k8s.io/v1/namespaces/plant/events";
+    eventually(&format!("the cloud has an Event {reason}"), PATIENCE, async || {
+        let list: Value = cloud.client().get(path).await.ok()?;
+        let found = list["items"].as_array()?.iter().find(|event| event["reason"] == reason)?.clone();
+        (found["regarding"]["name"] == "web").then(|| found["note"].as_str().unwrap_or_default().to_owned())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_new_one() {
+    if !Path::new(NGINX).exists() {
+        eprintln!("notice: {NGINX} is missing; that programs take files was not tested with it");
+        return;
+    }
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let address = Site::address();
+    let mut nginx = nginx(&site);
+    nginx.0.start();
+    let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
+    let pid = site.path("nginx/nginx.pid");
+    eventually("nginx runs", PATIENCE, async || {
+        std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
+    })
+    .await;
+
+    cloud.apply([site_of(address, "one")]).await;
+    served(address, "one").await;
+    device.until(&cloud, "nginx", &broken(), "InEffect").await;
+    cloud.apply([site_of(address, "two")]).await;
+    served(address, "two").await;
+    let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
+
+    // The reload finds it, and it is put back.
+    cloud.apply([broken()]).await;
+    let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
+    assert!(bad["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{bad}");
+    assert_eq!((&bad["version"], &bad["rolledBack"]), (&good["version"], &json!(true)), "{bad}");
+    assert_eq!(page(address).as_deref(), Some("two"));
+    let file = std::fs::read_to_string(site.path("nginx/sites/web/site.conf")).unwrap();
+    assert!(file.contains("\"two\""), "{file}");
+    assert!(event(&cloud, "RolledBack").await.contains("unknown directive \"lisssten\""));
+    device.all_told().await;
+    let node = cloud.node(crate::device::NODE).await;
+    let told = &node["objectsNotInEffect"][0];
+    assert!(told["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{node}");
+    assert_eq!((&told["rule"], &told["inEffect"]), (&json!("nginx"), &good["version"]), "{node}");
+
+    cloud.apply([site_of(address, "three")]).await;
+    served(address, "three").await;
+    let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
+
+    // With a check nothing is replaced.
+    device.reload(&rule(&site, true)).await;
+    cloud.apply([broken()]).await;
+    let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
+    assert!(bad["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{bad}");
+    assert_eq!((&bad["version"], &bad["rolledBack"]), (&good["version"], &json!(false)), "{bad}");
+    assert_eq!(page(address).as_deref(), Some("three"));
+    assert!(event(&cloud, "NotInEffect").await.contains("unknown directive \"lisssten\""));
+    cloud.apply([site_of(address, "four")]).await;
+    served(address, "four").await;
+    device.until(&cloud, "nginx", &broken(), "InEffect").await;
+
+    // nginx keeps to what it has read; its files go with the object.
+    cloud.delete(&broken()).await;
+    eventually("the files are gone", PATIENCE, async || {
+        std::fs::read_dir(site.path("nginx/sites")).unwrap().next().is_none().then_some(())
+    })
+    .await;
+    device.all_told().await;
+}
