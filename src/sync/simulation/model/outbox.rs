@@ -178,7 +178,8 @@ impl Effects {
         taken.begin(&upload.outbox, upload.lane, upload.confirmed);
         for item in &upload.items {
             let is_news = taken.accept(upload.lane, item.seq);
-            if !is_news && !(upload.lane == Lane::Status && planted(Fault::EffectOfAnyNumber)) {
+            let repeats = upload.lane == Lane::Status && planted(Fault::EffectOfAnyNumber);
+            if !is_news && !repeats {
                 continue;
             }
             let thing = Thing::read(item.content.get()).map_err(|error| format!("{item:?}: {error}"))?;
