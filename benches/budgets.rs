@@ -11,6 +11,8 @@ mod big_cloud;
 mod cloudcore;
 #[path = "budgets/document.rs"]
 mod document;
+#[path = "budgets/files.rs"]
+mod files;
 #[path = "budgets/fleet.rs"]
 mod fleet;
 #[path = "budgets/hostile.rs"]
@@ -63,6 +65,7 @@ const SECTIONS: &[Section] = &[
     ("updates", "Updates one after another", processes::single_updates),
     ("reconnect", "Reconnect", processes::reconnect),
     ("latency", "From a change to the row on the device", processes::latency),
+    ("files", "From objects to files", files::figures),
     ("start", "Start", processes::start),
     ("idle", "An idle node on the line", idle::traffic),
     ("tls", "A node that has joined, over TLS", tls::figures),

@@ -29,6 +29,13 @@ impl Process {
     pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
         Ok(Self(command.spawn()?))
     }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) -> anyhow::Result<()> {
+        let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status()?;
+        anyhow::ensure!(sent.success(), "the signal {name} could not be sent");
+        Ok(())
+    }
 }
 
 impl Drop for Process {
@@ -171,11 +178,11 @@ impl Site {
         Ok(site)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn agent(&self) -> anyhow::Result<Process> {
+    pub(crate) fn agent(&self) -> anyhow::Result<Process> {
         spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))
     }
 
@@ -265,7 +272,7 @@ impl Site {
         })
     }
 
-    fn replace(&self, n: usize, round: u64) -> anyhow::Result<Value> {
+    pub(crate) fn replace(&self, n: usize, round: u64) -> anyhow::Result<Value> {
         let object = object(n, round);
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let path = format!("{}/{name}", collection(&object));
@@ -276,7 +283,7 @@ impl Site {
         self.cloud_get("/edgesync/v1/nodes").ok()?["items"].as_array()?.first().cloned()
     }
 
-    fn wait_in_sync(&self, objects: usize) -> anyhow::Result<()> {
+    pub(crate) fn wait_in_sync(&self, objects: usize) -> anyhow::Result<()> {
         until("the node is in sync", || {
             let node = self.node()?;
             (node["state"] == "in sync" && node["objects"] == objects).then_some(())

@@ -1,0 +1,124 @@
+//! Objects that get into effect: from a change in the cloud to the file, many files at once beside a loop that does no more than
+//! writing them durably, and what rules cost an agent that has nothing to do.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::objects::object;
+use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, written};
+use crate::table::Table;
+
+/// Changes whose way is timed.
+const CHANGES: usize = 300;
+/// ConfigMaps of one rule, each of which is one file.
+const OBJECTS: usize = 1000;
+/// The key that becomes a file, of some 650 bytes.
+const KEY: &str = "station.properties";
+
+/// ConfigMaps among the objects of the benchmark: so many of each ten.
+const EACH_TEN: usize = 6;
+
+/// Number `n` of the ConfigMaps among the objects.
+fn number(n: usize) -> usize {
+    n / EACH_TEN * 10 + n % EACH_TEN
+}
+
+fn helper(site: &Site) -> anyhow::Result<Process> {
+    let mut command = Command::new(edge_program());
+    command.arg("files-helper").arg("--config").arg(site.path("edge.toml"));
+    command.arg("--listen").arg(site.path("files.sock")).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(File::create(site.path("helper.log"))?);
+    let helper = Process::start(command)?;
+    until("the helper listens", || {
+        std::os::unix::net::UnixStream::connect(site.path("files.sock")).ok()
+    })?;
+    Ok(helper)
+}
+
+/// How many objects of the rule are in effect.
+fn in_effect(site: &Site) -> Option<u64> {
+    site.edge_get("/edgesync/v1/files").ok()?["rules"][0]["inEffect"].as_u64()
+}
+
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    let to = site.path("into");
+    let mut config = fs::read_to_string(site.path("edge.toml"))?;
+    config += &format!(
+        "[helper]\nsocket = \"{}\"\nstate = \"{}\"\n",
+        site.path("files.sock").display(),
+        site.path("files.state").display()
+    );
+    fs::write(site.path("edge.toml"), &config)?;
+    let all = OBJECTS.div_ceil(EACH_TEN) * 10;
+    site.create(0..all)?;
+    let agent = site.agent()?;
+    site.wait_in_sync(all)?;
+    let idle = irreclaimable(&agent);
+
+    config += &format!(
+        "[[files]]\nname = \"settings\"\nobjects = {{ kinds = [\"configmaps\"] }}\nto = \"{}/{{metadata.name}}\"\n\
+         keys = {{ \"{KEY}\" = \"{KEY}\" }}\nsettle = \"0s\"\n",
+        to.display()
+    );
+    fs::write(site.path("edge.toml"), &config)?;
+    let helper = helper(&site)?;
+    let count = (all / 10 * EACH_TEN) as u64;
+    let start = Instant::now();
+    agent.signal("HUP")?;
+    until("all are in effect", || (in_effect(&site)? == count).then_some(()))?;
+    let took = start.elapsed().as_secs_f64();
+    let each = written(&helper) as f64 / count as f64 / 1e3;
+    let loop_took = plain_loop(&site.path("plain"), count as usize)?;
+    let what = format!("{count} files of 650 bytes of as many objects, all new");
+    table.figure(&what, format!("{took:.2} s, {each:.1} KB written for each"));
+    table.figure("  a loop of write, sync and rename, one after the other", format!("{loop_took:.2} s"));
+
+    let mut times = (Vec::new(), Vec::new());
+    for n in 0..CHANGES {
+        let number = number(n % 100);
+        let name = object(number, 0)["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let namespace = object(number, 0)["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let row = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+        let file = to.join(&name).join(KEY);
+        let start = Instant::now();
+        let content = site.replace(number, 2 + n as u64)?["data"][KEY].clone();
+        let content = content.as_str().unwrap_or_default();
+        while site.edge_get(&row)?["data"][KEY] != content {}
+        let stored = start.elapsed().as_secs_f64();
+        until("the file is replaced", || (fs::read_to_string(&file).ok()? == content).then_some(()))?;
+        times.0.push(stored * 1e3);
+        times.1.push((start.elapsed().as_secs_f64() - stored) * 1e3);
+        until("it is told", || (in_effect(&site)? == count).then_some(()))?;
+    }
+    let row = median(times.0);
+    times.1.sort_by(f64::total_cmp);
+    let (p50, p95) = (times.1[CHANGES / 2], times.1[CHANGES * 95 / 100]);
+    table.figure("change (HTTP request sent) to row on the edge, p50", format!("{row:.1} ms"));
+    let what = "from the row to the file, p50 / p95";
+    table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "p50 ≤ 5 ms", p50 <= 5.0);
+
+    let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
+    let what = format!("memory that cannot be given back, with {count} objects in effect, more than without rules");
+    table.budget(&what, format!("{more:.2} MB"), "≤ 0.5 MB", more <= 0.5);
+    Ok(())
+}
+
+/// Seconds that a loop takes which writes as many files durably.
+fn plain_loop(directory: &Path, count: usize) -> anyhow::Result<f64> {
+    fs::create_dir(directory)?;
+    let text = "x".repeat(650);
+    let start = Instant::now();
+    for n in 0..count {
+        let (new, name) = (directory.join("new"), directory.join(n.to_string()));
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(new, name)?;
+    }
+    File::open(directory)?.sync_all()?;
+    Ok(start.elapsed().as_secs_f64())
+}
