@@ -32,9 +32,7 @@ fn helper(site: &Site) -> anyhow::Result<Process> {
     command.arg("--listen").arg(site.path("files.sock")).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(site.path("helper.log"))?);
     let helper = Process::start(command)?;
-    until("the helper listens", || {
-        std::os::unix::net::UnixStream::connect(site.path("files.sock")).ok()
-    })?;
+    until("the helper listens", || std::os::unix::net::UnixStream::connect(site.path("files.sock")).ok())?;
     Ok(helper)
 }
 
@@ -102,7 +100,8 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "p50 ≤ 5 ms", p50 <= 5.0);
 
     let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
-    let what = format!("memory that cannot be given back, with {count} objects in effect, more than without rules");
+    let what =
+        format!("memory that cannot be given back, with {count} objects in effect, more than without rules");
     table.budget(&what, format!("{more:.2} MB"), "≤ 0.5 MB", more <= 0.5);
     Ok(())
 }

@@ -530,7 +530,16 @@ fn the_dashboard_has_its_rows_and_no_panel_lies_on_another() {
         panels.iter().filter(|it| it["type"] == "row").map(|it| it["title"].as_str().unwrap()).collect();
     assert_eq!(
         rows,
-        ["Fleet", "Node $node", "Link of $node", "Store", "Outbox of $node", "API and processes"]
+        [
+            "Fleet",
+            "Node $node",
+            "Link of $node",
+            "Store",
+            "Outbox of $node",
+            "API and processes",
+            "Files of $node",
+            "A Kubernetes cluster as the store"
+        ]
     );
     let mut taken = BTreeMap::new();
     let mut ids = BTreeSet::new();
