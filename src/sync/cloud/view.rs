@@ -115,10 +115,13 @@ impl CloudMachine {
         let is_right = matches!(&both, (Some(held), Some(new)) if held.version.is_older_than(&new.version));
         let is_unread = match &both {
             (held, Some(new)) if !is_right => {
-                // Also what has the name of an object that the node lacks.
-                let held = held.as_ref().map(|held| held.version.clone());
-                let held = held.or_else(|| self.replaced_under(&new.object.key(), desired));
-                held.is_some_and(|held| !held.is_older_than(&new.version)) && desired.is_unread(&new.object)
+                // Also what has the name of an object that the node lacks, whatever its version: it may be of a life of the
+                // store that came after all that is known here.
+                let stays = match held {
+                    Some(held) => !held.version.is_older_than(&new.version),
+                    None => self.replaced_under(&new.object.key(), desired).is_some(),
+                };
+                stays && desired.is_unread(&new.object)
             }
             _ => false,
         };
