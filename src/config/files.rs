@@ -43,16 +43,7 @@ struct Rules<'a>(&'a mut Files);
 
 impl Slot for Rules<'_> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
-        let array = match raw {
-            Raw::Toml(DeValue::Array(array)) if array.len() <= MAX_RULES => array,
-            Raw::Toml(DeValue::Array(array)) => {
-                return Err(format!("must be at most {MAX_RULES} rules, not {}", array.len()).into());
-            }
-            Raw::Toml(_) => return Err(raw.expected("a list of rules, each written [[files]]")),
-            Raw::Variable(_) => {
-                return Err("must be given in the file: no variable can hold rules".to_owned().into());
-            }
-        };
+        let array = raw.rules("files", MAX_RULES)?;
         let mut rules: Vec<Rule> = Vec::with_capacity(array.len());
         for value in array {
             let at = |message: String| Refusal { message, span: Some(value.span()) };

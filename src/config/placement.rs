@@ -37,16 +37,7 @@ struct Rules<'a>(&'a mut Placement);
 
 impl Slot for Rules<'_> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
-        let array = match raw {
-            Raw::Toml(DeValue::Array(array)) if array.len() <= MAX_RULES => array,
-            Raw::Toml(DeValue::Array(array)) => {
-                return Err(format!("must be at most {MAX_RULES} rules, not {}", array.len()).into());
-            }
-            Raw::Toml(_) => return Err(raw.expected("a list of rules, each written [[placement]]")),
-            Raw::Variable(_) => {
-                return Err("must be given in the file: no variable can hold rules".to_owned().into());
-            }
-        };
+        let array = raw.rules("placement", MAX_RULES)?;
         self.0.rules = array.iter().map(rule).collect::<Result<_, _>>()?;
         self.0.text = match raw {
             Raw::Toml(value) => inline(value),

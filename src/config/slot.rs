@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::{DeArray, DeValue};
 
 /// When a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,24 @@ macro_rules! section {
 }
 pub(super) use section;
 
-impl Raw<'_> {
+impl<'a> Raw<'a> {
+    /// The rules that are written as `[[section]]`.
+    ///
+    /// # Errors
+    /// It is something else, or there are more than `most`.
+    pub(super) fn rules(&self, section: &str, most: usize) -> Result<&'a DeArray<'a>, Refusal> {
+        match self {
+            Self::Toml(DeValue::Array(rules)) if rules.len() <= most => Ok(rules),
+            Self::Toml(DeValue::Array(rules)) => {
+                Err(format!("must be at most {most} rules, not {}", rules.len()).into())
+            }
+            Self::Toml(_) => Err(self.expected(&format!("a list of rules, each written [[{section}]]"))),
+            Self::Variable(_) => {
+                Err("must be given in the file: no variable can hold rules".to_owned().into())
+            }
+        }
+    }
+
     /// The value in the words of an error message: `the integer 20`.
     #[must_use]
     pub fn describe(&self) -> String {
