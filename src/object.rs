@@ -5,6 +5,7 @@ pub mod event;
 mod fields;
 #[cfg(test)]
 pub(crate) mod fuzz;
+mod gather;
 pub mod kinds;
 pub mod matching;
 mod meta;
@@ -23,6 +24,7 @@ pub mod yaml;
 
 pub use budget::{Budget, Exceeded};
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
+pub use gather::Gather;
 pub use kinds::pluralize;
 pub use meta::{
     Head, HeadMeta, MAX_DEPTH, member, too_deep, with_field, with_managed_fields, with_resource_version,

@@ -14,6 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::edge::Config;
+use crate::object::Gather as _;
 use crate::object::name;
 use crate::store::durable::directory_of;
 use crate::sync::node::{Condition, NodeReport};
@@ -105,7 +106,7 @@ impl Facts<'_> {
             ("osImage", self.os_image().unwrap_or_default()),
             ("systemUUID", first(&["sys/class/dmi/id/product_uuid", "proc/device-tree/vm,uuid"])),
         ];
-        fields.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
+        fields.into_iter().map(|(key, value)| (key.to_owned(), value.into())).gather()
     }
 
     fn capacity(&self, disk: Option<Space>) -> Map<String, Value> {
@@ -116,7 +117,7 @@ impl Facts<'_> {
             ("pods", Some("0".to_owned())),
         ];
         let known = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into())));
-        known.collect()
+        known.gather()
     }
 
     /// The address that others reach this machine by: the one it sends from towards the broker if that is given as

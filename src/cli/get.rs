@@ -10,6 +10,7 @@ use super::columns::columns;
 use super::output::{Output, Table, render};
 use super::{CliError, Kinds, Terminal};
 use crate::api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
+use crate::object::Gather as _;
 use crate::object::{Resource, Scope};
 
 /// What is to be shown.
@@ -212,7 +213,8 @@ impl<'a> View<'a> {
             Shape::Table(table, _) if !table.is_empty() => Ok(table.render()),
             Shape::Table(..) | Shape::Names => Ok(String::new()),
             Shape::List(writer) => {
-                let metadata = Map::from_iter([("resourceVersion".to_owned(), Value::from(""))]);
+                let metadata: Map<_, _> =
+                    [("resourceVersion".to_owned(), Value::from(""))].into_iter().gather();
                 writer.end(metadata).map_err(|status| CliError::Show(status.message))
             }
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::record::{Digest, Member};
 use super::rule::{Format, Rule, Write};
 use super::template::check_name;
+use crate::object::Gather as _;
 use crate::object::yaml;
 
 /// Files by their names.
@@ -29,7 +30,7 @@ impl Fresh {
     /// The digests of the files.
     #[must_use]
     pub fn digests(&self, key: (u64, u64)) -> BTreeMap<String, Digest> {
-        self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).collect()
+        self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).gather()
     }
 
     /// The bytes of all files.

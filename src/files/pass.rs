@@ -12,6 +12,7 @@ use super::rule::{Rule, Write};
 use super::run::{Ended, Run, Step};
 use super::wire::Listed;
 use super::{Failure, Hands, Seen};
+use crate::object::Gather as _;
 
 /// How long a place waits after its first failure, in microseconds; twice as long after each further one.
 const FIRST_WAIT: i64 = 10_000_000;
@@ -553,7 +554,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         let listed = self.listed.iter().map(|object| &object.uid);
         let there =
             self.record.places.values().flat_map(|held| held.members.iter().map(|member| &member.uid));
-        let here: BTreeSet<String> = listed.chain(there).cloned().collect();
+        let here: BTreeSet<String> = listed.chain(there).cloned().gather();
         let gone = self
             .record
             .objects

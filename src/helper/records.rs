@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::HelperError;
 use crate::files::wire::{News, RuleShown, Told};
 use crate::files::{Intent, Record, State};
+use crate::object::Gather as _;
 use crate::process::random;
 use crate::store::durable::{self, FileError};
 
@@ -97,7 +98,7 @@ impl Records {
         let seq = self.known(told).unwrap_or(0);
         let states = self.all.values().flat_map(|record| &record.objects);
         let new: BTreeSet<&String> =
-            states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).collect();
+            states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).gather();
         let worst = |uid: &String| {
             let of_rules =
                 self.all.iter().filter_map(|(rule, record)| Some((rule, record.objects.get(uid)?)));

@@ -18,6 +18,7 @@ use crate::files::pass::{Options, Pass, recover};
 use crate::files::rule::Reload;
 use crate::files::wire::{MAX_FRAME, Outcome, Reply, Request, Verb};
 use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Place, Record, Rule, Seen, Shape};
+use crate::object::Gather as _;
 use crate::process::chain;
 
 /// How long the agent may take to send what it has announced.
@@ -63,7 +64,7 @@ fn do_it(
     records: &mut Records,
     request: &Request,
 ) -> io::Result<Reply> {
-    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).collect();
+    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
     let mut outcome = Outcome::default();
     match request.verb {
         Verb::Show => clear(config, records, &names),

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::Gather as _;
 use super::meta::{MAX_DEPTH, too_deep};
 use super::name::{Problem, check_label, check_label_key, check_label_value, check_object_name};
 use super::resource::{Resource, Scope, split_api_version};
@@ -123,7 +124,7 @@ impl Object {
         if let Some(Value::Object(metadata)) = self.0.get_mut("metadata") {
             metadata.insert(field.to_owned(), value);
         } else {
-            let metadata = Map::from_iter([(field.to_owned(), value)]);
+            let metadata = [(field.to_owned(), value)].into_iter().gather();
             self.0.insert("metadata".to_owned(), Value::Object(metadata));
         }
     }
@@ -143,7 +144,7 @@ impl Object {
     fn meta_map(&self, field: &str) -> Labels {
         let map = self.metadata().and_then(|metadata| metadata.get(field)).and_then(Value::as_object);
         let pairs = map.into_iter().flatten();
-        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).gather()
     }
 
     /// `metadata.name`, empty if absent.

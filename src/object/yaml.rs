@@ -1,22 +1,13 @@
 //! YAML text to JSON values and back, within limits. Pure; the only module that names the YAML crate.
 //!
+//! The cloud side reads it; of the program for devices the reader would be half a megabyte, and kubectl turns YAML into JSON
+//! before it sends it. There, [`parse`] reads the YAML that is JSON, too, and says so of any other.
+//!
 //! Reading follows YAML 1.2 (`on` and `yes` are strings); writing quotes everything that a reader of
 //! YAML 1.1, such as `kubectl`, would take for something other than a string.
 
 use serde::Serialize;
 use serde_json::Value;
-
-use super::MAX_DEPTH;
-
-/// The most events (scalars, beginnings and ends of collections) in one document: what a ConfigMap of
-/// several megabytes in many keys needs, with room.
-const MAX_EVENTS: usize = 1_000_000;
-/// The most bytes of all scalars of one document, those repeated by aliases included.
-const MAX_SCALAR_BYTES: usize = 64 << 20;
-/// The most events that aliases may repeat: enough for shared blocks in a manifest, too few for a bomb.
-const MAX_REPLAYED_EVENTS: usize = 20_000;
-/// The most times a document may refer back to an anchor.
-const MAX_ALIASES: usize = 1_000;
 
 /// Why text is not a YAML document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,12 +97,23 @@ fn next_marker(text: &str) -> Option<(usize, usize)> {
 ///
 /// # Errors
 /// Not YAML, beyond a limit, a key given twice, or a value JSON does not have.
+#[cfg(feature = "cloud")]
 pub fn parse(text: &str) -> Result<Value, YamlError> {
+    // The most events (scalars, beginnings and ends of collections) in one document: what a ConfigMap of
+    // several megabytes in many keys needs, with room.
+    const MAX_EVENTS: usize = 1_000_000;
+    // The most bytes of all scalars of one document, those repeated by aliases included.
+    const MAX_SCALAR_BYTES: usize = 64 << 20;
+    // The most events that aliases may repeat: enough for shared blocks in a manifest, too few for a bomb.
+    const MAX_REPLAYED_EVENTS: usize = 20_000;
+    // The most times a document may refer back to an anchor.
+    const MAX_ALIASES: usize = 1_000;
+
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_events: MAX_EVENTS,
             max_nodes: MAX_EVENTS,
-            max_depth: MAX_DEPTH,
+            max_depth: super::MAX_DEPTH,
             max_aliases: MAX_ALIASES,
             max_anchors: MAX_ALIASES,
             max_total_scalar_bytes: MAX_SCALAR_BYTES,
@@ -123,6 +125,18 @@ pub fn parse(text: &str) -> Result<Value, YamlError> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
         YamlError { line, problem: error.to_string() }
+    })
+}
+
+/// Parses one document that is JSON, too.
+///
+/// # Errors
+/// Not JSON.
+#[cfg(not(feature = "cloud"))]
+pub fn parse(text: &str) -> Result<Value, YamlError> {
+    serde_json::from_str(text).map_err(|error| {
+        let problem = format!("{error}; this program reads no YAML but that which is JSON, too");
+        YamlError { line: Some(error.line()), problem }
     })
 }
 
@@ -139,7 +153,7 @@ pub fn write(value: &impl Serialize) -> Result<String, YamlError> {
     Ok(text)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cloud"))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -316,5 +330,18 @@ mod tests {
                 let _ = document.parse();
             }
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "cloud")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_that_is_json_is_read_and_all_other_is_refused_in_clear_words() {
+        assert_eq!(parse("{\"a\": 1}"), Ok(serde_json::json!({"a": 1})));
+        let error = parse("{\n a: 1}").unwrap_err();
+        assert_eq!(error.line, Some(2));
+        assert!(error.problem.contains("reads no YAML"), "{error}");
     }
 }

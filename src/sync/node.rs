@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::object::Gather as _;
 use crate::object::name::{Problem, check_label_key};
 use crate::object::node_labels::claim_labels;
 use crate::object::status::Cause;
@@ -159,7 +160,7 @@ impl NodeReport {
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = Problems::default();
         if let Some(schema) = schema::builtin("", "v1", "Node") {
-            let fields = Map::from_iter([("status".to_owned(), Value::Object(self.status.clone()))]);
+            let fields = [("status".to_owned(), Value::Object(self.status.clone()))].into_iter().gather();
             // A device that cannot tell all of `nodeInfo` tells a part.
             let causes = schema::validate(&schema, &fields).into_iter();
             let wrong = causes.filter(|cause| cause.reason != "FieldValueRequired");
@@ -212,14 +213,15 @@ fn check_condition(condition: &Condition) -> Result<(), (&'static str, Problem)>
 #[must_use]
 pub fn new_node(name: &str) -> Object {
     let text = |text: &str| Value::String(text.to_owned());
-    let metadata = Map::from_iter([("name".to_owned(), text(name))]);
-    Object::from(Map::from_iter([
+    let metadata = [("name".to_owned(), text(name))].into_iter().gather();
+    let fields = [
         ("apiVersion".to_owned(), text("v1")),
         ("kind".to_owned(), text("Node")),
         ("metadata".to_owned(), Value::Object(metadata)),
         ("spec".to_owned(), Value::Object(Map::new())),
         ("status".to_owned(), Value::Object(Map::new())),
-    ]))
+    ];
+    Object::from(fields.into_iter().gather::<Map<_, _>>())
 }
 
 /// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Driver;
 use crate::VERSION;
 use crate::agent::status::{StoreView, seconds};
+use crate::object::Gather as _;
 use crate::store::edge::Writing;
 use crate::sync::edge::EdgePhase;
 
@@ -22,7 +23,7 @@ impl Driver {
         let kinds: Map<String, Value> = kinds
             .iter()
             .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
-            .collect();
+            .gather();
         let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => "connected".to_owned(),

@@ -18,6 +18,7 @@ use crate::agent::identity::Membership;
 use crate::agent::node_report;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
+use crate::object::Gather as _;
 use crate::process::random;
 use crate::store::StoreError;
 use crate::store::edge::{
@@ -444,7 +445,7 @@ impl Driver {
                     (state.marks.rows.get(lane), state.bytes.get(lane), state.dropped.get(lane));
                 (lane.name().to_owned(), json!({ "waiting": waiting, "bytes": bytes, "dropped": dropped }))
             })
-            .collect();
+            .gather();
         json!(lanes)
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::api::steps;
 use crate::api::trail::cut;
+use crate::object::Gather as _;
 
 /// One step of a path, in the words of `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
 ///
@@ -39,7 +40,7 @@ impl Element {
 
     /// The item of a list of objects that has these values in the fields that tell items apart.
     pub(super) fn keys(keys: Map<String, Value>) -> Self {
-        let keys = keys.into_iter().map(|(name, value)| (name, canonical(value))).collect();
+        let keys = keys.into_iter().map(|(name, value)| (name, canonical(value))).gather();
         Self(format!("k:{}", Value::Object(keys)).into())
     }
 
@@ -226,10 +227,7 @@ impl FieldSet {
 
     /// The set as `FieldsV1`.
     pub(super) fn to_fields(&self) -> Map<String, Value> {
-        self.below
-            .iter()
-            .map(|(element, set)| (element.0.to_string(), Value::Object(set.to_node())))
-            .collect()
+        self.below.iter().map(|(element, set)| (element.0.to_string(), Value::Object(set.to_node()))).gather()
     }
 
     fn to_node(&self) -> Map<String, Value> {

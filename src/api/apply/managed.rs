@@ -9,6 +9,7 @@ use super::compare::Diff;
 use super::fieldset::FieldSet;
 use super::{Manager, Operation};
 use crate::api::steps;
+use crate::object::Gather as _;
 use crate::object::Object;
 
 /// The most entries of updates that are kept apart; older ones are put together.
@@ -114,7 +115,7 @@ impl Entry {
         ];
         let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
         let mut entry: Map<String, Value> =
-            texts.map(|(name, text)| (name.to_owned(), Value::String(text.to_owned()))).collect();
+            texts.map(|(name, text)| (name.to_owned(), Value::String(text.to_owned()))).gather();
         entry.insert("fieldsV1".to_owned(), Value::Object(self.fields.to_fields()));
         Value::Object(entry)
     }

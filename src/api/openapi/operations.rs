@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, names, parameters, takes_strategic_patches};
 use crate::api::kind::{Kind, Writable};
+use crate::object::Gather as _;
 use crate::object::Scope;
 
 const JSON: &str = "application/json";
@@ -148,7 +149,7 @@ impl Place<'_> {
         let mut path: Map<String, Value> = operations
             .iter()
             .map(|operation| (operation.method.to_owned(), self.operation(operation)))
-            .collect();
+            .gather();
         if !in_path.is_empty() {
             path.insert("parameters".into(), parameters::references(self.dialect, in_path).into());
         }
@@ -186,7 +187,7 @@ impl Place<'_> {
                 }
                 Dialect::V3 => {
                     let content: Map<String, Value> =
-                        types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema }))).collect();
+                        types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema }))).gather();
                     value["requestBody"] = json!({ "content": content, "required": required });
                 }
             }

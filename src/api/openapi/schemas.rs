@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, names};
 use crate::api::kind::Kind;
+use crate::object::Gather as _;
 use crate::object::schema::{self, Schema, to_openapi};
 
 /// The schemas of a kind and of its list.
@@ -18,7 +19,7 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
     let converted = kind.schema.as_ref().map(|schema| converted(schema, dialect));
     let mut schema = match converted {
         Some(Value::Object(schema)) => schema,
-        _ => Map::from_iter([("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true))]),
+        _ => [("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true))].into_iter().gather(),
     };
     schema.insert("type".into(), json!("object"));
     let properties = schema.entry("properties").or_insert_with(|| json!({}));
@@ -89,7 +90,7 @@ fn downgrade(schema: Map<String, Value>) -> Map<String, Value> {
         let value = match (name.as_str(), value) {
             ("nullable" | "anyOf" | "oneOf" | "not", _) => continue,
             ("properties", Value::Object(fields)) => {
-                Value::Object(fields.into_iter().map(|(name, field)| (name, downgraded(field))).collect())
+                Value::Object(fields.into_iter().map(|(name, field)| (name, downgraded(field))).gather())
             }
             ("items" | "additionalProperties", value) => downgraded(value),
             ("allOf", Value::Array(schemas)) => schemas.into_iter().map(downgraded).collect(),
@@ -120,7 +121,7 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
         ("Status", status()),
     ];
     let mut shared: Map<String, Value> =
-        schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).collect();
+        schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).gather();
     if let Some(status) = shared.get_mut(&names::meta("Status")) {
         status["x-kubernetes-group-version-kind"] =
             json!([{ "group": "", "version": "v1", "kind": "Status" }]);

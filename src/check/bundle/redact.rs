@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::object::Gather as _;
 use serde_json::Value;
 
 /// What stands in their place.
@@ -29,7 +30,7 @@ impl Redactor {
         let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
         // A value may be a part of another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self { values, names: names.into_iter().collect() }
+        Self { values, names: names.into_iter().gather() }
     }
 
     /// A text without its secrets.
@@ -68,7 +69,7 @@ impl Redactor {
                     let secret = is_secret_key(name) && value.is_string();
                     (name.clone(), if secret { Value::from(GONE) } else { self.json(value) })
                 };
-                Value::Object(fields.iter().map(plain).collect())
+                Value::Object(fields.iter().map(plain).gather())
             }
             other => other.clone(),
         }

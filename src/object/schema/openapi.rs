@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Limits, ListType, PatchStrategy, Schema, Type};
+use crate::object::Gather as _;
 
 /// The schema in the vocabulary of OpenAPI v3, with everything in place (there are no references). Descends as
 /// deep as the schema, whose depth is bounded where it is read.
@@ -72,7 +73,7 @@ impl Writer {
         if !schema.properties.is_empty() {
             let fields = schema.properties.iter();
             let fields: Map<String, Value> =
-                fields.map(|(name, field)| (name.to_string(), to_openapi(field))).collect();
+                fields.map(|(name, field)| (name.to_string(), to_openapi(field))).gather();
             self.put("properties", fields);
         }
         self.put_some("additionalProperties", schema.additional.as_deref().map(to_openapi));

@@ -11,6 +11,7 @@ use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
 use super::types::BridgeEffect;
+use crate::object::Gather as _;
 use crate::object::time::rfc3339_micros;
 use crate::sync::digest::Epoch;
 use crate::sync::frame::Lease;
@@ -375,7 +376,7 @@ impl LeaseKeeper {
 /// The metadata of a new Lease, as EdgeCore writes them.
 fn new_metadata(node: &str) -> Map<String, Value> {
     let fields = [("name", node.into()), ("namespace", NAMESPACE.into()), ("creationTimestamp", Value::Null)];
-    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).gather()
 }
 
 /// The metadata of a Lease, as they are written back; none if the text is no object with a version.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
+use crate::object::Gather as _;
 use crate::sync::change::Put;
 use crate::sync::frame::{Received, Upload, UploadConfirm};
 use crate::sync::timing::{Now, backoff, earlier};
@@ -107,7 +108,7 @@ impl Uploads {
             .into_iter()
             .flat_map(|flight| flight.upload.items.into_iter().zip(flight.items))
             .map(|(raw, item)| (raw.seq, (raw.content, item)))
-            .collect();
+            .gather();
         let is_repeated = !known.is_empty();
         let registered = self.node_uid.is_some();
         let items = upload.items.iter().map(|raw| match known.remove(&raw.seq) {

@@ -9,6 +9,7 @@ use serde_json::{Map, Number, Value};
 
 use super::format::{number_problem, text_problem, whole};
 use super::is_object_field;
+use crate::object::Gather as _;
 use crate::object::schema::{Limits, ListType, Schema, Type};
 use crate::object::status::Cause;
 
@@ -378,7 +379,7 @@ fn type_name(schema: &Schema) -> &'static str {
 fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Cow<'a, Value> {
     let Value::Object(fields) = item else { return Cow::Borrowed(item) };
     let keys = keys.iter().filter_map(|key| Some((key.to_string(), fields.get(key.as_ref())?.clone())));
-    Cow::Owned(Value::Object(keys.collect()))
+    Cow::Owned(Value::Object(keys.gather()))
 }
 
 /// Whether a number is a multiple of another, but for the error that decimals have in binary.

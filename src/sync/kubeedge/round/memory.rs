@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::object::Gather as _;
 use crate::sync::kubeedge::lease::Marker;
 use crate::sync::kubeedge::outbound::Outbound;
 use crate::sync::kubeedge::types::BridgeEffect;
@@ -38,7 +39,7 @@ impl Memory {
             NONE => Some(None),
             word => Marker::parse(word).map(Some),
         });
-        let carried_out = words.filter_map(|word| u64::from_str_radix(word, 16).ok()).collect();
+        let carried_out = words.filter_map(|word| u64::from_str_radix(word, 16).ok()).gather();
         Self { compared_at, settled_over, carried_out }
     }
 

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use siphasher::sip::SipHasher24;
 
+use crate::object::Gather as _;
 use crate::object::{Relation, ResourceVersion};
 use crate::sync::kubeedge::application::Scope;
 use crate::sync::kubeedge::names::{AskedKind, WatchRule};
@@ -62,7 +63,7 @@ fn kept_hash(words: &str) -> u64 {
 
 /// What is to be watched.
 pub(super) fn watched(config: &BridgeConfig) -> BTreeSet<Scope> {
-    rules(config).map(|(_, scope, _)| scope).collect()
+    rules(config).map(|(_, scope, _)| scope).gather()
 }
 
 /// The rules of a scope.
@@ -72,7 +73,7 @@ pub(super) fn rules_of(config: &BridgeConfig, scope: &Scope) -> Vec<u64> {
 
 /// All rules that want a list.
 pub(super) fn all_rules(config: &BridgeConfig) -> BTreeSet<u64> {
-    rules(config).map(|(rule, ..)| rule).collect()
+    rules(config).map(|(rule, ..)| rule).gather()
 }
 
 /// What a round lists. `carried_out` are the rules whose lists have been stored.

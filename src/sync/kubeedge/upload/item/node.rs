@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Next, Refusal, invalid, refuse, words};
+use crate::object::Gather as _;
 use crate::object::Object;
 use crate::object::time::rfc3339;
 use crate::sync::kubeedge::message::{self, Draft, Failure};
@@ -146,7 +147,7 @@ impl Seen {
     fn conditions(&self) -> Vec<Value> {
         let since = |seen: &SeenCondition| seen.last_transition_time.clone().unwrap_or_default();
         let value = |seen: &SeenCondition| json!({ "type": seen.condition, "status": seen.status, "lastTransitionTime": since(seen) });
-        self.0.iter().map(value).collect()
+        self.0.iter().map(value).gather()
     }
 }
 
@@ -181,7 +182,7 @@ fn whole(name: &str, report: &NodeReport, seen: &Seen, wall: i64) -> Object {
         }
     }
     let mut labels: Map<String, Value> =
-        node.labels().iter().map(|(key, value)| ((*key).to_owned(), Value::from(&**value))).collect();
+        node.labels().iter().map(|(key, value)| ((*key).to_owned(), Value::from(&**value))).gather();
     for (key, old) in OLD_LABELS {
         if let Some(value) = labels.get(key).cloned() {
             labels.entry(old).or_insert(value);
