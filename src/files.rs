@@ -20,7 +20,7 @@ pub mod template;
 pub mod wire;
 
 pub use judge::{Entry, Seen};
-pub use record::{Change, Digest, Held, Intent, Place, Record, Shape, State, Status};
+pub use record::{Change, Delta, Digest, Held, Intent, Place, Record, Shape, State, Status};
 pub use rule::Rule;
 pub use run::Failure;
 
@@ -41,6 +41,9 @@ pub trait Hands {
         held: Option<&Held>,
         wanted: Option<&BTreeMap<String, Digest>>,
     ) -> Result<Seen, String>;
+
+    /// The key of the digests of what is at a place.
+    fn key(&self, place: &Place) -> (u64, u64);
 
     /// Whether what is written at a place is kept in memory only.
     fn is_memory(&mut self, place: &Place, shape: Shape) -> bool;

@@ -24,7 +24,6 @@ use std::time::Duration;
 use crate::config::edge::Config;
 use crate::config::{self, ConfigErrors};
 use crate::store::durable::FileError;
-use records::Records;
 
 /// After how long without a request the helper ends.
 const IDLE: Duration = Duration::from_secs(60);
@@ -49,10 +48,8 @@ pub enum HelperError {
 /// Serves until nobody has asked for a while; on a socket of its own until the process ends.
 ///
 /// # Errors
-/// The configuration or the socket cannot be used.
+/// The socket cannot be used. What is wrong with the configuration is told to whoever asks.
 pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError> {
-    let config = rules(config_path)?;
-    let records = Records::open(&config.helper.state)?;
     let listener = match socket {
         Some(path) => listen(path).map_err(HelperError::Socket)?,
         // systemd hands the listening socket over as standard input.
@@ -62,7 +59,7 @@ pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError>
         }
     };
     let idle = socket.is_none().then_some(IDLE);
-    serve::serve(&listener, config_path, records, idle).map_err(HelperError::Socket)
+    serve::serve(&listener, config_path, idle).map_err(HelperError::Socket)
 }
 
 /// Reads the configuration, if nobody but its owner, which is the user of this process or root, could have written it.

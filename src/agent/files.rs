@@ -6,6 +6,7 @@
 mod ask;
 mod tell;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,8 +42,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 const AT_START: Duration = Duration::from_secs(300);
 /// How many times the time to settle changes may put a pass off, in total.
 const PUT_OFF: u32 = 10;
-/// How often a pass begins anew because an object has changed meanwhile.
-const ATTEMPTS: usize = 5;
+/// When it is asked again after it has refused a rule.
+const REFUSED: Duration = Duration::from_secs(30);
 /// What waits for the task.
 const QUEUE: usize = 8;
 /// The rules that one number of 64 bits stands for; those behind the last one share its bit.
@@ -73,7 +74,7 @@ impl FilesView {
 
     /// The part of the status; null without rules.
     pub(super) fn show(&self) -> Value {
-        let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts } = self.summary;
+        let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
         if rules == 0 {
             return Value::Null;
         }
@@ -93,6 +94,8 @@ impl FilesView {
 pub(super) struct Files {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
+    /// The latest configuration, after the one at the start.
+    config: watch::Sender<Option<Box<Config>>>,
     view: watch::Receiver<FilesView>,
 }
 
@@ -107,7 +110,6 @@ struct Shared {
 
 #[derive(Debug)]
 enum Command {
-    Rules(Box<Config>),
     TellAgain,
     Ask(Question, oneshot::Sender<Result<Value>>),
 }
@@ -146,6 +148,7 @@ impl Files {
             whole: kept.as_ref().is_some_and(|kept| kept.whole),
             told: kept.map(|kept| kept.told),
             clear_at: None,
+            problems: BTreeMap::new(),
         };
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
@@ -153,8 +156,9 @@ impl Files {
             // What is not done by then is due, and goes on beside the rest.
             let _ = systemd::patiently("bringing objects into effect", first).await;
         }
-        tokio::spawn(task.run(asked));
-        Self { shared, commands, view }
+        let (config, configs) = watch::channel(None);
+        tokio::spawn(task.run(asked, configs));
+        Self { shared, commands, config, view }
     }
 
     /// A handle of no task: there are no rules.
@@ -162,7 +166,7 @@ impl Files {
     pub(super) fn idle() -> Self {
         let (commands, _) = mpsc::channel(1);
         let (_, view) = watch::channel(FilesView::default());
-        Self { shared: Arc::default(), commands, view }
+        Self { shared: Arc::default(), commands, config: watch::channel(None).0, view }
     }
 
     /// What is known.
@@ -193,7 +197,7 @@ impl Files {
 
     /// Other rules, perhaps.
     pub(super) fn reload(&self, config: &Config) {
-        self.command(Command::Rules(Box::new(config.clone())));
+        self.config.send_replace(Some(Box::new(config.clone())));
     }
 
     /// The cloud is another one, or has forgotten: it is told everything again.
@@ -208,15 +212,16 @@ impl Files {
 
     /// Answers `files`, `files/check` and `files/apply/NAME`.
     pub(super) async fn call(&self, method: &str, path: &str, role: Role) -> Result<Value> {
+        // What would be written may quote Secrets, and what an earlier change has left is put right first.
+        if !path.is_empty() && role != Role::Admin {
+            let message =
+                "files are looked at and brought into effect by root and the user of the agent on its socket";
+            return Err(Status::new(crate::object::status::Reason::Forbidden, message));
+        }
         let question = match (method, path) {
             ("GET", "") => Question::Show(role),
             ("GET", "/check") => Question::Check,
             ("POST", path) if let Some(rule) = path.strip_prefix("/apply/") => {
-                if role != Role::Admin {
-                    let message =
-                        "files are brought into effect by root and the user of the agent on its socket";
-                    return Err(Status::new(crate::object::status::Reason::Forbidden, message));
-                }
                 Question::Apply(rule.to_owned())
             }
             _ => return Err(Status::no_such_path()),
@@ -283,6 +288,8 @@ struct Task {
     whole: bool,
     /// When what rules have left that are not there any more is cleared away.
     clear_at: Option<Instant>,
+    /// Why rules cannot be carried out, by name; without a name: why nothing can be asked.
+    problems: BTreeMap<String, String>,
 }
 
 impl Task {
@@ -300,12 +307,17 @@ impl Task {
         };
         // Their order was checked with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
+        self.problems.clear();
         self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
         let rules = self.rules.len() as u64;
         self.view.send_if_modified(|view| std::mem::replace(&mut view.summary.rules, rules) != rules);
     }
 
-    async fn run(mut self, mut asked: mpsc::Receiver<Command>) {
+    async fn run(
+        mut self,
+        mut asked: mpsc::Receiver<Command>,
+        mut configs: watch::Receiver<Option<Box<Config>>>,
+    ) {
         let shared = Arc::clone(&self.shared);
         loop {
             let next = self
@@ -320,6 +332,11 @@ impl Task {
                     Some(command) => self.answer(command).await,
                     None => return,
                 },
+                Ok(()) = configs.changed() => {
+                    if let Some(config) = configs.borrow_and_update().as_deref() {
+                        self.take_config(config);
+                    }
+                }
                 () = shared.changed.notified() => {
                     if shared.synced.swap(false, Ordering::AcqRel) {
                         self.is_whole().await;
@@ -369,36 +386,53 @@ impl Task {
             let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
             due.at = Some(settled);
         }
+        // Those that rules name come first, and they are before them here.
+        for place in 0..self.rules.len() {
+            let (before, rest) = self.rules.split_at_mut(place);
+            let Some(due) = rest.first_mut().filter(|due| due.since.is_some()) else { continue };
+            let after = before.iter().filter(|other| due.rule.after.contains(&other.rule.name));
+            let settled = after.filter(|other| other.since.is_some()).filter_map(|other| other.at).max();
+            due.at = due.at.max(settled);
+        }
+    }
+
+    fn take_config(&mut self, config: &Config) {
+        let same = self.rules.len() == config.files.rules.len()
+            && self.rules.iter().all(|due| config.files.rules.get(due.number) == Some(&due.rule));
+        if !same {
+            self.set_rules(config);
+        }
     }
 
     /// Carries out what is due.
     async fn work(&mut self) {
         if self.clear_at.is_some_and(|at| at <= Instant::now()) {
-            self.clear_at = None;
-            if let Err(trouble) = self.show(false).await {
-                self.clear_at = Some(Instant::now() + ASK_AGAIN);
-                self.tell_trouble(&trouble);
-            }
+            let cleared = self.show(Verb::Clear).await;
+            self.clear_at = cleared.is_err().then(|| Instant::now() + ASK_AGAIN);
         }
         for place in 0..self.rules.len() {
             self.take_due();
             let now = Instant::now();
             let Some(due) = self.rules.get_mut(place) else { return };
-            due.look |= due.look_at <= now;
-            if due.at.is_none_or(|at| at > now) && !due.look {
+            let looks = due.look_at <= now;
+            if due.at.is_none_or(|at| at > now) && !looks {
                 continue;
             }
+            due.look |= looks;
             let (rule, look) = (due.rule.clone(), due.look);
             due.since = None;
             let outcome = self.carry_out(&rule, Verb::Apply, look, false).await;
             let Some(due) = self.rules.get_mut(place) else { return };
             let again = match &outcome {
                 Ok(outcome) => outcome.retry.map(Duration::from_millis),
+                Err(Trouble::Refused(_)) => Some(REFUSED),
                 Err(_) => Some(ASK_AGAIN),
             };
             due.at = again.map(|after| Instant::now() + after);
-            due.look = false;
-            due.look_at = if outcome.is_ok() { now + LOOK_EVERY } else { now + ASK_AGAIN };
+            due.look = look && outcome.is_err();
+            if look {
+                due.look_at = now + LOOK_EVERY;
+            }
         }
     }
 
@@ -410,34 +444,56 @@ impl Task {
         look: bool,
         force: bool,
     ) -> std::result::Result<Outcome, Trouble> {
-        let mut result = Err(Trouble::Changed);
-        for _ in 0..ATTEMPTS {
-            let objects = ask::objects(&self.store, rule).await?;
-            // After the objects were read: those of a new database are not told as those of the one before.
-            self.look_at_epoch();
-            let told = self.told.clone().unwrap_or_default();
-            let keep = !self.whole;
-            let request = Request { verb, rule: rule.name.clone(), look, force, keep, objects, told };
-            result = ask::ask(&self.socket, &self.store, &request).await;
-            if !matches!(result, Err(Trouble::Changed)) {
-                break;
+        let objects = ask::objects(&self.store, &self.kinds, rule).await;
+        // After the objects were read: those of a new database are not told as those of the one before.
+        self.look_at_epoch();
+        let told = self.told.clone().unwrap_or_default();
+        let keep = !self.whole;
+        let result = match objects {
+            Ok(objects) => {
+                let request = Request { verb, rule: rule.name.clone(), look, force, keep, objects, told };
+                ask::ask(&self.socket, &self.store, &request).await
             }
-        }
-        match &result {
-            Ok(outcome) => self.learned(outcome).await,
-            Err(trouble) => self.tell_trouble(trouble),
-        }
+            Err(trouble) => Err(trouble),
+        };
+        self.came_of(&rule.name, &result).await;
         result
     }
 
-    /// Asks what is in effect; what rules have written that are not there any more is removed.
-    async fn show(&mut self, with_objects: bool) -> std::result::Result<Outcome, Trouble> {
+    /// Asks what is in effect, or has what rules have written removed that are not there any more.
+    async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, Trouble> {
         self.look_at_epoch();
         let told = self.told.clone().unwrap_or_default();
-        let request = Request { verb: Verb::Show, look: with_objects, told, ..Request::default() };
-        let outcome = ask::ask(&self.socket, &self.store, &request).await?;
-        self.learned(&outcome).await;
-        Ok(outcome)
+        let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
+        let result = ask::ask(&self.socket, &self.store, &request).await;
+        self.came_of("", &result).await;
+        result
+    }
+
+    /// Notes whether a rule could be carried out, and what is known since.
+    async fn came_of(&mut self, rule: &str, result: &std::result::Result<Outcome, Trouble>) {
+        match result {
+            Ok(outcome) => {
+                self.problems.remove(rule);
+                self.problems.remove("");
+                self.learned(outcome).await;
+            }
+            Err(trouble) => {
+                let problem = trouble.to_string();
+                let known = self.problems.insert(rule.to_owned(), problem.clone());
+                if known.as_ref() != Some(&problem) {
+                    tracing::error!(rule, problem, "objects cannot be brought into effect");
+                    tell::emit_trouble(&self.events, &problem);
+                }
+            }
+        }
+        let problem = self.problems.values().next().cloned();
+        let stuck = self.problems.len() as u64;
+        self.view.send_if_modified(|view| {
+            let is_new = view.problem != problem || view.summary.stuck != stuck;
+            (view.problem, view.summary.stuck) = (problem, stuck);
+            is_new
+        });
     }
 
     /// Tells the cloud what is new, and everybody else the counts.
@@ -451,8 +507,10 @@ impl Task {
             self.told = Some(outcome.told.clone());
             self.said.clone_from(&self.told);
         }
-        let mut view = FilesView::default();
+        let problem = self.problems.values().next().cloned();
+        let mut view = FilesView { problem, ..FilesView::default() };
         view.summary.rules = self.rules.len() as u64;
+        view.summary.stuck = self.problems.len() as u64;
         for rule in &outcome.rules {
             let summary = &mut view.summary;
             summary.in_effect += rule.in_effect;
@@ -466,25 +524,8 @@ impl Task {
         self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
     }
 
-    fn tell_trouble(&self, trouble: &Trouble) {
-        let problem = trouble.to_string();
-        let is_new = self.view.borrow().problem.as_ref() != Some(&problem);
-        if is_new {
-            tracing::error!(problem, "objects cannot be brought into effect");
-            tell::emit_trouble(&self.events, &problem);
-            self.view.send_modify(|view| view.problem = Some(problem));
-        }
-    }
-
     async fn answer(&mut self, command: Command) {
         match command {
-            Command::Rules(config) => {
-                let same = self.rules.len() == config.files.rules.len()
-                    && self.rules.iter().all(|due| config.files.rules.get(due.number) == Some(&due.rule));
-                if !same {
-                    self.set_rules(&config);
-                }
-            }
             Command::TellAgain => {
                 if let Some(told) = &mut self.told {
                     told.seq = 0;
@@ -493,7 +534,9 @@ impl Task {
             }
             Command::Ask(question, answer) => {
                 let said = match question {
-                    Question::Show(role) => self.show(true).await.map(|outcome| ask::show(&outcome, role)),
+                    Question::Show(role) => {
+                        self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
+                    }
                     Question::Check => self.check().await,
                     Question::Apply(name) => self.apply(&name).await,
                 };

@@ -99,6 +99,11 @@ impl KnownKinds {
         self.read(|known| known.version)
     }
 
+    /// Whether objects of a kind are sealed.
+    pub(super) fn seals(&self, resource: &Resource) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.covers(resource))
+    }
+
     /// Whether what is said of an object is for those alone who may have Secrets.
     pub(super) fn is_sealed(&self, object: &ObjectKey) -> bool {
         let covers = |sealed: &SealOptions| {

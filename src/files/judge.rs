@@ -151,7 +151,16 @@ mod tests {
 
     fn held(shape: Shape, pairs: &[(&str, &str)]) -> Held {
         let place = Place { base: "/b".into(), below: "p".into() };
-        Held { place, shape, stamp: 7, made: true, files: files(pairs), bytes: 0, members: Vec::new() }
+        Held {
+            place,
+            shape,
+            stamp: 7,
+            made: true,
+            files: files(pairs),
+            bytes: 0,
+            members: Vec::new(),
+            rule: Digest::default(),
+        }
     }
 
     fn directory(stamp: Option<Option<u64>>, inside: &[(&str, &str)], entries: &[(&str, Entry)]) -> Seen {

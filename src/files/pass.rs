@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::contents::{self, Fresh};
 use super::judge::{Verdict, judge};
-use super::record::{Change, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
+use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
 use super::run::{Ended, Run, Step};
 use super::wire::Listed;
@@ -49,11 +49,21 @@ pub struct Pass<'a, H> {
     places: BTreeMap<String, (Place, Vec<usize>)>,
     /// Those of which the objects are needed.
     due: BTreeSet<String>,
+    /// The digest of the rule's text.
+    text: Digest,
     /// Whether the record was changed and not noted.
     dirty: bool,
     runs: usize,
     /// Whether a place has gone that is to become another one.
     again: bool,
+}
+
+/// Why no files can be made of objects.
+enum Unfit {
+    /// One of them has changed since it was listed.
+    Changed,
+    /// One of them cannot be written.
+    Refused(usize, String),
 }
 
 /// A change with what it writes.
@@ -69,11 +79,13 @@ impl<'a, H: Hands> Pass<'a, H> {
         listed: &'a [Listed],
         options: Options,
     ) -> Self {
+        let text = Digest::of((0, 0), rule.text.as_bytes());
         let (places, due) = (BTreeMap::new(), BTreeSet::new());
         let (dirty, runs, again) = (false, 0, false);
-        let mut pass = Self { hands, rule, record, seq, listed, options, places, due, dirty, runs, again };
+        let mut pass =
+            Self { hands, rule, record, seq, listed, options, places, due, text, dirty, runs, again };
         pass.group();
-        pass.due = pass.find_due();
+        pass.find_due();
         pass
     }
 
@@ -107,27 +119,32 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    fn find_due(&mut self) -> BTreeSet<String> {
-        let new_text = self.record.text != self.rule.text;
-        let mut due = BTreeSet::new();
-        for (path, (place, numbers)) in self.places.clone() {
-            let members = self.members(&numbers);
-            let wait = self.record.waits.get(&path);
-            if !new_text && wait.is_some_and(|wait| wait.members == members && self.waits(wait)) {
+    fn find_due(&mut self) {
+        let places = std::mem::take(&mut self.places);
+        for (path, (place, numbers)) in &places {
+            let wait = self.record.waits.get(path);
+            let tried = |wait: &&Wait| wait.rule == self.text && self.are(&wait.members, numbers);
+            if wait.filter(tried).is_some_and(|wait| self.waits(wait)) {
                 continue;
             }
-            let waited = wait.is_some();
-            let held = self.record.places.get(&path);
-            let same = !new_text && !waited && held.is_some_and(|held| held.members == members);
-            if same && !self.options.look {
+            let held = self.record.places.get(path);
+            let made = |held: &&Held| held.rule == self.text && self.are(&held.members, numbers);
+            let same = wait.is_none() && held.filter(made).is_some();
+            if same && (!self.options.look || self.is_intact(place, held.cloned())) {
                 continue;
             }
-            if same && self.is_intact(&place, held.cloned()) {
-                continue;
-            }
-            due.insert(path);
+            self.due.insert(path.clone());
         }
-        due
+        self.places = places;
+    }
+
+    /// Whether these are the objects with these numbers, in the same versions.
+    fn are(&self, members: &[Member], numbers: &[usize]) -> bool {
+        let same = |(member, number): (&Member, &usize)| {
+            let listed = self.listed.get(*number);
+            listed.is_some_and(|listed| listed.uid == member.uid && listed.version == member.version)
+        };
+        members.len() == numbers.len() && members.iter().zip(numbers).all(same)
     }
 
     fn waits(&self, wait: &Wait) -> bool {
@@ -146,9 +163,8 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// Says what would be done.
+    /// Says what would be done. The record is that of a pass that was not made: it is not to be kept.
     pub fn plan(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<String> {
-        let (before, seq) = (self.record.clone(), *self.seq);
         let tasks = self.tasks(bodies);
         let mut plan: Vec<String> = tasks.iter().map(|(change, fresh)| shown(change, fresh)).collect();
         let refused = self.record.objects.values().filter(|object| {
@@ -158,8 +174,6 @@ impl<'a, H: Hands> Pass<'a, H> {
             refused
                 .map(|object| format!("keep out {}/{}: {}", object.namespace, object.name, object.message)),
         );
-        *self.record = before;
-        *self.seq = seq;
         plan
     }
 
@@ -172,10 +186,6 @@ impl<'a, H: Hands> Pass<'a, H> {
             }
         } else {
             self.run(tasks);
-        }
-        if self.record.text != self.rule.text {
-            self.record.text.clone_from(&self.rule.text);
-            self.dirty = true;
         }
         self.say_who_is_gone();
         if !self.record.owes_reload {
@@ -214,7 +224,9 @@ impl<'a, H: Hands> Pass<'a, H> {
             let Some((place, numbers)) = self.places.get(&path).cloned() else { continue };
             let fresh = match self.fresh(&place, &numbers, bodies) {
                 Ok(fresh) => fresh,
-                Err((culprit, why)) => {
+                // It is on its way here in another version.
+                Err(Unfit::Changed) => continue,
+                Err(Unfit::Refused(culprit, why)) => {
                     self.keeps(&path, &numbers, Some(culprit), &why);
                     continue;
                 }
@@ -235,23 +247,29 @@ impl<'a, H: Hands> Pass<'a, H> {
 
     /// What is there and is not wanted any more.
     fn removals(&mut self) -> Vec<Task> {
-        let mut tasks = Vec::new();
-        for (path, mut held) in self.record.places.clone() {
-            let stays = self.places.contains_key(&path) && held.shape == self.shape();
-            if stays || (self.options.keep && !self.places.contains_key(&path)) {
+        let (mut tasks, shape) = (Vec::new(), self.shape());
+        let goes = |(path, held): &(&String, &Held)| match self.places.get(*path) {
+            Some(_) => held.shape != shape,
+            None => !self.options.keep,
+        };
+        let gone = self.record.places.iter().filter(goes);
+        let gone: Vec<_> = gone.map(|(path, held)| (path.clone(), held.clone())).collect();
+        for (path, mut held) in gone {
+            // What is to become something else goes first.
+            let becomes = self.due.remove(&path);
+            let wait = self.record.waits.get(&path);
+            if wait.is_some_and(|wait| wait.members == held.members && self.waits(wait)) {
                 continue;
             }
-            // It is to become something else: first it goes.
-            self.again |= self.due.remove(&path);
-            if self
-                .record
-                .waits
-                .get(&path)
-                .is_some_and(|wait| wait.members == held.members && self.waits(wait))
-            {
-                continue;
-            }
-            let Ok(seen) = self.hands.look(&held.place, held.shape, Some(&held), None) else { continue };
+            let seen = match self.hands.look(&held.place, held.shape, Some(&held), None) {
+                Ok(seen) => seen,
+                Err(why) => {
+                    let numbers = self.places.get(&path).map(|(_, numbers)| numbers.clone());
+                    self.keeps(&path, &numbers.unwrap_or_default(), None, &why);
+                    continue;
+                }
+            };
+            self.again |= becomes;
             let verdict = judge(held.shape, last(&held.place), Some(&held), None, &seen, false);
             if let Verdict::Conflict(_) = verdict {
                 // What somebody else has changed is not removed.
@@ -292,25 +310,27 @@ impl<'a, H: Hands> Pass<'a, H> {
         place: &Place,
         numbers: &[usize],
         bodies: &mut dyn FnMut(usize) -> Option<Value>,
-    ) -> Result<Fresh, (usize, String)> {
+    ) -> Result<Fresh, Unfit> {
         let mut fresh = Fresh { members: self.members(numbers), ..Fresh::default() };
         for number in numbers {
-            let failed = |why: &str| (*number, why.to_owned());
+            let refused = |why: String| Unfit::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
             let is_secret = listed.kind == "Secret" && listed.api_version == "v1";
-            if is_secret && !self.rule.plain_text_on_disk && !self.hands.is_memory(place, self.shape()) {
-                let why = format!(
-                    "{} is on a disk, and Secrets are written to memory only (tmpfs) unless plain_text_on_disk = true",
+            let sealed = is_secret || listed.sealed;
+            if sealed && !self.rule.plain_text_on_disk && !self.hands.is_memory(place, self.shape()) {
+                return Err(refused(format!(
+                    "{} is on a disk, and Secrets and other sealed kinds are written to memory only (tmpfs) unless plain_text_on_disk = true",
                     place.base
-                );
-                return Err((*number, why));
+                )));
             }
-            let object = bodies(*number).ok_or_else(|| failed("it changes while it is written"))?;
-            let files = contents::files(self.rule, &object, is_secret).map_err(|why| (*number, why))?;
-            fresh.is_secret |= is_secret;
+            let object = bodies(*number).ok_or(Unfit::Changed)?;
+            let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
+            fresh.is_secret |= sealed;
             for (name, content) in files {
                 if fresh.files.insert(name, content).is_some() {
-                    return Err(failed("another object has a file of the same name in this place"));
+                    return Err(refused(
+                        "another object has a file of the same name in this place".to_owned(),
+                    ));
                 }
             }
         }
@@ -319,7 +339,7 @@ impl<'a, H: Hands> Pass<'a, H> {
 
     fn task(&mut self, path: &str, place: Place, numbers: &[usize], fresh: Fresh) -> Option<Task> {
         let (shape, held) = (self.shape(), self.record.places.get(path).cloned());
-        let new = fresh.digests(self.record.key);
+        let new = fresh.digests(self.hands.key(&place));
         let seen = match self.hands.look(&place, shape, held.as_ref(), Some(&new)) {
             Ok(seen) => seen,
             Err(why) => {
@@ -344,7 +364,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 }
                 None
             }
-            Verdict::Same if self.record.text == self.rule.text => {
+            Verdict::Same if held.as_ref().is_some_and(|held| held.rule == self.text) => {
                 if let Some(held) = self.record.places.get_mut(path) {
                     held.members = fresh.members;
                 }
@@ -366,17 +386,16 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// Carries out changes, all at once; if that fails, in parts, so that one keeps no other out.
-    fn run(&mut self, mut tasks: Vec<Task>) {
+    /// Carries out changes, all at once; if that fails, in parts, so that one keeps no other out. Whether something could not
+    /// be put back or removed: until it is, nothing else is begun.
+    fn run(&mut self, mut tasks: Vec<Task>) -> bool {
         self.runs += 1;
         let ended = self.run_once(&mut tasks);
-        let Some(failure) = &ended.failure else { return };
+        let Some(failure) = &ended.failure else { return ended.unfinished };
         self.record.output.clone_from(&failure.message);
         if ended.divisible && !ended.unfinished && tasks.len() > 1 && self.runs < MAX_RUNS {
             let rest = tasks.split_off(tasks.len() / 2);
-            self.run(tasks);
-            self.run(rest);
-            return;
+            return self.run(tasks) || self.run(rest);
         }
         for (change, _) in &tasks {
             let path = change.place.path();
@@ -392,6 +411,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 self.state(number, State::NotInEffect, version, &failure.message, ended.rolled_back);
             }
         }
+        ended.unfinished
     }
 
     fn run_once(&mut self, tasks: &mut [Task]) -> Ended {
@@ -440,6 +460,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                         files: files.clone(),
                         bytes: fresh.bytes(),
                         members: fresh.members.clone(),
+                        rule: self.text,
                     };
                     self.record.places.insert(path.clone(), held);
                     let numbers =
@@ -519,8 +540,8 @@ impl<'a, H: Hands> Pass<'a, H> {
 
     fn wait_for(&mut self, path: &str, members: Vec<Member>) {
         let wait = self.record.waits.entry(path.to_owned()).or_default();
-        if wait.members != members {
-            *wait = Wait { members, ..Wait::default() };
+        if wait.members != members || wait.rule != self.text {
+            *wait = Wait { members, rule: self.text, ..Wait::default() };
         }
         wait.tries = wait.tries.saturating_add(1);
         let pause = FIRST_WAIT.saturating_mul(1 << (wait.tries - 1).min(10)).min(LONGEST_WAIT);
@@ -539,9 +560,13 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// Objects whose files could not be removed stay in effect.
+    /// Objects whose files could not be removed stay in effect, unless they are by now in effect elsewhere.
     fn stays(&mut self, change: &Change, why: &str) {
         for member in change.old.iter().flat_map(|held| &held.members) {
+            let mut others = self.record.places.values().filter(|held| held.place != change.place);
+            if others.any(|held| held.members.contains(member)) {
+                continue;
+            }
             let Some(before) = self.record.objects.get(&member.uid) else { continue };
             let mut status =
                 Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
@@ -551,15 +576,11 @@ impl<'a, H: Hands> Pass<'a, H> {
     }
 
     fn say_who_is_gone(&mut self) {
-        let listed = self.listed.iter().map(|object| &object.uid);
-        let there =
-            self.record.places.values().flat_map(|held| held.members.iter().map(|member| &member.uid));
-        let here: BTreeSet<String> = listed.chain(there).cloned().gather();
-        let gone = self
-            .record
-            .objects
-            .iter()
-            .filter(|(uid, status)| status.state != State::Gone && !here.contains(*uid));
+        let listed = self.listed.iter().map(|object| object.uid.as_str());
+        let there = self.record.places.values().flat_map(|held| &held.members);
+        let here: BTreeSet<&str> = listed.chain(there.map(|member| member.uid.as_str())).gather();
+        let gone = self.record.objects.iter();
+        let gone = gone.filter(|(uid, status)| status.state != State::Gone && !here.contains(uid.as_str()));
         for (uid, status) in gone.map(|(uid, status)| (uid.clone(), status.clone())).collect::<Vec<_>>() {
             let (version, wanted, message) = (None, None, String::new());
             self.set(
@@ -576,11 +597,17 @@ impl<'a, H: Hands> Pass<'a, H> {
             Some(before) if before.state == status.state && before.version == status.version => before.since,
             _ => self.options.now,
         };
-        if before.is_some_and(|before| told(before) == told(&status) && before.message == status.message) {
+        // Other words for the same are no news: programs name candidates and times in them.
+        status.seq = match before {
+            Some(before) if told(before) == told(&status) => before.seq,
+            _ => {
+                *self.seq += 1;
+                *self.seq
+            }
+        };
+        if before == Some(&status) {
             return;
         }
-        *self.seq += 1;
-        status.seq = *self.seq;
         self.record.objects.insert(uid.to_owned(), status);
         self.dirty = true;
     }
@@ -622,7 +649,7 @@ fn there(held: Option<Held>, place: &Place, shape: Shape, seen: &Seen) -> Option
     }
     let made = held.is_some_and(|held| held.made);
     let (place, files) = (place.clone(), seen.inside.clone());
-    Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new() })
+    Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
 }
 
 fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, rolled_back: bool) -> Status {
@@ -631,6 +658,7 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
         kind: object.kind.clone(),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
+        sealed: object.sealed || (object.kind == "Secret" && object.api_version == "v1"),
         version,
         wanted: Some(object.version.clone()),
         state,

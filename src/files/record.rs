@@ -7,6 +7,8 @@ use std::hash::Hasher as _;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+use crate::object::Gather as _;
+
 /// Where the files of objects are: a directory with files, or one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
@@ -34,7 +36,7 @@ pub enum Shape {
 }
 
 /// A keyed digest of a file: whoever does not know the key cannot make another file with the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(u64, u64);
 
 impl Digest {
@@ -74,6 +76,8 @@ pub struct Held {
     pub bytes: u64,
     /// The objects that they are made of.
     pub members: Vec<Member>,
+    /// The digest of the rule's text by which they were made.
+    pub rule: Digest,
 }
 
 /// A change of a place, as it is noted before it is begun.
@@ -130,6 +134,9 @@ pub struct Status {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// Whether its kind is sealed where objects are kept.
+    #[serde(default)]
+    pub sealed: bool,
     /// The version that is in effect.
     pub version: Option<String>,
     /// The version that was tried last.
@@ -151,6 +158,8 @@ pub struct Status {
 pub struct Wait {
     /// What was tried.
     pub members: Vec<Member>,
+    /// The digest of the rule's text by which it was tried.
+    pub rule: Digest,
     /// How often.
     pub tries: u32,
     /// Until when it waits, in microseconds since 1970.
@@ -161,10 +170,6 @@ pub struct Wait {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// The rule as it was written when everything was made anew.
-    pub text: String,
-    /// The key of the digests.
-    pub key: (u64, u64),
     /// The number of the last run that went well.
     pub done: u64,
     /// The last number that was given to what is written.
@@ -186,10 +191,26 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record with a key of its own.
+    /// What has changed since a record was as `before`.
     #[must_use]
-    pub fn new(key: (u64, u64)) -> Self {
-        Self { key, ..Self::default() }
+    pub fn since(&self, before: &Self) -> Delta {
+        let (places, waits, objects) = Default::default();
+        let (output, owes_reload) = (self.output.clone(), self.owes_reload);
+        let Self { done, stamp, reloads, rollbacks, .. } = *self;
+        Delta {
+            head: Self { done, stamp, owes_reload, places, waits, objects, output, reloads, rollbacks },
+            places: changed(&before.places, &self.places),
+            waits: changed(&before.waits, &self.waits),
+            objects: changed(&before.objects, &self.objects),
+        }
+    }
+
+    /// Makes a change: the record is as the one that was compared.
+    pub fn apply(&mut self, delta: Delta) {
+        let Self { places, waits, objects, .. } = std::mem::replace(self, delta.head);
+        self.places = merged(places, delta.places);
+        self.waits = merged(waits, delta.waits);
+        self.objects = merged(objects, delta.objects);
     }
 
     /// How many objects are in which state: in effect, not, in conflict.
@@ -199,4 +220,31 @@ impl Record {
             |state: State| self.objects.values().filter(|object| object.state == state).count() as u64;
         [State::InEffect, State::NotInEffect, State::Conflict].map(count)
     }
+}
+
+/// What has changed in a record: what it says itself, and which entries are others, new or gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delta {
+    head: Record,
+    places: Entries<Held>,
+    waits: Entries<Wait>,
+    objects: Entries<Status>,
+}
+
+type Entries<V> = BTreeMap<String, Option<V>>;
+
+fn changed<V: Clone + PartialEq>(before: &BTreeMap<String, V>, now: &BTreeMap<String, V>) -> Entries<V> {
+    let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
+    let new = now.iter().filter(|(key, value)| before.get(*key) != Some(value));
+    gone.chain(new.map(|(key, value)| (key.clone(), Some(value.clone())))).gather()
+}
+
+fn merged<V>(mut entries: BTreeMap<String, V>, changes: Entries<V>) -> BTreeMap<String, V> {
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(entries.insert(key, value)),
+            None => drop(entries.remove(&key)),
+        }
+    }
+    entries
 }

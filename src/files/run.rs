@@ -128,6 +128,7 @@ impl Run {
             (Step::Stage(_), Ok(())) if self.has_check => Some(Step::Check),
             (Step::Stage(_) | Step::Check, Ok(())) => Some(Step::Swap(0)),
             (Step::Stage(_), Err(failure)) => {
+                self.ended.divisible = true;
                 self.failed(failure, true);
                 self.reload_old()
             }
@@ -140,6 +141,7 @@ impl Run {
             (Step::Swap(_), Ok(())) if self.has_reload => Some(Step::Reload),
             (Step::Swap(_), Ok(())) => Some(Step::Commit),
             (Step::Swap(at), Err(failure)) => {
+                self.ended.divisible = true;
                 self.failed(failure, true);
                 self.back(at + 1)
             }
@@ -285,6 +287,14 @@ mod tests {
         assert!(!ended.divisible && ended.owes_reload, "{ended:?}");
         let (found, ended) = steps(run, &[Reload, Restore(0)]);
         assert!(ended.unfinished && !found.contains(&Discard(0)), "{found:?}");
+    }
+
+    #[test]
+    fn one_that_cannot_be_written_may_be_tried_apart_from_the_others() {
+        use Step::{Stage, Swap};
+        for step in [Stage(1), Swap(1)] {
+            assert!(steps(Run::new(2, true, true, false), &[step]).1.divisible, "{step:?}");
+        }
     }
 
     #[test]

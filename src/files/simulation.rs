@@ -115,6 +115,10 @@ impl Hands for Model<'_> {
         Ok(seen)
     }
 
+    fn key(&self, _: &Place) -> (u64, u64) {
+        KEY
+    }
+
     fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
         true
     }
@@ -211,7 +215,7 @@ impl World {
     }
 
     fn record(&self) -> Record {
-        if self.record.is_empty() { Record::new(KEY) } else { serde_json::from_str(&self.record).unwrap() }
+        if self.record.is_empty() { Record::default() } else { serde_json::from_str(&self.record).unwrap() }
     }
 
     /// A pass, after what an end in the middle of the last one has left is taken back.
@@ -265,6 +269,7 @@ impl Object {
             namespace: "n".into(),
             name: self.name.clone(),
             version: self.version.to_string(),
+            sealed: false,
         }
     }
 

@@ -11,7 +11,7 @@ const NAMESPACE: &str = "{metadata.namespace}";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     /// The directory that the rule itself names.
-    base: String,
+    pub base: String,
     /// What is below it, with placeholders; the last component is what is written.
     rest: String,
 }
@@ -60,7 +60,11 @@ impl Template {
     pub fn place(&self, namespace: &str, name: &str) -> Result<Place, String> {
         for (word, what, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
             if self.rest.contains(holder) {
-                check_name(word).map_err(|why| format!("its {what} cannot stand in a path: it {why}"))?;
+                let checked = match word.starts_with('.') {
+                    true => Err("begins with a dot, as hidden files do".to_owned()),
+                    false => check_name(word),
+                };
+                checked.map_err(|why| format!("its {what} cannot stand in a path: it {why}"))?;
             }
         }
         let below = self.rest.replace(NAME, name).replace(NAMESPACE, namespace);
@@ -143,5 +147,11 @@ mod tests {
                 prop_assert!(parts.iter().all(|part| !matches!(*part, "" | "." | "..") && !part.contains('\0')));
             }
         }
+    }
+
+    #[test]
+    fn an_object_names_no_hidden_file() {
+        let template = Template::parse("/home/x/{metadata.name}").unwrap();
+        assert!(template.place("n", ".ssh").unwrap_err().contains("hidden"));
     }
 }

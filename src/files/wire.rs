@@ -31,9 +31,11 @@ pub struct Request {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
-    /// Say what is in effect. Rules that are not in the configuration any more are cleared away.
+    /// Say what is in effect.
     #[default]
     Show,
+    /// Clear away what rules have left that are not in the configuration any more.
+    Clear,
     /// Bring the objects into effect.
     Apply,
     /// Say what that would mean.
@@ -55,6 +57,9 @@ pub struct Listed {
     pub name: String,
     /// The version held.
     pub version: String,
+    /// Whether its kind is sealed in the database: it is treated as a Secret.
+    #[serde(default)]
+    pub sealed: bool,
 }
 
 /// Up to where somebody has been told what is in effect. In another epoch the numbers mean nothing.
@@ -69,7 +74,8 @@ pub struct Told {
 /// What the helper says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It needs these objects: their places in the list. Each is then sent in a frame of its own, or an empty frame.
+    /// It needs these objects: their places in the list. Each is then sent in a frame of its own; an
+    /// empty frame says that it has changed meanwhile.
     Want(Vec<usize>),
     /// It is done.
     Done(Box<Outcome>),

@@ -6,32 +6,52 @@
 //! names is reached through a link that somebody else has made.
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, Uid, fchmod, fchown, fsync,
-    linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, StatFs, Uid, fchmod, fchown,
+    fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use super::owner::Owner;
 use crate::files::contents::Fresh;
 use crate::files::{Change, Digest, Entry, Held, Place, Seen, Shape};
 
 const DATA: &str = "..data";
+/// Numbers of versions are below it; a larger one is somebody else's.
+const MAX_STAMP: u64 = 1 << 62;
+/// How deep the directories may be that somebody has put into one of ours, so that it can be removed.
+const DEEPEST: u32 = 8;
 /// File systems that are memory, by the number in `statfs`.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether a directory is kept in memory only, or will be when it is made.
+pub(super) fn is_in_memory(base: &str) -> bool {
+    let above = Path::new(base).ancestors().find(|path| path.exists());
+    above.and_then(|above| rustix::fs::statfs(above).ok()).is_some_and(|found| is_memory(&found))
+}
+
+fn is_memory(found: &StatFs) -> bool {
+    // The number has 32 bits; some systems keep it in a signed word.
+    IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff))
+}
 
 /// What a rule says of its files.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub(super) rule: String,
-    pub(super) key: (u64, u64),
+    /// The keys of the digests: of what is on disks, and of what is in memory.
+    pub(super) keys: [(u64, u64); 2],
     pub(super) owner: Owner,
     /// The modes of files and of directories: without Secrets, with them.
     pub(super) modes: [(u32, u32); 2],
+    /// The most bytes of a file that can be one of the rule.
+    pub(super) max_size: u64,
     /// Whether what is written is flushed all at once, by [`Disk::flush`].
     pub(super) at_once: bool,
     /// How many more steps work: a test ends the world at each of them.
@@ -81,8 +101,13 @@ impl Disk {
         let base = match openat(CWD, place.base.as_str(), flags, Mode::empty()) {
             Err(Errno::NOENT) if make => {
                 self.step()?;
+                let missing = Path::new(&place.base).ancestors().take_while(|path| !path.exists());
+                let above: Vec<&Path> = missing.filter_map(Path::parent).collect();
                 let made = std::fs::create_dir_all(&place.base);
                 made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                for parent in above {
+                    fsync(openat(CWD, parent, flags, Mode::empty())?)?;
+                }
                 openat(CWD, place.base.as_str(), flags, Mode::empty())?
             }
             opened => opened?,
@@ -127,20 +152,23 @@ impl Disk {
         wanted: Option<&BTreeMap<String, Digest>>,
     ) -> Result<Seen> {
         let Some(directory) = self.is_there(place, shape)? else { return Ok(Seen::default()) };
-        let mut seen = Seen { directory: true, ..Seen::default() };
+        let (mut seen, key) = (Seen { directory: true, ..Seen::default() }, self.key(place));
         if shape == Shape::File {
             let name = last(place);
-            seen.entries.extend(self.entry(&directory, name)?.map(|entry| (name.to_owned(), entry)));
+            seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
             return Ok(seen);
         }
         if let Some(target) = link(&directory, DATA)? {
             let stamp = target.strip_prefix("..v").and_then(|stamp| stamp.parse().ok());
+            let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
             seen.data = Some(stamp);
             if let Some(version) =
-                stamp.map(|stamp| open_directory(&directory, &version(stamp))).transpose()?.flatten()
+                stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
             {
                 for name in names(&version)? {
-                    if let Some(Entry::File(digest)) = self.entry(&version, &name)? {
+                    // What has another name is none of ours.
+                    let Ok(name) = name.into_string() else { continue };
+                    if let Some(Entry::File(digest)) = self.entry(key, &version, &name)? {
                         seen.inside.insert(name, digest);
                     }
                 }
@@ -152,13 +180,13 @@ impl Disk {
             held.iter().flat_map(|held| held.files.keys()).chain(wanted.iter().flat_map(|new| new.keys()))
         {
             if !seen.entries.contains_key(name) {
-                seen.entries.extend(self.entry(&directory, name)?.map(|entry| (name.clone(), entry)));
+                seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.clone(), entry)));
             }
         }
         Ok(seen)
     }
 
-    fn entry(&self, directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
+    fn entry(&self, key: (u64, u64), directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
         let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             stat => stat?,
@@ -168,25 +196,27 @@ impl Disk {
             FileType::RegularFile => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = std::fs::File::from(openat(directory, name, flags, Mode::empty())?);
+                if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_size) {
+                    return Ok(Some(Entry::Other));
+                }
                 let mut content = Vec::new();
-                // A file that is longer than any object is none of ours: its beginning is as good as all of it.
-                let read = file.take(64 << 20).read_to_end(&mut content);
+                let read = file.take(self.max_size).read_to_end(&mut content);
                 read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                Entry::File(Digest::of(self.key, &content))
+                Entry::File(Digest::of(key, &content))
             }
             _ => Entry::Other,
         }))
     }
 
+    /// See [`crate::files::Hands::key`].
+    pub(super) fn key(&self, place: &Place) -> (u64, u64) {
+        self.keys[usize::from(is_in_memory(&place.base))]
+    }
+
     /// See [`crate::files::Hands::is_memory`].
     pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
         let beneath = self.is_there(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
-        let found = beneath.or_else(|| {
-            let above = Path::new(&place.base).ancestors().find(|path| path.exists())?;
-            rustix::fs::statfs(above).ok()
-        });
-        // The number has 32 bits; some systems keep it in a signed word.
-        found.is_some_and(|found| IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff)))
+        beneath.map_or_else(|| is_in_memory(&place.base), |found| is_memory(&found))
     }
 
     /// The path of a candidate.
@@ -256,7 +286,10 @@ impl Disk {
 
     /// See [`crate::files::Hands::swap`].
     pub(super) fn swap(&self, change: &Change) -> Result<()> {
-        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        let Some(directory) = self.is_there(&change.place, change.shape)? else {
+            // Nothing that is not there has to be removed; but what was written a moment ago has gone.
+            return if change.new.is_some() { Err(Errno::NOENT) } else { Ok(()) };
+        };
         let name = last(&change.place);
         match (change.shape, &change.new) {
             (Shape::File, new) => {
@@ -298,7 +331,7 @@ impl Disk {
         self.step()?;
         match linkat(directory, name, directory, kept, AtFlags::empty()) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS) => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = openat(directory, name, flags, Mode::empty())?;
                 let mode = rustix::fs::fstat(&file)?.st_mode & 0o7777;
                 let mut content = Vec::new();
@@ -375,7 +408,7 @@ impl Disk {
         let is_old = |name: &String| old.is_some_and(|held| held.files.contains_key(name));
         let new = change.new.iter().flat_map(|new| new.keys());
         self.unlink(&directory, new.filter(|name| !is_old(name)))?;
-        if let Some(kept) = open_directory(&directory, &aside(change))? {
+        if let Some(kept) = open_directory(&directory, aside(change))? {
             for name in names(&kept)? {
                 self.step()?;
                 renameat(&kept, &name, &directory, &name)?;
@@ -393,7 +426,10 @@ impl Disk {
             return renameat(directory, &kept, directory, name);
         }
         let new = change.new.iter().flat_map(|new| new.values()).next();
-        let is_new = || Ok(new.is_some() && self.entry(directory, name)? == new.map(|new| Entry::File(*new)));
+        let is_new = || {
+            Ok(new.is_some()
+                && self.entry(self.key(&change.place), directory, name)? == new.map(|new| Entry::File(*new)))
+        };
         if !change.exists && !exists(directory, &self.beside(change))? && is_new()? {
             self.remove(directory, name)?;
         }
@@ -405,7 +441,8 @@ impl Disk {
         let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
             self.remove(&directory, &self.beside(change))?;
-            return self.remove(&directory, &self.kept(change));
+            self.remove(&directory, &self.kept(change))?;
+            return self.fsync(&directory);
         }
         self.remove(&directory, &format!("{DATA}-{}", change.stamp))?;
         self.remove_directory(&directory, &aside(change))?;
@@ -416,6 +453,7 @@ impl Disk {
         } else {
             self.remove_directory(&directory, &version(change.stamp))?;
         }
+        self.fsync(&directory)?;
         drop(directory);
         let goes = match (&change.old, keep_new) {
             (Some(old), true) => old.made && change.new.is_none(),
@@ -438,11 +476,20 @@ impl Disk {
         unlinkat(directory, name, AtFlags::empty())
     }
 
-    /// Removes a directory of files.
+    /// Removes a directory, with whatever somebody has put into it.
     fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        self.remove_all(directory, &name, DEEPEST)
+    }
+
+    fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32) -> Result<()> {
         let Some(beneath) = open_directory(directory, name)? else { return Ok(()) };
         for file in names(&beneath)? {
-            self.remove(&beneath, &file)?;
+            self.step()?;
+            match unlinkat(&beneath, &file, AtFlags::empty()) {
+                Err(Errno::ISDIR) if deepest > 0 => self.remove_all(&beneath, &file, deepest - 1)?,
+                removed => removed?,
+            }
         }
         self.step()?;
         unlinkat(directory, name, AtFlags::REMOVEDIR)
@@ -488,7 +535,7 @@ fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
     Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
 }
 
-fn open_directory(directory: &OwnedFd, name: &str) -> Result<Option<OwnedFd>> {
+fn open_directory(directory: &OwnedFd, name: impl Arg) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat2(directory, name, flags, Mode::empty(), BENEATH) {
         Ok(found) => Ok(Some(found)),
@@ -497,11 +544,11 @@ fn open_directory(directory: &OwnedFd, name: &str) -> Result<Option<OwnedFd>> {
     }
 }
 
-fn names(directory: &OwnedFd) -> Result<Vec<String>> {
+fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if !matches!(name.as_str(), "." | "..") {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
             found.push(name);
         }
     }

@@ -1,13 +1,15 @@
 //! Programs that check files and read them again: with a limit on their time and their output, without the environment of
-//! the helper, in a process group that ends with them when they take too long.
+//! the helper, in a process group that ends with them.
 
 use std::io::{PipeReader, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 use crate::files::Failure;
@@ -17,6 +19,10 @@ use crate::files::rule::{Reload, Rule, Signal};
 const KEPT: usize = 4 << 10;
 /// How often a unit is asked whether it runs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a unit has to stay as it is after a reload.
+const STEADY: Duration = Duration::from_secs(1);
+/// What is read of a file with a process number, in bytes.
+const PID_FILE: u64 = 32;
 /// How long the output of what a program has left behind is waited for.
 const LINGER: Duration = Duration::from_millis(200);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -43,7 +49,23 @@ fn finish(
 ) -> Result<(ExitStatus, String), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("{program} cannot be run: {error}"));
     let (output, input) = std::io::pipe().map_err(failed)?;
-    let mut child = {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (closes, closed) = mpsc::sync_channel(1);
+    let keeps = Arc::clone(&said);
+    // Before the program runs: what cannot be read would keep it waiting.
+    let reader = move || {
+        keep(output, &keeps);
+        closes.send(())
+    };
+    std::thread::Builder::new().spawn(reader).map_err(failed)?;
+    let (hands_over, handed_over) = mpsc::sync_channel::<Child>(1);
+    let (ends, ended) = mpsc::sync_channel(1);
+    let waiter = move || {
+        let child = handed_over.recv().ok();
+        ends.send(child.map(|mut child| child.wait()))
+    };
+    std::thread::Builder::new().spawn(waiter).map_err(failed)?;
+    let child = {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
         command.envs(environment.iter().copied()).current_dir("/").process_group(0);
@@ -51,37 +73,35 @@ fn finish(
         command.spawn().map_err(failed)?
     };
     let group = Pid::from_child(&child);
-    let (told, said) = mpsc::sync_channel(1);
-    std::thread::spawn(move || told.send(tail(output)));
-    let (ends, ended) = mpsc::sync_channel(1);
-    std::thread::spawn(move || ends.send(child.wait()));
+    let _ = hands_over.send(child);
     let status = ended.recv_timeout(timeout);
-    if status.is_err() {
-        // With all that it has started.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-    let text = said.recv_timeout(LINGER).unwrap_or_default();
+    // With all that it has started, and has not left its group.
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let _ = closed.recv_timeout(LINGER);
+    let text = readable(&said.lock().unwrap_or_else(PoisonError::into_inner));
     match status {
-        Ok(status) => Ok((status.map_err(failed)?, text)),
-        Err(_) => {
+        Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
+        _ => {
             let message = format!("{program} did not end within {timeout:?}: {}", text.trim());
             Err(Failure { message, slow: true })
         }
     }
 }
 
-/// The end of what can be read, without what does not belong on a line.
-fn tail(mut output: PipeReader) -> String {
-    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
-    while let Ok(read) = output.read(&mut buffer) {
-        if read == 0 {
-            break;
-        }
+/// Keeps the end of what can be read.
+fn keep(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(read @ 1..) = output.read(&mut buffer) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
         let more = kept.len().saturating_sub(KEPT);
         kept.drain(..more);
     }
-    let text = String::from_utf8_lossy(&kept);
+}
+
+/// Text without what does not belong on a line.
+fn readable(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
     text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect()
 }
 
@@ -95,48 +115,103 @@ pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
     }
 }
 
-fn send(signal: Signal, file: &str) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::new(format!("cannot read {file}: {error}")))?;
+/// Signals the process whose number is in a file. If the file is not root's, the process must belong to who owns the file:
+/// a number that a service writes signals nobody else's processes.
+fn send(signal: Signal, path: &str) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot read {path}: {error}"));
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(&error))?;
+    let file = std::fs::File::from(file);
+    let found = file.metadata().map_err(|error| failed(&error))?;
+    if !found.is_file() {
+        return Err(failed(&"it is not a file"));
+    }
+    let mut text = String::new();
+    file.take(PID_FILE).read_to_string(&mut text).map_err(|error| failed(&error))?;
     let number = text.trim().parse().ok().filter(|number: &i32| *number > 1).and_then(Pid::from_raw);
-    let pid = number.ok_or_else(|| Failure::new(format!("there is no process number in {file}")))?;
+    let pid = number.ok_or_else(|| Failure::new(format!("there is no process number in {path}")))?;
+    let owner = || std::fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|of| of.uid()).ok();
+    if found.uid() != 0 && owner() != Some(found.uid()) {
+        return Err(Failure::new(format!("the process of {path} does not belong to the owner of that file")));
+    }
     let signal = match signal {
         Signal::Hup => rustix::process::Signal::HUP,
         Signal::Usr1 => rustix::process::Signal::USR1,
         Signal::Usr2 => rustix::process::Signal::USR2,
     };
     let sent = rustix::process::kill_process(pid, signal);
-    sent.map_err(|error| Failure::new(format!("the process of {file} cannot be signalled: {error}")))
+    sent.map_err(|error| Failure::new(format!("the process of {path} cannot be signalled: {error}")))
+}
+
+/// What systemd says of a unit.
+struct Unit {
+    /// `active`, `failed`, `activating`, …
+    state: String,
+    /// How often it was started again, and its main process: others than before mean that it has not kept running.
+    life: String,
 }
 
 /// Reloads a unit that runs, restarts one that has failed. One that does not run reads its files when it starts; to wait for
-/// it would be to wait for ever if it is ordered behind the agent.
+/// it would be to wait for ever if it is ordered behind the agent, and so jobs of units that run do not wait for the agent
+/// either. It is healthy when it is still the same and active some time later.
 #[allow(clippy::disallowed_methods, reason = "systemctl tells of a state when it is asked, and only then")]
 fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure> {
     let systemctl = systemctl.display().to_string();
-    let ask = |verb: &str| {
-        let arguments = [verb, "--no-ask-password", "--", unit].map(str::to_owned);
+    let ask = |words: &[&str]| {
+        let arguments: Vec<String> =
+            words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
         finish(&systemctl, &arguments, &[], rule.timeout)
     };
-    let state = || Ok::<_, Failure>(ask("is-active")?.1.trim().to_owned());
-    let verb = match state()?.as_str() {
-        "active" | "reloading" => "reload-or-restart",
+    let look = || {
+        let (status, said) = ask(&["show", "--property=LoadState,ActiveState,NRestarts,MainPID"])?;
+        let value = |key: &str| {
+            said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+        };
+        match value("LoadState") {
+            "loaded" | "masked" => {
+                let life = format!("{} {}", value("NRestarts"), value("MainPID"));
+                Ok(Unit { state: value("ActiveState").to_owned(), life })
+            }
+            "not-found" => Err(Failure::new(format!("there is no unit {unit}"))),
+            _ => Err(Failure::new(format!("{systemctl} cannot tell of {unit}: {status}: {}", said.trim()))),
+        }
+    };
+    let until = Instant::now() + rule.healthy_within;
+    let settled = |wanted: fn(&str) -> bool| {
+        let mut found = look()?;
+        while !wanted(&found.state) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+            found = look()?;
+        }
+        Ok::<_, Failure>(found)
+    };
+    let begun = settled(|state| state != "activating")?;
+    let verb = match begun.state.as_str() {
+        "active" | "reloading" | "refreshing" | "activating" => "reload-or-restart",
         "failed" => "restart",
         _ => return Ok(()),
     };
-    let (status, said) = ask(verb)?;
-    let until = Instant::now() + rule.healthy_within;
-    let mut found = state()?;
-    while status.success() && !matches!(found.as_str(), "active" | "failed") && Instant::now() < until {
-        std::thread::sleep(LOOK_EVERY);
-        found = state()?;
+    let (status, said) = ask(&[verb, "--no-ask-password", "--job-mode=ignore-dependencies"])?;
+    let mut found = settled(|state| matches!(state, "active" | "failed" | "inactive"))?;
+    if status.success() && found.state == "active" {
+        // A program that cannot read its files often ends a moment after it has begun.
+        let before = found.life;
+        let watched = Instant::now() + STEADY.min(rule.healthy_within);
+        loop {
+            found = look()?;
+            if found.state != "active" || found.life != before {
+                break;
+            }
+            if Instant::now() >= watched {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
-    if status.success() && found == "active" {
-        return Ok(());
-    }
-    let lines = ["status", "--no-pager", "--full", "--lines=10", "--", unit].map(str::to_owned);
-    let log = finish(&systemctl, &lines, &[], rule.timeout).map(|(_, text)| text).unwrap_or_default();
-    Err(Failure::new(format!("{unit} is {found} after {verb}: {}\n{}", said.trim(), log.trim())))
+    let lines = ask(&["status", "--no-pager", "--full", "--lines=10"]);
+    let log = lines.map(|(_, text)| text).unwrap_or_default();
+    let state = if found.state == "active" { "started again" } else { &found.state };
+    Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", said.trim(), log.trim())))
 }
 
 #[cfg(test)]
@@ -196,6 +271,82 @@ mod tests {
         for text in ["", "x", "0", "1", "-1", "-5"] {
             std::fs::write(&file, text).unwrap();
             assert!(send(Signal::Hup, &path).unwrap_err().message.contains("no process number"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_a_service_writes_signals_nobody_elses_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(pipe.success());
+        let text = path.display().to_string();
+        assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a file"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, std::process::id().to_string()).unwrap();
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
+            assert!(send(Signal::Hup, &text).unwrap_err().message.contains("does not belong"));
+        }
+    }
+
+    /// A program in the place of systemctl: it is told what to say of the unit, one answer after the other, and notes what it
+    /// is asked for.
+    fn reloaded(answers: &[&str]) -> (Result<(), Failure>, Vec<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for (number, answer) in answers.iter().enumerate() {
+            std::fs::write(at(&number.to_string()), answer.replace(' ', "\n")).unwrap();
+        }
+        let script = format!(
+            "#!/bin/sh\ncd {}\ncase $1 in show) n=$(cat n 2>/dev/null || echo 0); test -e $n || n=$((n-1)); \
+             cat $n; echo $((n+1)) > n;; *) echo \"$*\" >> asked;; esac\n",
+            directory.path().display()
+        );
+        std::fs::write(at("systemctl"), script).unwrap();
+        std::fs::set_permissions(at("systemctl"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let within = Duration::from_millis(400);
+        let rule = Rule { healthy_within: within, timeout: LONG, ..Rule::default() };
+        let result = reload_unit(&rule, "web.service", &at("systemctl"));
+        let asked = std::fs::read_to_string(at("asked")).unwrap_or_default();
+        (result, asked.lines().filter(|line| !line.starts_with("status")).map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_unit_is_reloaded_if_it_runs_and_has_to_keep_running() {
+        let active = "LoadState=loaded ActiveState=active NRestarts=0 MainPID=7";
+        let (result, asked) = reloaded(&[active]);
+        assert_eq!(result, Ok(()));
+        assert_eq!(
+            asked,
+            ["reload-or-restart --no-ask-password --job-mode=ignore-dependencies -- web.service"]
+        );
+        // It begins and ends a moment later; or is started again by then.
+        for dies in [
+            "activating NRestarts=1 MainPID=0",
+            "active NRestarts=1 MainPID=8",
+            "failed NRestarts=0 MainPID=0",
+        ] {
+            let dies = format!("LoadState=loaded ActiveState={dies}");
+            let (result, asked) = reloaded(&[active, active, active, &dies]);
+            assert!(result.is_err() && asked.len() == 1, "{dies}: {result:?} {asked:?}");
+        }
+        let (result, asked) =
+            reloaded(&["LoadState=loaded ActiveState=failed NRestarts=5 MainPID=0", active]);
+        assert!(result.is_ok() && asked[0].starts_with("restart "), "{result:?} {asked:?}");
+    }
+
+    #[test]
+    fn a_unit_that_does_not_run_is_left_alone_and_one_that_is_not_there_is_a_failure() {
+        let (result, asked) = reloaded(&["LoadState=loaded ActiveState=inactive NRestarts=0 MainPID=0"]);
+        assert_eq!((result, asked.len()), (Ok(()), 0));
+        for (says, word) in [
+            ("LoadState=not-found ActiveState=inactive", "no unit"),
+            ("Failed to connect to bus", "cannot tell"),
+        ] {
+            let (result, asked) = reloaded(&[says]);
+            assert!(result.unwrap_err().message.contains(word) && asked.is_empty(), "{says}");
         }
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::disk::{Disk, refused};
-use super::records::{Records, RuleFiles};
+use super::records::{Log, Records, RuleFiles};
 use super::{HelperError, hook, owner, rules};
 use crate::config::edge::Config;
 use crate::files::contents::Fresh;
@@ -24,14 +24,11 @@ use crate::process::chain;
 /// How long the agent may take to send what it has announced.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Serves until nobody has asked for so long; for ever without.
-pub(super) fn serve(
-    listener: &UnixListener,
-    config: &Path,
-    mut records: Records,
-    idle: Option<Duration>,
-) -> io::Result<()> {
+/// Serves until nobody has asked for so long; for ever without. Whatever is wrong with the configuration or the records is
+/// an answer: a helper that ended before it took a connection would be started again for it, without end.
+pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
     socket2::SockRef::from(listener).set_read_timeout(idle)?;
+    let mut records = None;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -46,12 +43,16 @@ pub(super) fn serve(
     }
 }
 
-fn answer(mut stream: UnixStream, config: &Path, records: &mut Records) -> io::Result<()> {
+fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
-    let reply = match rules(config) {
-        Ok(config) => do_it(&mut stream, &config, records, &request)?,
+    let read = rules(config).and_then(|config| match records.take() {
+        Some(records) => Ok((config, records)),
+        None => Records::open(&config).map(|records| (config, records)),
+    });
+    let reply = match read {
+        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request)?,
         Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
@@ -66,8 +67,10 @@ fn do_it(
 ) -> io::Result<Reply> {
     let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
     let mut outcome = Outcome::default();
+    records.goes_on_from(&request.told);
     match request.verb {
-        Verb::Show => clear(config, records, &names),
+        Verb::Show => {}
+        Verb::Clear => clear(config, records, &names),
         Verb::Apply | Verb::Check => {
             let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
                 return Ok(Reply::Refused(format!(
@@ -95,11 +98,10 @@ fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
     for name in gone {
         let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
         let options = Options { look: true, force: true, keep: false, now: now() };
-        if let Ok(mut carrier) = Carrier::new(&rule, config, records) {
-            carrier.work(records, &[], options, |pass| {
-                pass.carry_out(&mut |_| None);
-            });
-        }
+        // What cannot be done now is done with the next request of this kind.
+        let _ = Carrier::new(&rule, config, records).and_then(|mut carrier| {
+            carrier.work(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
+        });
     }
 }
 
@@ -116,29 +118,49 @@ fn apply(
         Ok(carrier) => carrier,
         Err(why) => return Ok(Err(why)),
     };
-    let look = request.look || request.verb == Verb::Check;
+    let is_check = request.verb == Verb::Check;
+    let look = request.look || is_check;
     let options = Options { look, force: request.force, keep: request.keep, now: now() };
-    let mut outcome = Outcome::default();
-    carrier.work(records, &request.objects, options, |pass| -> io::Result<()> {
+    let worked = carrier.work(records, &request.objects, options, is_check, |pass| {
+        let mut outcome = Outcome::default();
         let wants = pass.wants();
         write_reply(stream, &Reply::Want(wants.clone()))?;
-        let mut bodies = BTreeMap::new();
-        for number in wants {
-            let frame = read_frame(stream)?;
-            if let Ok(value) = serde_json::from_slice::<Value>(&frame) {
-                bodies.insert(number, value);
-            }
-        }
-        let mut take = |number: usize| bodies.remove(&number);
-        if request.verb == Verb::Check {
+        let mut frames = Frames { stream, coming: wants.into_iter(), gone: None };
+        let mut take = |number: usize| frames.take(number);
+        if is_check {
             outcome.plan = pass.plan(&mut take);
         } else {
             let retry = pass.carry_out(&mut take);
             outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
         }
-        Ok(())
-    })?;
-    Ok(Ok(outcome))
+        frames.take(usize::MAX);
+        frames.gone.map_or(Ok(outcome), Err)
+    });
+    worked.map_or_else(|why| Ok(Err(why)), |done| done.map(Ok))
+}
+
+/// The objects as they come, one after the other: no more than one of them is in memory before it is known whether it
+/// still fits.
+struct Frames<'a> {
+    stream: &'a mut UnixStream,
+    coming: std::vec::IntoIter<usize>,
+    /// Why no more come.
+    gone: Option<io::Error>,
+}
+
+impl Frames<'_> {
+    /// The object of this number, which none behind it was taken of before; none if it has changed meanwhile.
+    fn take(&mut self, number: usize) -> Option<Value> {
+        while self.gone.is_none() {
+            let coming = self.coming.next()?;
+            match read_frame(self.stream) {
+                Ok(frame) if coming == number => return serde_json::from_slice(&frame).ok(),
+                Ok(_) => {}
+                Err(error) => self.gone = Some(error),
+            }
+        }
+        None
+    }
 }
 
 fn now() -> i64 {
@@ -150,6 +172,7 @@ pub(super) struct Carrier<'a> {
     rule: &'a Rule,
     pub(super) disk: Disk,
     files: RuleFiles,
+    log: Log,
     systemctl: PathBuf,
     /// The directories in which something was written that is not flushed.
     written: BTreeSet<String>,
@@ -172,42 +195,53 @@ const FEW: usize = 16;
 impl<'a> Carrier<'a> {
     pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
         let owner = owner::find(&rule.owner, Path::new("/etc"))?;
-        let record = records.take(&rule.name);
         let disk = Disk {
             rule: rule.name.clone(),
-            key: record.key,
+            keys: records.keys,
             owner,
             modes: [rule.modes(false), rule.modes(true)],
+            max_size: rule.max_size,
             at_once: false,
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
         };
-        records.all.insert(rule.name.clone(), record);
         let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
-        Ok(Self { rule, disk, files, systemctl, written: BTreeSet::new(), phase: Phase::Noting })
+        Ok(Self {
+            rule,
+            disk,
+            files,
+            log: Log::default(),
+            systemctl,
+            written: BTreeSet::new(),
+            phase: Phase::Noting,
+        })
     }
 
-    /// Takes back what an end of the helper has left, and makes a pass.
+    /// Takes back what an end of the helper has left, and makes a pass; of a trial nothing is kept.
     pub(super) fn work<T>(
         &mut self,
         records: &mut Records,
         listed: &[crate::files::wire::Listed],
         options: Options,
+        is_trial: bool,
         pass: impl FnOnce(Pass<'_, Self>) -> T,
-    ) -> T {
-        let mut record = records.take(&self.rule.name);
-        let mut options = options;
-        if let Some(intent) = records.begun.remove(&self.rule.name) {
-            // Whatever was on its way is looked at.
-            options.look = true;
-            let rule = self.rule;
-            if !recover(self, rule, &mut record, &intent) {
-                records.begun.insert(rule.name.clone(), intent);
+    ) -> Result<T, String> {
+        let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
+        self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
+        let (mut options, rule) = (options, self.rule);
+        let mut done = Err("what an earlier change has left cannot be put back or removed".to_owned());
+        let begun = self.files.read_intent();
+        // Whatever was on its way is looked at.
+        options.look |= begun.is_some();
+        if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
+            let before = is_trial.then(|| (record.clone(), records.seq));
+            done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
+            if let Some((before, seq)) = before {
+                (record, records.seq) = (before, seq);
             }
         }
-        let rule = self.rule;
-        let done = pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options));
         records.all.insert(rule.name.clone(), record);
+        records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
         done
     }
 
@@ -250,6 +284,10 @@ impl Hands for Carrier<'_> {
         self.disk.look(place, shape, held, wanted).map_err(|error| refused("look at", &place.path(), error))
     }
 
+    fn key(&self, place: &Place) -> (u64, u64) {
+        self.disk.key(place)
+    }
+
     fn is_memory(&mut self, place: &Place, shape: Shape) -> bool {
         self.disk.is_memory(place, shape)
     }
@@ -257,7 +295,7 @@ impl Hands for Carrier<'_> {
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
         self.note()?;
         self.disk.at_once = intent.changes.len() > FEW;
-        self.files.write_intent(intent, self.disk.key).map_err(|error| Failure::new(chain(&error)))
+        self.files.write_intent(intent).map_err(|error| Failure::new(chain(&error)))
     }
 
     fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
@@ -306,7 +344,7 @@ impl Hands for Carrier<'_> {
 
     fn commit(&mut self, record: &Record) -> Result<(), Failure> {
         self.note()?;
-        self.files.write_record(record).map_err(|error| Failure::new(chain(&error)))
+        self.files.write_record(&mut self.log, record).map_err(|error| Failure::new(chain(&error)))
     }
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {

@@ -1,6 +1,8 @@
 //! The layout on a real file system: a power cut at each call, links and files of others, modes.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
@@ -10,10 +12,10 @@ use super::records::Records;
 use super::serve::Carrier;
 use crate::config::edge::Config;
 use crate::files::pass::Options;
-use crate::files::rule::{Reload, Rule, Write};
+use crate::files::rule::{Format, Reload, Rule, Write};
 use crate::files::template::Template;
-use crate::files::wire::Listed;
-use crate::files::{Record, State};
+use crate::files::wire::{Listed, Outcome, Reply, Request, Told, Verb};
+use crate::files::{Record, State, Status};
 
 /// A directory for files and one for records.
 struct Bed {
@@ -29,6 +31,7 @@ impl Bed {
         let directory = tempfile::tempdir_in(target).unwrap();
         let mut config = Config::default();
         config.helper.state = directory.path().join("state");
+        config.helper.socket = directory.path().join("files.sock");
         fs::create_dir(directory.path().join("base")).unwrap();
         Self { directory, config }
     }
@@ -44,16 +47,16 @@ impl Bed {
 
     /// A pass; the world ends after so many calls.
     fn pass(&self, rule: &Rule, objects: &[Value], calls: Option<u32>) -> (Record, bool) {
-        let mut records = Records::open(&self.config.helper.state).unwrap();
+        let mut records = Records::open(&self.config).unwrap();
         let mut carrier = Carrier::new(rule, &self.config, &mut records).unwrap();
         carrier.disk.fuse.set(calls);
         let fuse = carrier.disk.fuse.clone();
         let listed: Vec<Listed> = objects.iter().map(listed).collect();
         let options = Options { look: true, force: true, keep: false, now: 1 };
-        carrier.work(&mut records, &listed, options, |pass| {
-            pass.carry_out(&mut |number| objects.get(number).cloned());
+        let _ = carrier.work(&mut records, &listed, options, false, |pass| {
+            pass.carry_out(&mut |number| objects.get(number).cloned())
         });
-        (records.take("r"), fuse.get() == Some(0))
+        (records.all.remove(&rule.name).unwrap(), fuse.get() == Some(0))
     }
 
     fn names(&self, place: &str) -> Vec<String> {
@@ -75,6 +78,7 @@ fn listed(object: &Value) -> Listed {
         namespace: text("namespace"),
         name: text("name"),
         version: text("resourceVersion"),
+        sealed: object["kind"] == "Sealed",
     }
 }
 
@@ -276,4 +280,296 @@ fn a_configuration_that_others_can_write_is_refused() {
     super::rules(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(super::rules(&path).unwrap_err().to_string().contains("root alone"));
+}
+
+fn script(text: &str) -> Vec<String> {
+    ["/bin/sh", "-c", text].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_rule_that_changes_is_tried_until_its_files_are_as_it_says() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &objects, None);
+    let marker = bed.directory.path().join("marker");
+    let fails_once = script(&format!("test -e {0} || {{ touch {0}; exit 1; }}", marker.display()));
+    let other = Rule { mode: Some(0o640), text: "2".into(), reload: Reload::Run(fails_once), ..rule };
+    let mode = || fs::metadata(bed.base().join("web/a")).unwrap().mode() & 0o777;
+    let (record, _) = bed.pass(&other, &objects, None);
+    assert_eq!((state(&record), mode()), ((State::NotInEffect, Some("1")), 0o644));
+    let (record, _) = bed.pass(&other, &objects, None);
+    assert_eq!((state(&record), mode()), ((State::InEffect, Some("1")), 0o640));
+}
+
+#[test]
+fn kinds_that_are_sealed_are_treated_as_secrets() {
+    let bed = Bed::new();
+    let mut object = config_map(1, &json!({ "key": "c2VjcmV0" }));
+    object["kind"] = "Sealed".into();
+    let (record, _) = bed.pass(&bed.rule("{metadata.name}", Write::Object(Format::Json)), &[object], None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    assert!(record.objects["u"].message.contains("sealed kinds"), "{:?}", record.objects["u"]);
+}
+
+#[test]
+fn nothing_on_the_disk_quotes_secrets_or_lets_them_be_guessed() {
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let bed = Bed::new();
+    let mut secret = config_map(1, &json!({ "key": "aHVudGVyMg==" }));
+    secret["kind"] = "Secret".into();
+    let before = secret.clone();
+    let to = Template::parse(&format!("{}/{{metadata.name}}", memory.path().display())).unwrap();
+    let rule = Rule { to, ..bed.rule("x", Write::Keys) };
+    bed.pass(&rule, std::slice::from_ref(&secret), None);
+    secret["metadata"]["resourceVersion"] = "2".into();
+    secret["data"]["key"] = "aHVudGVyMw==".into();
+    let check = script("cat $EDGESYNC_CANDIDATE/key; exit 1");
+    let (record, _) = bed.pass(&Rule { check, ..rule.clone() }, &[secret], None);
+    assert!(record.objects["u"].message.contains("hunter3") && record.output.contains("hunter3"));
+    let kept: String = fs::read_dir(&bed.config.helper.state)
+        .unwrap()
+        .map(|of| fs::read_to_string(of.unwrap().path()).unwrap())
+        .collect();
+    assert!(kept.contains("not kept") && !kept.contains("hunter"), "{kept}");
+    let key = fs::read_to_string(bed.config.helper.socket.with_extension("key")).unwrap();
+    let parts: Vec<&str> = key.trim_matches(['[', ']']).split(',').collect();
+    assert!(parts.len() == 2 && parts.iter().all(|part| part.len() > 8 && !kept.contains(part)), "{kept}");
+    // The key goes with a boot, and so do the files; what is there nevertheless is taken over.
+    fs::remove_file(bed.config.helper.socket.with_extension("key")).unwrap();
+    let (record, _) = bed.pass(&rule, &[before], None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+}
+
+#[test]
+fn what_goes_away_while_it_is_checked_is_not_in_effect() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let check = script(&format!("rm -r {}/web", bed.base().display()));
+    let (record, _) = bed.pass(&Rule { check, ..rule }, &[config_map(1, &json!({ "a": "one" }))], None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+}
+
+#[test]
+fn other_words_for_the_same_failure_are_no_news() {
+    let bed = Bed::new();
+    let check = script("date +%N; exit 1");
+    let rule = Rule { check, ..bed.rule("{metadata.name}", Write::Keys) };
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let [one, two] = [(); 2].map(|()| bed.pass(&rule, &objects, None).0.objects["u"].clone());
+    assert_eq!(one.seq, two.seq);
+    assert_ne!(one.message, two.message);
+}
+
+#[test]
+fn what_somebody_has_put_into_a_version_goes_with_it() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
+    fs::create_dir_all(bed.base().join("web/..v1/x/y")).unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"\xff");
+    fs::write(bed.base().join("web/..v1/x").join(name), "").unwrap();
+    let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "two" }))], None);
+    assert_eq!(state(&record), (State::InEffect, Some("2")));
+    assert_eq!(bed.names("web"), ["..data", "..v2", "a"]);
+}
+
+#[test]
+fn a_link_where_files_were_keeps_a_rule_waiting_and_not_spinning() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
+    fs::remove_dir_all(bed.base().join("web")).unwrap();
+    symlink("/nowhere", bed.base().join("web")).unwrap();
+    let rule = bed.rule("{metadata.name}", Write::Object(Format::Json));
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let listed: Vec<Listed> = objects.iter().map(listed).collect();
+    let options = Options { now: 1, ..Options::default() };
+    let again = carrier.work(&mut records, &listed, options, false, |pass| {
+        pass.carry_out(&mut |number| objects.get(number).cloned())
+    });
+    assert!(again.unwrap().is_some_and(|after| after > 0));
+    assert_eq!(state(&records.all["r"]), (State::NotInEffect, Some("1")));
+}
+
+#[test]
+fn an_object_is_in_effect_when_it_is_by_every_rule() {
+    let bed = Bed::new();
+    let mut records = Records::open(&bed.config).unwrap();
+    for (rule, version, seq) in [("a", "1", 3), ("z", "2", 9)] {
+        let status =
+            Status { version: Some(version.into()), state: State::InEffect, seq, ..Status::default() };
+        let objects = [("u".to_owned(), status)].into();
+        records.all.insert(rule.into(), Record { objects, ..Record::default() });
+    }
+    let news = records.news(&Told::default());
+    assert_eq!(news.iter().map(|news| news.rule.as_str()).collect::<Vec<_>>(), ["a"]);
+}
+
+/// The helper as it serves, in a thread, and who asks it.
+struct Served {
+    bed: Bed,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Served {
+    fn new(bed: Bed, rules: &str) -> Self {
+        let socket = bed.config.helper.socket.clone();
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let config = bed.directory.path().join("edgesync.toml");
+        let mut served = Self { bed, thread: None };
+        served.configure(rules);
+        let idle = Some(std::time::Duration::from_secs(5));
+        served.thread =
+            Some(std::thread::spawn(move || super::serve::serve(&listener, &config, idle).unwrap()));
+        served
+    }
+
+    fn configure(&self, rules: &str) {
+        let helper = &self.bed.config.helper;
+        let head = format!(
+            "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n[helper]\nsocket = {:?}\nstate = {:?}\n",
+            helper.socket, helper.state
+        );
+        fs::write(self.bed.directory.path().join("edgesync.toml"), head + rules).unwrap();
+    }
+
+    /// Asks, and hands over these texts for what is wanted.
+    fn ask(&self, request: &Request, bodies: &[String]) -> Reply {
+        let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
+        let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
+            stream.write_all(&u32::try_from(frame.len()).unwrap().to_le_bytes()).unwrap();
+            stream.write_all(frame).unwrap();
+        };
+        send(&mut stream, &serde_json::to_vec(request).unwrap());
+        loop {
+            let mut length = [0; 4];
+            stream.read_exact(&mut length).unwrap();
+            let mut frame = vec![0; u32::from_le_bytes(length) as usize];
+            stream.read_exact(&mut frame).unwrap();
+            match serde_json::from_slice(&frame).unwrap() {
+                Reply::Want(numbers) => {
+                    for number in numbers {
+                        send(&mut stream, bodies[number].as_bytes());
+                    }
+                }
+                reply => return reply,
+            }
+        }
+    }
+
+    fn done(&self, request: &Request, bodies: &[String]) -> Outcome {
+        match self.ask(request, bodies) {
+            Reply::Done(outcome) => *outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn a_rule(bed: &Bed) -> String {
+    format!(
+        "[[files]]\nname = \"r\"\nobjects = {{ kinds = [\"configmaps\"] }}\nto = \"{}/{{metadata.name}}\"\n",
+        bed.base().display()
+    )
+}
+
+fn apply(objects: &[Value], told: &Told) -> Request {
+    let objects = objects.iter().map(listed).collect();
+    Request { verb: Verb::Apply, rule: "r".into(), objects, told: told.clone(), ..Request::default() }
+}
+
+#[test]
+fn a_wrong_configuration_is_an_answer_and_the_mended_one_is_used() {
+    let bed = Bed::new();
+    let rules = a_rule(&bed);
+    let served = Served::new(bed, "nonsense = 1\n");
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let bodies = objects.clone().map(|object| object.to_string());
+    let request = apply(&objects, &Told::default());
+    assert!(matches!(served.ask(&request, &bodies), Reply::Refused(why) if why.contains("nonsense")));
+    served.configure(&rules);
+    assert_eq!(served.done(&request, &bodies).rules[0].in_effect, 1);
+}
+
+#[test]
+fn an_object_that_has_changed_meanwhile_is_left_out_and_keeps_no_other_out() {
+    let bed = Bed::new();
+    let rules = a_rule(&bed);
+    let served = Served::new(bed, &rules);
+    let mut other = config_map(1, &json!({ "a": "one" }));
+    other["metadata"]["name"] = "other".into();
+    other["metadata"]["uid"] = "v".into();
+    let objects = [other, config_map(1, &json!({ "a": "one" }))];
+    let bodies = [String::new(), objects[1].to_string()];
+    let outcome = served.done(&apply(&objects, &Told::default()), &bodies);
+    let told: Vec<_> = outcome.news.iter().map(|news| (news.uid.as_str(), news.status.state)).collect();
+    assert_eq!(told, [("u", State::InEffect)]);
+}
+
+#[test]
+fn rules_that_are_gone_are_cleared_away_when_that_is_asked_for_and_what_comes_again_is_told_again() {
+    let bed = Bed::new();
+    let rules = a_rule(&bed);
+    let served = Served::new(bed, &rules);
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let bodies = objects.clone().map(|object| object.to_string());
+    let first = served.done(&apply(&objects, &Told::default()), &bodies);
+    served.configure("");
+    let file = served.bed.base().join("web/a");
+    let ask =
+        |verb, told: &Told| served.done(&Request { verb, told: told.clone(), ..Request::default() }, &[]);
+    ask(Verb::Show, &first.told);
+    assert!(file.exists());
+    let cleared = ask(Verb::Clear, &first.told);
+    assert!(!file.exists() && cleared.news[0].status.state == State::Gone);
+    // The record goes with the next request, and with it its numbers; a helper that starts then knows nothing of them.
+    ask(Verb::Show, &cleared.told);
+    let bed = &served.bed;
+    assert!(!bed.config.helper.state.join("r.json").exists());
+    let mut records = Records::open(&bed.config).unwrap();
+    records.goes_on_from(&cleared.told);
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let listed: Vec<Listed> = objects.iter().map(listed).collect();
+    let work = carrier.work(&mut records, &listed, Options::default(), false, |pass| {
+        pass.carry_out(&mut |number| objects.get(number).cloned())
+    });
+    assert_eq!(work, Ok(None));
+    assert_eq!(records.news(&cleared.told).len(), 1);
+}
+
+#[test]
+fn a_change_of_one_object_is_kept_in_a_line_and_half_a_line_is_none() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let named = |number: u32, version: u32| {
+        let mut object = config_map(version, &json!({ "a": version.to_string() }));
+        object["metadata"]["name"] = format!("o{number:03}").into();
+        object["metadata"]["uid"] = format!("u{number:03}").into();
+        object
+    };
+    let mut objects: Vec<Value> = (0..200).map(|number| named(number, 1)).collect();
+    let (record, log) = (bed.config.helper.state.join("r.json"), bed.config.helper.state.join("r.log"));
+    bed.pass(&rule, &objects, None);
+    let whole = fs::read(&record).unwrap();
+    let mut lengths = Vec::new();
+    for version in 2..40 {
+        objects[7] = named(7, version);
+        let (kept, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(kept.objects["u007"].version.as_deref(), Some(version.to_string().as_str()));
+        lengths.push(fs::metadata(&log).unwrap().len());
+    }
+    assert_eq!(fs::read(&record).unwrap(), whole);
+    assert!(lengths.windows(2).all(|of| of[1] > of[0] && of[1] - of[0] < 1500), "{lengths:?}");
+    // What a power cut has left of a line that was not kept; what is written then is written whole.
+    let mut text = fs::read(&log).unwrap();
+    text.truncate(text.len() - 10);
+    fs::write(&log, text).unwrap();
+    let records = Records::open(&bed.config).unwrap();
+    assert_eq!(records.all["r"].objects["u007"].version.as_deref(), Some("38"));
+    let (kept, _) = bed.pass(&rule, &objects, None);
+    assert_eq!(kept.objects["u007"].version.as_deref(), Some("39"));
+    assert_ne!(fs::read(&record).unwrap(), whole);
+    assert_eq!(Records::open(&bed.config).unwrap().all["r"], kept);
 }

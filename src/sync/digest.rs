@@ -153,6 +153,9 @@ impl Buckets {
 pub struct BucketSet([u128; 2]);
 
 impl BucketSet {
+    /// All buckets.
+    pub const ALL: Self = Self([u128::MAX; 2]);
+
     /// Puts a bucket into the set.
     pub fn insert(&mut self, bucket: u8) {
         self.0[usize::from(bucket >> 7)] |= 1 << (bucket & 0x7f);

@@ -116,6 +116,8 @@ pub struct FilesSummary {
     pub not_in_effect: u64,
     /// Of these: not in effect because somebody else has what is to be written.
     pub conflicts: u64,
+    /// Rules that cannot be carried out at all: nobody knows what is in effect by them.
+    pub stuck: u64,
 }
 
 impl FilesSummary {
@@ -126,15 +128,19 @@ impl FilesSummary {
         if self.rules == 0 {
             return None;
         }
-        let (status, reason) = match (self.not_in_effect, self.conflicts) {
-            (0, 0) => (ConditionStatus::True, "InEffect"),
-            (0, _) => (ConditionStatus::False, "Conflict"),
-            _ => (ConditionStatus::False, "NotInEffect"),
+        let (status, reason) = match (self.stuck, self.not_in_effect, self.conflicts) {
+            (1.., ..) => (ConditionStatus::False, "NotCarriedOut"),
+            (0, 0, 0) => (ConditionStatus::True, "InEffect"),
+            (0, 0, _) => (ConditionStatus::False, "Conflict"),
+            (0, ..) => (ConditionStatus::False, "NotInEffect"),
         };
-        let Self { rules, objects, in_effect, not_in_effect, conflicts } = self;
-        let message = format!(
+        let Self { rules, objects, in_effect, not_in_effect, conflicts, stuck } = self;
+        let mut message = format!(
             "{in_effect} of {objects} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
         );
+        if *stuck > 0 {
+            message.push_str(&format!(", {stuck} of them not carried out: see 'edgesync files' on the node"));
+        }
         let condition = FILES_IN_EFFECT.to_owned();
         Some(Condition { condition, status, reason: reason.to_owned(), message, last_transition_time: None })
     }

@@ -133,8 +133,14 @@ fn agent_numbers() -> AgentNumbers {
     {
         (0..=times).for_each(|_| rejections.add(reason));
     }
-    let summary =
-        FilesSummary { rules: 720, objects: 721, in_effect: 722, not_in_effect: 723, conflicts: 724 };
+    let summary = FilesSummary {
+        rules: 720,
+        objects: 721,
+        in_effect: 722,
+        not_in_effect: 723,
+        conflicts: 724,
+        stuck: 0,
+    };
     AgentNumbers {
         files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),
         node: "edge-1".into(),

@@ -2,20 +2,26 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
+use crate::agent::kinds::KnownKinds;
 use crate::api::Role;
 use crate::files::Rule;
 use crate::files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request};
+use crate::object::ResourceVersion;
 use crate::process::chain;
 use crate::store::StoreError;
-use crate::store::edge::EdgeStore;
+use crate::store::edge::{EdgeStore, Entry, ObjectRef};
+use crate::sync::change::Uid;
+use crate::sync::digest::BucketSet;
 
-/// Objects that are read at once.
+/// Objects that are read at once, with their bodies and without.
 const PAGE: usize = 100;
+const ENTRIES: usize = 500;
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +32,6 @@ pub(super) enum Trouble {
     Refused(String),
     #[error("the database cannot be read: {0}")]
     Store(String),
-    #[error("objects change all the time")]
-    Changed,
     #[error("there is no rule {0:?}")]
     NoRule(String),
 }
@@ -38,29 +42,53 @@ impl From<StoreError> for Trouble {
     }
 }
 
-/// The objects that a rule concerns.
-pub(super) async fn objects(store: &EdgeStore, rule: &Rule) -> Result<Vec<Listed>, Trouble> {
+/// The objects that a rule concerns, in the order of namespace and name. Bodies are read only where labels decide.
+pub(super) async fn objects(
+    store: &EdgeStore,
+    kinds: &KnownKinds,
+    rule: &Rule,
+) -> Result<Vec<Listed>, Trouble> {
+    let held = store.held_kinds().await?;
+    let taken: Vec<_> = held.into_iter().filter(|resource| rule.objects.takes(resource)).collect();
     let mut found = Vec::new();
-    for resource in store.held_kinds().await? {
-        if !rule.objects.takes(&resource) {
-            continue;
+    let mut take = |uid: &Uid, version: &ResourceVersion, object: &ObjectRef| {
+        let ObjectRef { resource, namespace, name } = object;
+        if rule.objects.names(resource, namespace, name) {
+            found.push(Listed {
+                uid: uid.to_string(),
+                api_version: resource.api_version(),
+                kind: resource.kind.clone(),
+                namespace: namespace.to_string(),
+                name: name.to_string(),
+                version: version.as_str().to_owned(),
+                sealed: kinds.seals(resource),
+            });
         }
+    };
+    if rule.objects.selector.is_empty() && !taken.is_empty() {
         let mut after = None;
         loop {
-            let page = store.list(resource.clone(), None, after, PAGE).await?;
-            for item in page.items {
-                let (namespace, name) = (&item.object.namespace, &item.object.name);
-                let fits = rule.objects.names(&resource, namespace, name)
-                    && (rule.objects.selector.is_empty() || rule.objects.selector.matches_json(&item.body));
-                if fits {
-                    found.push(Listed {
-                        uid: item.uid.to_string(),
-                        api_version: resource.api_version(),
-                        kind: resource.kind.clone(),
-                        namespace: item.object.namespace,
-                        name: item.object.name,
-                        version: item.version.as_str().to_owned(),
-                    });
+            let page = store.inventory(BucketSet::ALL, after, ENTRIES).await?;
+            for Entry { uid, version, object, .. } in &page.entries {
+                if let Some(version) = version {
+                    take(uid, version, object);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        return Ok(found);
+    }
+    for resource in taken {
+        let mut after = None;
+        loop {
+            let page = store.list(Arc::clone(&resource), None, after, PAGE).await?;
+            for item in &page.items {
+                if rule.objects.selector.matches_json(&item.body) {
+                    take(&item.uid, &item.version, &item.object);
                 }
             }
             after = page.next;
@@ -87,10 +115,10 @@ pub(super) async fn ask(socket: &Path, store: &EdgeStore, request: &Request) -> 
                 for number in numbers {
                     let Some(listed) = request.objects.get(number) else { continue };
                     let held = store.by_uid(listed.uid.as_str().into()).await?;
-                    // Another version would be said to be this one; the helper gives up with the connection.
+                    // Another version would be said to be this one. It comes with the next request.
                     let held = held.filter(|held| held.version.as_str() == listed.version);
-                    let held = held.ok_or(Trouble::Changed)?;
-                    write(&mut stream, held.body.as_bytes()).await.map_err(failed)?;
+                    let body = held.as_ref().map_or("", |held| &held.body);
+                    write(&mut stream, body.as_bytes()).await.map_err(failed)?;
                 }
             }
         }
@@ -118,7 +146,7 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> Value {
     let mut rules = outcome.rules.clone();
     if role != Role::Admin {
         for rule in &mut rules {
-            let mut secrets = rule.objects.iter_mut().filter(|object| object.kind == "Secret").peekable();
+            let mut secrets = rule.objects.iter_mut().filter(|object| object.sealed).peekable();
             if secrets.peek().is_some() {
                 rule.output = "it may quote Secrets: ask as root".to_owned();
             }

@@ -136,10 +136,18 @@ fn the_status_is_replaced_where_the_node_speaks_of_it_and_kept_elsewhere() {
 }
 
 #[test]
+fn rules_that_are_not_carried_out_are_not_in_effect() {
+    let summary = FilesSummary { rules: 2, stuck: 1, ..FilesSummary::default() };
+    let condition = summary.condition().unwrap();
+    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "NotCarriedOut"));
+    assert_eq!(FilesSummary::read(&condition.message), Some((0, 0)));
+}
+
+#[test]
 fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
     let summary = |in_effect, not_in_effect, conflicts| {
         let objects = in_effect + not_in_effect + conflicts;
-        FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts }.condition().unwrap()
+        FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts, stuck: 0 }.condition().unwrap()
     };
     let said = |condition: Condition| (condition.status, condition.reason);
     assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
