@@ -33,6 +33,8 @@ mod record;
 #[cfg(feature = "cloud")]
 mod service;
 #[cfg(feature = "cloud")]
+mod volume;
+#[cfg(feature = "cloud")]
 mod workload;
 
 use std::collections::HashSet;

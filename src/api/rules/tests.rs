@@ -169,6 +169,26 @@ fn a_pod_gets_images_tolerations_and_a_node_and_keeps_the_rest() {
 }
 
 #[test]
+fn files_of_volumes_have_permissions_of_nine_bits() {
+    let volume = |volume: Value| wrong("po", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
+    for (mode, right) in [(0, true), (0o777, true), (0o1000, false), (-1, false), (400 * 8, false)] {
+        let found = volume(json!({"name": "v", "configMap": {"name": "c", "defaultMode": mode}}));
+        assert_eq!(found.is_empty(), right, "{mode}: {found:?}");
+    }
+    let projected = json!({"defaultMode": 4000, "sources": [
+        {"secret": {"name": "s", "items": [{"key": "k", "path": "p", "mode": 600}]}},
+        {"downwardAPI": {"items": [{"path": "p", "mode": 256}]}},
+    ]});
+    assert_eq!(
+        volume(json!({"name": "v", "projected": projected})),
+        [
+            "spec.volumes[0].projected.defaultMode",
+            "spec.volumes[0].projected.sources[0].secret.items[0].mode"
+        ]
+    );
+}
+
+#[test]
 fn containers_have_names_images_ports_and_volumes_that_exist() {
     assert!(wrong("pod", json!({"spec": pod_spec()})).is_empty());
     for (pointer, value, field) in [
