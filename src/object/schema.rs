@@ -16,7 +16,7 @@ mod check;
 mod custom;
 mod openapi;
 
-pub(crate) use builtin::{Content, Found, Many, Message, MessageField, message, message_of_kind};
+pub(crate) use builtin::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 pub use builtin::{builtin, object_meta};
 pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, prune, validate, wrong_types};
 #[cfg(feature = "cloud")]
