@@ -20,6 +20,8 @@ mod complete;
 mod config;
 #[cfg(feature = "cloud")]
 mod cron;
+#[cfg(feature = "cloud")]
+mod defaults;
 mod event;
 #[cfg(feature = "cloud")]
 mod fixed;

@@ -8,7 +8,8 @@
 //! A kind or type that is there again takes the place of the one before.
 //!
 //! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message that is field 2 but
-//! whose fields JSON has in the type itself, and `:2.2.1` is one deeper. `?` tells an empty value from none. See [`message`].
+//! whose fields JSON has in the type itself, and `:2.2.1` is one deeper. `?` tells an empty value from none, as
+//! pointers do in Go; so does a field that is required. See [`message`].
 //!
 //! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `micro` (a time with microseconds), `bytes` (Base64), `quantity`, `port` (a number or a name),
 //! `any`, `unread` (the same, but left out of Protocol Buffers), `obj` (an object of which nothing is known), the name of a type, `[]T` for lists and `{}T` for maps.
@@ -187,6 +188,8 @@ impl Table {
             let name: Arc<str> = field.name.into();
             if field.required {
                 schema.required.push(Arc::clone(&name));
+            } else if !field.numbers.is_empty() && !field.numbers.ends_with('?') {
+                schema.omitted.push(Arc::clone(&name));
             }
             schema.properties.insert(name, self.field(&field, depth));
         }
