@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -35,9 +35,6 @@ pub(super) struct Tokens {
     kubeconfig: PathBuf,
     /// In the order of [`ROLES`].
     tokens: [String; 2],
-    tls: Local,
-    /// The authority of the certificate, PEM.
-    authority: String,
 }
 
 /// Tokens are not shown.
@@ -70,14 +67,17 @@ impl Tokens {
                 }
             };
         }
-        let identity = prepare_identity(&kubeconfig.with_file_name(IDENTITY_FILE))?;
-        let authority = identity.chain().last().map(crate::tls::Certificate::to_pem).unwrap_or_default();
-        Ok(Self { kubeconfig: kubeconfig.to_owned(), tokens, tls: Local::new(&identity)?, authority })
+        Ok(Self { kubeconfig: kubeconfig.to_owned(), tokens })
     }
 
-    /// TLS for the programs on this device.
-    pub(super) fn tls(&self) -> &Local {
-        &self.tls
+    /// TLS for the programs on this device that come to an address, and the authority of its certificate, PEM.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read or written.
+    pub(super) fn secure(&self, address: IpAddr) -> anyhow::Result<(Local, String)> {
+        let identity = prepare_identity(&self.kubeconfig.with_file_name(IDENTITY_FILE), address)?;
+        let authority = identity.chain().last().map(crate::tls::Certificate::to_pem).unwrap_or_default();
+        Ok((Local::new(&identity)?, authority))
     }
 
     /// Who has which role by these tokens.
@@ -86,14 +86,14 @@ impl Tokens {
         Access::tokens(tokens, own_uid())
     }
 
-    /// Writes the kubeconfigs for an address, where they are not what they should be.
+    /// Writes the kubeconfigs for an address and the authority that vouches for it, where they are not what they should be.
     ///
     /// # Errors
     /// Names the file that cannot be written.
-    pub(super) fn write_kubeconfigs(&self, address: SocketAddr) -> anyhow::Result<()> {
+    pub(super) fn write_kubeconfigs(&self, address: SocketAddr, authority: &str) -> anyhow::Result<()> {
         for (token, (_, suffix, mode)) in self.tokens.iter().zip(ROLES) {
             let (path, text) =
-                (durable::with_suffix(&self.kubeconfig, suffix), kubeconfig(address, token, &self.authority));
+                (durable::with_suffix(&self.kubeconfig, suffix), kubeconfig(address, token, authority));
             if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
                 continue;
             }
@@ -130,18 +130,23 @@ fn read_token(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Reads certificate and key of the API; makes new ones if there are none that can be used.
-fn prepare_identity(path: &Path) -> anyhow::Result<Identity> {
+fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
     let mut text = String::new();
     let found = File::open(path).and_then(|file| file.take(MAX_IDENTITY).read_to_string(&mut text));
     match found {
         Ok(_) => match Identity::from_pem(&path.display().to_string(), &text) {
-            Ok(identity) => return Ok(identity),
+            Ok(identity) if identity.certificate().names().contains(&address.to_string()) => {
+                return Ok(identity);
+            }
+            Ok(_) => {
+                tracing::info!(%address, "the local API has another address: it gets another certificate")
+            }
             Err(error) => tracing::warn!(%error, "the certificate of the local API is replaced by a new one"),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     }
-    let identity = Identity::local()?;
+    let identity = Identity::local(address)?;
     durable::write(path, identity.to_pem().as_bytes(), 0o600)?;
     Ok(identity)
 }
@@ -219,7 +224,7 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         let secrets = dir.path().join("kubeconfig-secrets");
         let tokens = Tokens::prepare(&path).unwrap();
-        tokens.write_kubeconfigs(address(1)).unwrap();
+        tokens.write_kubeconfigs(address(1), "A").unwrap();
         assert_eq!((mode(&path), mode(&secrets)), (0o640, 0o600));
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(&tokens.tokens[0]) && text.contains("https://127.0.0.1:1\n"), "{text}");
@@ -227,13 +232,28 @@ mod tests {
         assert!(fs::read_to_string(&secrets).unwrap().contains(&tokens.tokens[1]));
         let written = || fs::metadata(&path).unwrap().modified().unwrap();
         let before = written();
-        tokens.write_kubeconfigs(address(1)).unwrap();
+        tokens.write_kubeconfigs(address(1), "A").unwrap();
         assert_eq!(written(), before);
-        tokens.write_kubeconfigs(address(2)).unwrap();
+        tokens.write_kubeconfigs(address(2), "A").unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains("https://127.0.0.1:2\n"));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "nothing is left over");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing is left over");
         let parsed = crate::object::yaml::parse(&text).unwrap();
         assert_eq!(parsed["users"][0]["user"]["token"], tokens.tokens[0].as_str());
+    }
+
+    #[tokio::test]
+    async fn the_certificate_is_kept_as_long_as_it_is_for_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
+        let authority = |last: u8| tokens.secure(IpAddr::from([127, 0, 0, last])).unwrap().1;
+        let first = authority(1);
+        assert_eq!(mode(&dir.path().join("api.pem")), 0o600);
+        assert_eq!(authority(1), first);
+        let second = authority(7);
+        assert_ne!(second, first);
+        assert_eq!((authority(7), authority(1)), (second.clone(), second), "each has the usual addresses");
+        fs::write(dir.path().join("api.pem"), "damaged").unwrap();
+        assert_ne!(authority(1), first);
     }
 
     #[tokio::test]

@@ -60,11 +60,18 @@ pub(super) async fn listen(
                     Address::Tcp(bound) => *bound,
                     Address::Tls { .. } | Address::Unix(_) => address,
                 };
-                if let Err(error) = tokens.write_kubeconfigs(bound) {
-                    // Who has a token can still connect.
-                    tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
-                }
-                let listener = listener.with_local_tls(tokens.tls().clone());
+                let secured = tokens.secure(bound.ip()).and_then(|(tls, authority)| {
+                    tokens.write_kubeconfigs(bound, &authority)?;
+                    Ok(tls)
+                });
+                let listener = match secured {
+                    Ok(tls) => listener.with_local_tls(tls),
+                    Err(error) => {
+                        // Who has a token can still connect, without TLS.
+                        tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
+                        listener
+                    }
+                };
                 tracing::info!(address = %bound, "the local API answers over TCP");
                 state.send_replace(ListenState::Open(bound));
                 return listener;

@@ -1,5 +1,6 @@
 //! A key with its certificate: made on the device, kept in one file so that both change at once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rcgen::{
@@ -185,12 +186,12 @@ impl Identity {
         Err(TlsError::OtherKey { what: what.to_owned() })
     }
 
-    /// Makes an identity for a server that only programs on this machine talk to: its certificate, and the one of an
+    /// Makes an identity for a server that only programs on this machine talk to, at this address among others: its certificate, and the one of an
     /// authority of its own, whose key is forgotten at once. They never end: no clock is trusted here.
     ///
     /// # Errors
     /// The system has no randomness.
-    pub fn local() -> Result<Self, TlsError> {
+    pub fn local(address: IpAddr) -> Result<Self, TlsError> {
         let named = |names: Vec<String>, name: &str| {
             let mut params = CertificateParams::new(names).map_err(library)?;
             params.not_before = rcgen::date_time_ymd(1970, 1, 1);
@@ -203,7 +204,8 @@ impl Identity {
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let signer = KeyPair::generate().map_err(library)?;
         let root = authority.self_signed(&signer).map_err(library)?;
-        let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        names.extend(Some(address.to_string()).filter(|address| !names.contains(address)));
         let mut server = named(names, "edgesync: this device's API")?;
         server.is_ca = IsCa::ExplicitNoCa;
         server.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -54,16 +54,20 @@ impl Local {
 mod tests {
     use super::*;
     use crate::tls::{Client, Clock, Trust};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 1, 2, 3));
 
     #[tokio::test]
     async fn whoever_believes_the_authority_gets_through_whatever_the_clock_says() {
-        let identity = Identity::local().unwrap();
+        let identity = Identity::local(HERE).unwrap();
         let local = Local::new(&identity).unwrap();
         let authority = identity.chain().last().unwrap().clone();
         let clock = || Clock::of(|| jiff::Timestamp::UNIX_EPOCH, []);
         let believing = Client::new(&Trust::new(vec![authority]), None, clock()).unwrap();
         for (host, client, through) in [
             ("127.0.0.1", &believing, true),
+            ("127.1.2.3", &believing, true),
             ("localhost", &believing, true),
             ("::1", &believing, true),
             ("example.com", &believing, false),
@@ -78,14 +82,14 @@ mod tests {
 
     /// Another device's.
     fn other() -> Trust {
-        Trust::new(Identity::local().unwrap().chain().last().cloned().into_iter().collect())
+        Trust::new(Identity::local(HERE).unwrap().chain().last().cloned().into_iter().collect())
     }
 
     #[test]
     fn it_is_the_same_once_it_was_written() {
-        let identity = Identity::local().unwrap();
+        let identity = Identity::local(HERE).unwrap();
         let again = Identity::from_pem("a file", &identity.to_pem()).unwrap();
         assert_eq!(again.chain(), identity.chain());
-        assert_ne!(Identity::local().unwrap().certificate(), identity.certificate());
+        assert_ne!(Identity::local(HERE).unwrap().certificate(), identity.certificate());
     }
 }
