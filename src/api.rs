@@ -44,8 +44,11 @@ mod patch;
 mod read;
 mod request;
 mod response;
+mod reviews;
 mod ring;
+mod room;
 mod rules;
+mod scale;
 #[cfg(feature = "cloud")]
 mod secure;
 mod select;
@@ -69,7 +72,7 @@ pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 #[cfg(feature = "cloud")]
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
-pub use kind::{Kind, PrinterColumn, Writable};
+pub use kind::{Kind, PrinterColumn, ScalePaths, Writable};
 #[cfg(feature = "cloud")]
 pub use kubeconfig::Kubeconfig;
 pub use limits::Limits;

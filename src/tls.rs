@@ -15,6 +15,7 @@ pub mod certificate;
 mod client;
 pub mod clock;
 pub mod identity;
+mod local;
 #[cfg(feature = "cloud")]
 mod server;
 #[cfg(feature = "cloud")]
@@ -29,6 +30,7 @@ pub use certificate::{Certificate, Subject};
 pub use client::{Client, ClientStream, HandshakeError};
 pub use clock::Clock;
 pub use identity::{Identity, Key};
+pub use local::Local;
 #[cfg(feature = "cloud")]
 pub use server::{ClientRule, Server, ServerStream};
 

@@ -1,4 +1,4 @@
-//! The tokens of the local API and the files that hold them, ready for `kubectl`. Made at the first start and
+//! The tokens of the local API, its certificate, and the files that hold them, ready for `kubectl`. Made at the first start and
 //! kept; the kubeconfigs follow the address that the API answers on.
 //!
 //! Everybody in the group of the files may read what gives the role `Local`; what gives Secrets is the agent's
@@ -6,17 +6,22 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use crate::api::{Access, Role, own_uid};
 use crate::store::durable;
+use crate::tls::{Identity, Local};
 
+/// Certificate and key of the API, beside the kubeconfig.
+const IDENTITY_FILE: &str = "api.pem";
+/// The longest file of them that is read, in bytes.
+const MAX_IDENTITY: u64 = 64 << 10;
 /// The random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 /// The longest token that is read from a file, in bytes, and the shortest.
@@ -65,19 +70,30 @@ impl Tokens {
         Ok(Self { kubeconfig: kubeconfig.to_owned(), tokens })
     }
 
+    /// TLS for the programs on this device that come to an address, and the authority of its certificate, PEM.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read or written.
+    pub(super) fn secure(&self, address: IpAddr) -> anyhow::Result<(Local, String)> {
+        let identity = prepare_identity(&self.kubeconfig.with_file_name(IDENTITY_FILE), address)?;
+        let authority = identity.chain().last().map(crate::tls::Certificate::to_pem).unwrap_or_default();
+        Ok((Local::new(&identity)?, authority))
+    }
+
     /// Who has which role by these tokens.
     pub(super) fn access(&self) -> Access {
         let tokens = self.tokens.iter().zip(ROLES).map(|(token, (role, ..))| (token.clone(), role)).collect();
         Access::tokens(tokens, own_uid())
     }
 
-    /// Writes the kubeconfigs for an address, where they are not what they should be.
+    /// Writes the kubeconfigs for an address and the authority that vouches for it, where they are not what they should be.
     ///
     /// # Errors
     /// Names the file that cannot be written.
-    pub(super) fn write_kubeconfigs(&self, address: SocketAddr) -> anyhow::Result<()> {
+    pub(super) fn write_kubeconfigs(&self, address: SocketAddr, authority: &str) -> anyhow::Result<()> {
         for (token, (_, suffix, mode)) in self.tokens.iter().zip(ROLES) {
-            let (path, text) = (durable::with_suffix(&self.kubeconfig, suffix), kubeconfig(address, token));
+            let (path, text) =
+                (durable::with_suffix(&self.kubeconfig, suffix), kubeconfig(address, token, authority));
             if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
                 continue;
             }
@@ -113,17 +129,40 @@ fn read_token(path: &Path) -> io::Result<Option<String>> {
     Ok(sound.then_some(token))
 }
 
+/// Reads certificate and key of the API; makes new ones if there are none that can be used.
+fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
+    let mut text = String::new();
+    let found = File::open(path).and_then(|file| file.take(MAX_IDENTITY).read_to_string(&mut text));
+    match found {
+        Ok(_) => match Identity::from_pem(&path.display().to_string(), &text) {
+            Ok(identity) if identity.certificate().names().contains(&address.to_string()) => {
+                return Ok(identity);
+            }
+            Ok(_) => {
+                tracing::info!(%address, "the local API has another address: it gets another certificate")
+            }
+            Err(error) => tracing::warn!(%error, "the certificate of the local API is replaced by a new one"),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+    }
+    let identity = Identity::local(address)?;
+    durable::write(path, identity.to_pem().as_bytes(), 0o600)?;
+    Ok(identity)
+}
+
 /// A configuration for `kubectl` and client libraries.
-fn kubeconfig(address: SocketAddr, token: &str) -> String {
+fn kubeconfig(address: SocketAddr, token: &str, authority: &str) -> String {
+    let authority = STANDARD.encode(authority);
     format!(
-        "# Written by edgesync. The token stands in it twice: kubectl sends the one of the user only over TLS,
-# client libraries other than Go's know only that one.
+        "# Written by edgesync.
 apiVersion: v1
 kind: Config
 clusters:
 - name: edgesync
   cluster:
-    server: http://edgesync:{token}@{address}
+    server: https://{address}
+    certificate-authority-data: {authority}
 users:
 - name: edgesync
   user:
@@ -185,24 +224,39 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         let secrets = dir.path().join("kubeconfig-secrets");
         let tokens = Tokens::prepare(&path).unwrap();
-        tokens.write_kubeconfigs(address(1)).unwrap();
+        tokens.write_kubeconfigs(address(1), "A").unwrap();
         assert_eq!((mode(&path), mode(&secrets)), (0o640, 0o600));
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains(&tokens.tokens[0]) && text.contains("@127.0.0.1:1\n"), "{text}");
+        assert!(text.contains(&tokens.tokens[0]) && text.contains("https://127.0.0.1:1\n"), "{text}");
         assert!(!text.contains(&tokens.tokens[1]));
         assert!(fs::read_to_string(&secrets).unwrap().contains(&tokens.tokens[1]));
         let written = || fs::metadata(&path).unwrap().modified().unwrap();
         let before = written();
-        tokens.write_kubeconfigs(address(1)).unwrap();
+        tokens.write_kubeconfigs(address(1), "A").unwrap();
         assert_eq!(written(), before);
-        tokens.write_kubeconfigs(address(2)).unwrap();
-        assert!(fs::read_to_string(&path).unwrap().contains("@127.0.0.1:2\n"));
+        tokens.write_kubeconfigs(address(2), "A").unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("https://127.0.0.1:2\n"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing is left over");
         #[cfg(feature = "cloud")]
         {
             let parsed = crate::object::yaml::parse(&text).unwrap();
             assert_eq!(parsed["users"][0]["user"]["token"], tokens.tokens[0].as_str());
         }
+    }
+
+    #[tokio::test]
+    async fn the_certificate_is_kept_as_long_as_it_is_for_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
+        let authority = |last: u8| tokens.secure(IpAddr::from([127, 0, 0, last])).unwrap().1;
+        let first = authority(1);
+        assert_eq!(mode(&dir.path().join("api.pem")), 0o600);
+        assert_eq!(authority(1), first);
+        let second = authority(7);
+        assert_ne!(second, first);
+        assert_eq!((authority(7), authority(1)), (second.clone(), second), "each has the usual addresses");
+        fs::write(dir.path().join("api.pem"), "damaged").unwrap();
+        assert_ne!(authority(1), first);
     }
 
     #[tokio::test]

@@ -60,10 +60,18 @@ pub(super) async fn listen(
                     Address::Tcp(bound) => *bound,
                     Address::Tls { .. } | Address::Unix(_) => address,
                 };
-                if let Err(error) = tokens.write_kubeconfigs(bound) {
-                    // Who has a token can still connect.
-                    tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
-                }
+                let secured = tokens.secure(bound.ip()).and_then(|(tls, authority)| {
+                    tokens.write_kubeconfigs(bound, &authority)?;
+                    Ok(tls)
+                });
+                let listener = match secured {
+                    Ok(tls) => listener.with_local_tls(tls),
+                    Err(error) => {
+                        // Who has a token can still connect, without TLS.
+                        tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
+                        listener
+                    }
+                };
                 tracing::info!(address = %bound, "the local API answers over TCP");
                 state.send_replace(ListenState::Open(bound));
                 return listener;
@@ -102,7 +110,7 @@ mod tests {
         assert_eq!(listener.address(), &Address::Tcp(address));
         assert_eq!(*seen.borrow(), ListenState::Open(address));
         let text = std::fs::read_to_string(dir.path().join("kubeconfig")).unwrap();
-        assert!(text.contains(&format!("@{address}\n")), "{text}");
+        assert!(text.contains(&format!("https://{address}\n")), "{text}");
     }
 
     #[tokio::test]
@@ -113,6 +121,6 @@ mod tests {
         let listener = listen(([127, 0, 0, 1], 0).into(), &tokens, &state).await;
         let text = std::fs::read_to_string(dir.path().join("kubeconfig")).unwrap();
         let Address::Tcp(address) = listener.address() else { panic!("{:?}", listener.address()) };
-        assert!(address.port() != 0 && text.contains(&format!("@{address}\n")), "{text}");
+        assert!(address.port() != 0 && text.contains(&format!("https://{address}\n")), "{text}");
     }
 }

@@ -1,22 +1,19 @@
 //! The bodies of requests: read within limits of length and time, and of the memory that all of them take until their
 //! requests are done.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::dispatch::{Memory, RawBody, ReadBody};
 use super::limits::Limits;
 use super::media::Syntax;
+use super::room::Room;
 use super::weight::weight;
 use crate::object::Status;
 use crate::object::status::{Reason, Result};
 
-/// The unit in which memory is handed out, bytes.
-const BODY_UNIT: usize = 1 << 10;
 /// How many times its length a body may become in memory in any case: mostly texts, in three copies.
 const VALUE_FACTOR: usize = 8;
 
@@ -69,16 +66,15 @@ impl ReadBody for HttpBody<'_> {
         let reading = async {
             let body = self.bytes().await?;
             let weight = weight(Syntax::of(content_type, &body), &body);
-            if weight > rooms.values.bytes {
+            if weight > rooms.values.bytes() {
                 let message = format!(
                     "the body would take about {} MiB of memory: limit is {} MiB",
                     weight >> 20,
-                    rooms.values.bytes >> 20
+                    rooms.values.bytes() >> 20
                 );
                 return Err(Status::new(Reason::RequestEntityTooLarge, message));
             }
-            let _room = rooms.values.take(weight).await?;
-            Ok((body, Memory { _room }))
+            Ok((body, Memory { room: rooms.values.take(weight).await? }))
         };
         match tokio::time::timeout(patience, reading).await {
             Ok(read) => read,
@@ -102,24 +98,5 @@ impl Rooms {
             bodies: Room::new(limits.bodies_bytes.max(limits.body_bytes)),
             values: Room::new(limits.values_bytes.max(limits.body_bytes.saturating_mul(VALUE_FACTOR))),
         }
-    }
-}
-
-/// Memory that is handed out in units of [`BODY_UNIT`].
-struct Room {
-    bytes: usize,
-    units: Arc<Semaphore>,
-}
-
-impl Room {
-    fn new(bytes: usize) -> Self {
-        let units = bytes.div_ceil(BODY_UNIT).clamp(1, Semaphore::MAX_PERMITS);
-        Self { bytes, units: Arc::new(Semaphore::new(units)) }
-    }
-
-    /// Waits for room.
-    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let units = u32::try_from(bytes.div_ceil(BODY_UNIT)).unwrap_or(u32::MAX);
-        Arc::clone(&self.units).acquire_many_owned(units).await.map_err(Status::internal)
     }
 }

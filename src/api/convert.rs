@@ -98,7 +98,11 @@ pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, bo
     };
     let agrees = match resource.scope {
         Scope::Namespaced => fill_in(metadata, "namespace", namespace).is_ok(),
-        Scope::Cluster => metadata.remove("namespace").is_none_or(|sent| sent.is_null() || sent == json!("")),
+        Scope::Cluster => {
+            // It means nothing, and tools write it everywhere.
+            metadata.remove("namespace");
+            true
+        }
     };
     if !agrees {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
@@ -169,7 +173,8 @@ mod tests {
         assert_eq!(code(json!([])), 400);
         assert_eq!(code(Value::Null), 400);
         let cluster = Resource { scope: Scope::Cluster, ..deployments() };
-        assert_eq!(agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap_err().code, 400);
+        let object = agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap();
+        assert_eq!(object.metadata(), json!({}).as_object());
     }
 
     #[test]

@@ -122,6 +122,17 @@ fn resources(kind: &Kind) -> Vec<Value> {
             "verbs": status_verbs(kind),
         }));
     }
+    if kind.scale.is_some() {
+        entries.push(json!({
+            "name": format!("{}/scale", kind.resource.plural),
+            "singularName": "",
+            "namespaced": namespaced,
+            "group": "autoscaling",
+            "version": "v1",
+            "kind": "Scale",
+            "verbs": STATUS_WRITABLE,
+        }));
+    }
     entries
 }
 

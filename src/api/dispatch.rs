@@ -8,7 +8,7 @@ use hyper::Response;
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 pub(super) use documents::Schemas;
 
@@ -17,16 +17,18 @@ use super::auth;
 use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
-use super::kind::{Kind, Writable};
+use super::kind::{Kind, ScalePaths, Writable};
 use super::media::{self, Accepted, As, Format};
 use super::metrics::ApiMetrics;
-use super::patch::PatchType;
+use super::patch::{self, PatchType};
 use super::read::{self, Show};
 use super::request::{
     FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal, Request,
     ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
+use super::room::{SHOWN, Share, Work, hold};
+use super::scale;
 use super::select::Selection;
 use super::snapshots::Snapshots;
 use super::storage::Storage;
@@ -35,7 +37,7 @@ use super::turns::Turns;
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
 use crate::object::status::Result;
-use crate::object::{Resource, Scope, Status};
+use crate::object::{Object, Resource, Scope, Status};
 
 /// The longest name of a field manager that is taken from the user agent.
 const MAX_AGENT: usize = 64;
@@ -50,6 +52,8 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) schemas: Schemas,
     /// The writes that are under way.
     pub(super) turns: Turns,
+    /// The memory for stored objects.
+    pub(super) work: Work,
     /// The largest object, in bytes.
     pub(super) object_bytes: usize,
     /// Becomes true when watches are to end.
@@ -80,14 +84,14 @@ pub(super) trait ReadBody: Send {
 #[derive(Debug)]
 pub(super) struct RawBody {
     pub(super) bytes: Bytes,
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) _room: Share,
 }
 
 /// The room that a request takes up with what its body becomes: held until the request is done.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Memory {
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) room: Share,
 }
 
 impl std::ops::Deref for RawBody {
@@ -131,6 +135,13 @@ impl<K: Storage, E: Extension> Api<K, E> {
                     head.actor.administered(&method, &path, &asked, code);
                 }
                 self.value(&answer?, &head)
+            }
+            Request::Review(review) => {
+                let (bytes, _memory) = body.read().await?;
+                let sent = media::read_body(head.content_type, &bytes)?;
+                let answer = review.answer(&self.storage.kinds(), head.actor.caller, sent);
+                let format = Accepted::read(head.accept, pretty)?.format;
+                Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
             }
             Request::Objects(request) => {
                 let accepted = Accepted::read(head.accept, pretty)?;
@@ -179,9 +190,12 @@ impl<K: Storage, E: Extension> Api<K, E> {
         let call =
             Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
         let mut response = match verb {
+            Verb::Get | Verb::Update | Verb::Patch if call.scale().is_some() => {
+                call.scaled(verb, accepted.format, body).await
+            }
             Verb::Get => {
-                let (namespace, name) = (call.namespace(), call.name());
-                read::get(&*self.storage, &call.show, namespace, name, &call.options).await
+                let place = (call.namespace(), call.name());
+                read::get(&*self.storage, &self.work, &call.show, place, &call.options).await
             }
             Verb::List => call.list().await,
             Verb::Watch => call.watch(accepted),
@@ -205,6 +219,7 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
     let part = match path.subresource.as_deref() {
         None => Some(Part::Object),
         Some("status") if kind.status_subresource => Some(Part::Status),
+        Some("scale") if kind.scale.is_some() => Some(Part::Object),
         Some(_) => None,
     };
     let Some(part) = part.filter(|_| !misplaced) else {
@@ -301,7 +316,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     }
 
     async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
-        let (bytes, _memory) = body.read().await?;
+        let (bytes, memory) = body.read().await?;
         let manager = self.manager();
         let home = self.home();
         let write = self.as_write(&home, &manager);
@@ -331,13 +346,64 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             }
         };
         let warnings = std::mem::take(&mut written.warnings);
+        let share = written.share.take().unwrap_or(memory.room);
         let made = (verb == Verb::Create).then(|| Made(written.object.name.as_str().into()));
         let mut response = self.written(written)?;
         if let Some(made) = made {
             response.extensions_mut().insert(made);
         }
         response::warn(&mut response, &warnings);
-        Ok(response)
+        Ok(hold(response, share))
+    }
+
+    /// Where the numbers are, if the path is that of `/scale`.
+    fn scale(&self) -> Option<Arc<ScalePaths>> {
+        self.kind.scale.clone().filter(|_| self.path.subresource.as_deref() == Some("scale"))
+    }
+
+    /// Reads or writes how many there are to be.
+    async fn scaled(
+        &self,
+        verb: Verb,
+        format: Format,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>> {
+        let Some(paths) = self.scale() else { return Err(Status::no_such_path()) };
+        let view = |json: &str| {
+            let object: Object = serde_json::from_str(json).map_err(Status::internal)?;
+            Ok::<_, Status>(scale::of(&paths, &object))
+        };
+        let now = async || {
+            let place = (&self.kind.stored_as, self.namespace(), self.name());
+            let found = self.api.work.read(&*self.api.storage, place, SHOWN).await?;
+            view(&found.ok_or_else(|| Status::not_found(&self.kind.resource, self.name()))?.0.json)
+        };
+        if verb == Verb::Get {
+            return Ok(response::text(200, format.media_type(), format.render_value(&now().await?)?));
+        }
+        let (bytes, _memory) = body.read().await?;
+        let wanted = if verb == Verb::Patch {
+            let patch = media::read_body(None, &bytes)?;
+            let mut before = now().await?;
+            // A patch that says nothing of the version insists on none.
+            if let Some(Value::Object(metadata)) = before.get_mut("metadata") {
+                metadata.remove("resourceVersion");
+            }
+            match PatchType::of(self.head.content_type, true)? {
+                PatchType::Json => patch::json(before, &patch, self.api.object_bytes)?,
+                PatchType::Apply => {
+                    return Err(Status::bad_request("a Scale cannot be applied: patch or put it"));
+                }
+                PatchType::Merge | PatchType::Strategic => patch::merge(before, &patch),
+            }
+        } else {
+            media::read_body(self.head.content_type, &bytes)?
+        };
+        drop(bytes);
+        let change = scale::change(&self.kind, &paths, self.name(), &wanted)?;
+        let (manager, home) = (self.manager(), self.home());
+        let written = self.as_write(&home, &manager).patch(self.name(), PatchType::Merge, &change).await?;
+        Ok(response::text(200, format.media_type(), format.render_value(&view(&written.object.json)?)?))
     }
 
     fn written(&self, written: Written) -> Result<Response<ResponseBody>> {
@@ -406,6 +472,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         Write {
             storage: &*self.api.storage,
             turns: &self.api.turns,
+            work: &self.api.work,
             kind: &self.kind,
             home,
             namespace: self.namespace(),

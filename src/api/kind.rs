@@ -25,6 +25,8 @@ pub struct Kind {
     pub schema: Option<Arc<Schema>>,
     /// Whether the status is a subresource: ignored by POST and PUT, written under `/status` alone.
     pub status_subresource: bool,
+    /// Where the numbers of `/scale` are, if that is served.
+    pub scale: Option<Arc<ScalePaths>>,
     /// Further columns of a table, from a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
     /// Fields beyond name and namespace by which a custom kind can be selected (`selectableFields`), such as
@@ -56,6 +58,17 @@ pub enum Writable {
     Everything,
 }
 
+/// Where `/scale` finds what it shows, each as a dotted path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalePaths {
+    /// How many are wanted: `spec.replicas`.
+    pub replicas: String,
+    /// How many there are.
+    pub status: String,
+    /// How they are selected, if that is known.
+    pub selector: Option<String>,
+}
+
 /// A column of a table, as a CustomResourceDefinition gives it (`additionalPrinterColumns`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrinterColumn {
@@ -85,6 +98,7 @@ impl Kind {
             list_kind: format!("{}List", resource.kind),
             schema: None,
             status_subresource: false,
+            scale: None,
             columns: Vec::new(),
             selectable_fields: Vec::new(),
             custom: false,

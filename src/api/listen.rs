@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
 use crate::gate::{self, Origin};
-#[cfg(feature = "cloud")]
 use crate::tls;
 
 /// Permissions of a socket: its owner and group may talk to the process behind it.
@@ -90,7 +89,8 @@ pub struct Listener {
 
 #[derive(Debug)]
 pub(super) enum Inner {
-    Tcp(TcpListener),
+    /// With what takes clients that speak TLS.
+    Tcp(TcpListener, Option<tls::Local>),
     #[cfg(feature = "cloud")]
     Tls(TcpListener, tls::Server),
     Unix(UnixListener),
@@ -98,7 +98,7 @@ pub(super) enum Inner {
 
 /// An accepted connection.
 pub(super) enum Accepted {
-    Tcp(TcpStream, SocketAddr),
+    Tcp(TcpStream, SocketAddr, Option<tls::Local>),
     /// Before its handshake.
     #[cfg(feature = "cloud")]
     Tls(TcpStream, SocketAddr, tls::Server),
@@ -110,7 +110,7 @@ impl Accepted {
     /// Who comes.
     pub(super) fn origin(&self) -> Origin {
         match self {
-            Self::Tcp(_, from) => Origin::of(from.ip()),
+            Self::Tcp(_, from, _) => Origin::of(from.ip()),
             #[cfg(feature = "cloud")]
             Self::Tls(_, from, _) => Origin::of(from.ip()),
             Self::Unix(_, uid) => Origin::User(*uid),
@@ -122,7 +122,7 @@ impl gate::Visitor for Accepted {
     async fn speaks(&self) {
         // Whatever is wrong with it shows when it is read.
         let _ = match self {
-            Self::Tcp(stream, _) => stream.peek(&mut [0]).await,
+            Self::Tcp(stream, ..) => stream.peek(&mut [0]).await,
             #[cfg(feature = "cloud")]
             Self::Tls(stream, ..) => stream.peek(&mut [0]).await,
             Self::Unix(stream, _) => {
@@ -153,7 +153,7 @@ impl Listener {
     #[cfg(feature = "cloud")]
     pub async fn bind_open(address: SocketAddr) -> Result<Self, ListenError> {
         let (listener, bound) = listen(address).await?;
-        Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener), _file: None })
+        Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener, None), _file: None })
     }
 
     /// Listens with TLS, on any address. The handshake of each connection is made in its own task.
@@ -167,6 +167,15 @@ impl Listener {
         Ok(Self { address, inner: Inner::Tls(listener, tls), _file: None })
     }
 
+    /// Takes clients that speak TLS at a TCP address as well: the first byte tells which they do.
+    #[must_use]
+    pub fn with_local_tls(mut self, local: tls::Local) -> Self {
+        if let Inner::Tcp(_, tls) = &mut self.inner {
+            *tls = Some(local);
+        }
+        self
+    }
+
     /// The address listened on, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
@@ -178,7 +187,7 @@ impl Listener {
             return Err(ListenError::NotLoopback { address });
         }
         let (listener, bound) = listen(address).await?;
-        Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener), _file: None })
+        Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener, None), _file: None })
     }
 
     async fn bind_unix(path: &Path) -> Result<Self, ListenError> {
@@ -212,11 +221,11 @@ impl Listener {
 
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.inner {
-            Inner::Tcp(listener) => {
+            Inner::Tcp(listener, tls) => {
                 let (stream, from) = listener.accept().await?;
                 // Answers are small and written whole: waiting for more only delays them.
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream, from))
+                Ok(Accepted::Tcp(stream, from, tls.clone()))
             }
             #[cfg(feature = "cloud")]
             Inner::Tls(listener, tls) => {

@@ -16,6 +16,7 @@ use super::listing::ListWriter;
 use super::media::Format;
 use super::request::{Options, VersionMatch};
 use super::response::{self, ResponseBody};
+use super::room::{SHOWN, Work, hold};
 use super::select::Selection;
 use super::snapshots::{Held, Snapshots, Token};
 use super::storage::{Cursor, Snapshot, Storage};
@@ -69,16 +70,16 @@ impl Show {
 /// Answers a get.
 pub(super) async fn get<K: Storage>(
     storage: &K,
+    work: &Work,
     show: &Show,
-    namespace: &str,
-    name: &str,
+    (namespace, name): (&str, &str),
     options: &Options,
 ) -> Result<Response<ResponseBody>> {
     let kind = &show.kind;
     check_not_newer(options, storage.version(&kind.stored_as))?;
-    let found = storage.get(&kind.stored_as, namespace, name).await?;
-    let found = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
-    show.object(200, found.json)
+    let found = work.read(storage, (&kind.stored_as, namespace, name), SHOWN).await?;
+    let (found, share) = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
+    Ok(hold(show.object(200, found.json)?, share))
 }
 
 fn check_not_newer(options: &Options, current: u64) -> Result<()> {

@@ -2,11 +2,13 @@
 //! client sends makes it panic.
 
 mod options;
+mod unserved;
 mod uri;
 
 use crate::object::Status;
 use crate::object::status::Reason;
 
+use super::reviews::Review;
 use options::options;
 pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
 pub use uri::encode;
@@ -41,6 +43,8 @@ pub(super) enum Request {
     },
     /// Which methods a path takes: `OPTIONS`.
     Methods(&'static str),
+    /// What clients ask about themselves.
+    Review(Review),
     /// Objects of a kind.
     Objects(Box<ObjectsRequest>),
 }
@@ -168,6 +172,18 @@ pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
 pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
 impl Verb {
+    /// Every verb.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Create,
+        Self::Get,
+        Self::List,
+        Self::Watch,
+        Self::Update,
+        Self::Patch,
+        Self::Delete,
+        Self::DeleteCollection,
+    ];
+
     /// The verb as Kubernetes writes it in rules and messages.
     #[must_use]
     pub(super) fn as_str(self) -> &'static str {
@@ -212,6 +228,12 @@ impl Request {
         let request = match segments.as_slice() {
             ["api", version, rest @ ..] if !rest.is_empty() => {
                 return objects(method, "", version, rest, &query);
+            }
+            ["apis", group, version, plural] if let Some(review) = Review::of(group, version, plural) => {
+                return match method {
+                    "POST" => Ok(Self::Review(review)),
+                    _ => Err(no_such_method("POST")),
+                };
             }
             ["apis", group, version, rest @ ..] if !rest.is_empty() => {
                 return objects(method, group, version, rest, &query);
@@ -307,8 +329,16 @@ fn objects(
         [plural] => (plural, None, None),
         [plural, name] => (plural, Some(*name), None),
         [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
+        // A path of its own follows: `pods/NAME/proxy/…`.
+        [plural, _, subresource, ..] => {
+            return Err(unserved::refusal(group, plural, subresource)
+                .unwrap_or_else(|| Status::no_such_path().into()));
+        }
         _ => return Err(Status::no_such_path().into()),
     };
+    if let Some(refusal) = subresource.and_then(|subresource| unserved::refusal(group, plural, subresource)) {
+        return Err(refusal);
+    }
     let (mut options, mut watch) = options(query)?;
     if watch_path {
         if method != "GET" || subresource.is_some() {
@@ -424,6 +454,9 @@ mod tests {
         assert_eq!(options.continue_token, "t=");
         assert!(options.pretty);
         assert_eq!(resource("GET", "/api/v1/pods?limit=0").2, Options::default());
+        for timeout in ["", "0", "30s", "1m30s", "1.5h", "500ms"] {
+            assert_eq!(resource("GET", &format!("/api/v1/pods?timeout={timeout}")).2, Options::default());
+        }
     }
 
     #[test]
@@ -491,6 +524,9 @@ mod tests {
             "resourceVersionMatch=x",
             "fieldValidation=x",
             "timeoutSeconds=-1",
+            "timeout=nonsense",
+            "timeout=30",
+            "gracePeriodSeconds=x",
             "labelSelector=%zz",
             "a=%ff",
             "labelSelector=a(b",

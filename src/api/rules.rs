@@ -20,6 +20,8 @@ mod complete;
 mod config;
 #[cfg(feature = "cloud")]
 mod cron;
+#[cfg(feature = "cloud")]
+mod defaults;
 mod event;
 #[cfg(feature = "cloud")]
 mod fixed;
@@ -32,6 +34,8 @@ mod pod;
 mod record;
 #[cfg(feature = "cloud")]
 mod service;
+#[cfg(feature = "cloud")]
+mod volume;
 #[cfg(feature = "cloud")]
 mod workload;
 

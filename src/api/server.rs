@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, IF_NONE_MATCH, ORIGIN, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderName, HeaderValue, IF_NONE_MATCH, ORIGIN, USER_AGENT,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -31,6 +32,7 @@ use super::metrics::ApiMetrics;
 use super::request::{Refusal, Request, Verb};
 use super::response::compress;
 use super::response::{self, ResponseBody};
+use super::room::Work;
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::stall::NoStall;
 use super::storage::Storage;
@@ -42,6 +44,10 @@ use crate::object::{Resource, Status};
 
 /// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a program on this machine may take to begin, and for the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first byte of TLS: no request begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
 /// The most header fields of a request.
 const MAX_HEADERS: usize = 64;
 
@@ -78,6 +84,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 snapshots: Arc::new(Snapshots::new(snapshots)),
                 schemas: Schemas::default(),
                 turns: Turns::default(),
+                work: Work::new(limits.values_bytes, limits.body_timeout),
                 object_bytes: limits.body_bytes,
                 stopping: watch::channel(false).0,
             },
@@ -119,15 +126,19 @@ impl<K: Storage, E: Extension> Server<K, E> {
             };
             let visitor = Visitor::new(guest, Arc::clone(&watches));
             match accepted {
-                Accepted::Tcp(stream, from) => {
+                Accepted::Tcp(stream, from, None) => {
+                    let stream = Box::new(stream);
                     tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp(from), stopped.clone(), visitor));
+                }
+                Accepted::Tcp(stream, from, Some(tls)) => {
+                    tasks.spawn(Arc::clone(self).attend_local(stream, from, tls, stopped.clone(), visitor));
                 }
                 #[cfg(feature = "cloud")]
                 Accepted::Tls(stream, from, tls) => {
                     tasks.spawn(Arc::clone(self).attend_tls(stream, from, tls, stopped.clone(), visitor));
                 }
                 Accepted::Unix(stream, uid) => {
-                    let peer = Peer::Unix { uid };
+                    let (stream, peer) = (Box::new(stream), Peer::Unix { uid });
                     tasks.spawn(Arc::clone(self).attend(stream, peer, stopped.clone(), visitor));
                 }
             }
@@ -163,7 +174,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let Some(secured) = secured else { return };
         let access = self.access.clone();
         let refused = access.until_refused(&secured.peer);
-        let served = self.attend(secured.stream, secured.peer.clone(), stopped, visitor);
+        let served = self.attend(Box::new(secured.stream), secured.peer.clone(), stopped, visitor);
         let ended = tokio::time::sleep(secured.lasts);
         let why = tokio::select! {
             () = served => return,
@@ -173,16 +184,32 @@ impl<K: Storage, E: Extension> Server<K, E> {
         tracing::info!(peer = %from, "the certificate of a client of the API {why}: its connection is cut");
     }
 
-    /// Serves one connection.
-    async fn attend<I>(
+    /// Serves a connection of this machine, with TLS or without.
+    async fn attend_local(
         self: Arc<Self>,
-        stream: I,
+        stream: TcpStream,
+        from: std::net::SocketAddr,
+        tls: crate::tls::Local,
+        mut stopped: watch::Receiver<()>,
+        visitor: Visitor,
+    ) {
+        let begun = tokio::select! {
+            begun = local(stream, &tls) => begun,
+            () = visitor.must_go(self.limits.first_timeout) => return,
+            _ = stopped.changed() => return,
+        };
+        let Some(stream) = begun else { return };
+        self.attend(stream, Peer::Tcp(from), stopped, visitor).await;
+    }
+
+    /// Serves one connection.
+    async fn attend(
+        self: Arc<Self>,
+        stream: Box<dyn Wire>,
         peer: Peer,
         mut stopped: watch::Receiver<()>,
         visitor: Visitor,
-    ) where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) {
         let (server, visitor) = (Arc::clone(&self), Arc::new(visitor));
         let asking = Arc::clone(&visitor);
         let service = service_fn(move |request| {
@@ -230,6 +257,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             // Nobody is to send another request behind a body that nobody will read.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         let elapsed = started.elapsed();
         let status = response.status().as_u16();
         let bytes = response.body().size_hint().lower();
@@ -301,6 +329,30 @@ impl<K: Storage, E: Extension> Server<K, E> {
             }
         }
     }
+}
+
+/// A connection of any kind. HTTP over it is compiled once, for all of them.
+trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> Wire for I {}
+
+/// A connection of this machine, after its handshake if it begins with one. `None` if that fails or takes too long.
+async fn local(stream: TcpStream, tls: &crate::tls::Local) -> Option<Box<dyn Wire>> {
+    let begun = async {
+        let mut first = [0];
+        stream.peek(&mut first).await.ok()?;
+        if first != [TLS_HANDSHAKE] {
+            return Some(Box::new(stream) as Box<dyn Wire>);
+        }
+        match tls.accept(stream).await {
+            Ok(stream) => Some(Box::new(stream) as Box<dyn Wire>),
+            Err(error) => {
+                tracing::debug!(%error, "no TLS with a client of the API");
+                None
+            }
+        }
+    };
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, begun).await.ok().flatten()
 }
 
 /// What a request counts as.

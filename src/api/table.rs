@@ -164,7 +164,7 @@ impl TableView {
             "apiVersion": META_API_VERSION,
             "kind": TABLE,
             "metadata": { "resourceVersion": version },
-            "columnDefinitions": if definitions { self.definitions() } else { json!([]) },
+            "columnDefinitions": if definitions { self.definitions() } else { Value::Null },
             "rows": [self.row(object, now)],
         })
     }

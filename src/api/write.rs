@@ -15,6 +15,7 @@ use super::convert;
 use super::kind::Kind;
 use super::patch::{self, PatchType};
 use super::request::Options;
+use super::room::{CHANGED, Share, Work};
 use super::storage::{Storage, Stored};
 use super::turns::{Turn, Turns};
 use crate::object::status::{Cause, Reason, Result};
@@ -34,6 +35,8 @@ pub(super) struct Write<'a, K> {
     pub(super) storage: &'a K,
     /// The writes that are under way.
     pub(super) turns: &'a Turns,
+    /// The memory for stored objects.
+    pub(super) work: &'a Work,
     /// The kind in the version of the path.
     pub(super) kind: &'a Arc<Kind>,
     /// The kind in the form in which it is kept: mostly the same.
@@ -61,6 +64,8 @@ pub(super) struct Written {
     pub(super) object: Stored,
     /// What the client should know: the `Warning` headers.
     pub(super) warnings: Vec<String>,
+    /// The memory that it takes.
+    pub(super) share: Option<Share>,
 }
 
 impl<K: Storage> Write<'_, K> {
@@ -99,7 +104,7 @@ impl<K: Storage> Write<'_, K> {
             if found.is_some() {
                 return Err(Status::already_exists(resource, object.name()));
             }
-            return Ok(Written { code: 201, object: shown(&object, 0), warnings });
+            return Ok(Written { code: 201, object: shown(&object, 0), warnings, share: None });
         }
         let mut attempt = 1;
         loop {
@@ -108,7 +113,7 @@ impl<K: Storage> Write<'_, K> {
                 Err(status) if is_race(&status) && attempt < ATTEMPTS => {
                     self.ensure_namespace(&object).await?;
                 }
-                created => return Ok(Written { code: 201, object: created?, warnings }),
+                created => return Ok(Written { code: 201, object: created?, warnings, share: None }),
             }
             attempt += 1;
         }
@@ -140,7 +145,7 @@ impl<K: Storage> Write<'_, K> {
                 break;
             };
             let draft = prepare::update(self, &old, sent.clone())?;
-            match self.swap(&old, draft, 200).await {
+            match self.swap(old, draft, 200).await {
                 Err(status) if is_race(&status) && unconditional && attempt < ATTEMPTS => {}
                 result => return result,
             }
@@ -163,7 +168,7 @@ impl<K: Storage> Write<'_, K> {
                 break;
             };
             let (draft, insists) = self.patched(&old, name, kind, patch)?;
-            match self.swap(&old, draft, 200).await {
+            match self.swap(old, draft, 200).await {
                 Err(status) if is_race(&status) && !insists && attempt < ATTEMPTS => {}
                 result => return result,
             }
@@ -235,22 +240,28 @@ impl<K: Storage> Write<'_, K> {
 
     /// The object as it is now.
     async fn old(&self, name: &str) -> Result<Option<Old>> {
-        let Some(stored) = self.storage.get(&self.kind.stored_as, self.namespace, name).await? else {
+        let place = (&self.kind.stored_as, self.namespace, name);
+        let Some((stored, share)) = self.work.read(self.storage, place, CHANGED).await? else {
             return Ok(None);
         };
         let object = parse(&stored)?;
         let served = convert::served(self.kind, object.clone());
-        Ok(Some(Old { object, served, stored }))
+        Ok(Some(Old { object, served, stored, share }))
     }
 
     /// Stores what has been worked out, unless it is what is there.
-    async fn swap(&self, old: &Old, draft: prepare::Draft, code: u16) -> Result<Written> {
+    async fn swap(&self, old: Old, draft: prepare::Draft, code: u16) -> Result<Written> {
         let prepare::Draft { object, warnings, changed, .. } = draft;
         if !changed {
-            return Ok(Written { code, object: old.stored.clone(), warnings });
+            return Ok(Written { code, object: old.stored, warnings, share: Some(old.share) });
         }
         if self.options.dry_run {
-            return Ok(Written { code, object: shown(&object, old.stored.version), warnings });
+            return Ok(Written {
+                code,
+                object: shown(&object, old.stored.version),
+                warnings,
+                share: Some(old.share),
+            });
         }
         let (storage, expected) = (&self.kind.stored_as, old.stored.version);
         let object = match self.part {
@@ -260,7 +271,7 @@ impl<K: Storage> Write<'_, K> {
             }
             Part::Object => self.storage.update(storage, object, expected).await?,
         };
-        Ok(Written { code, object, warnings })
+        Ok(Written { code, object, warnings, share: Some(old.share) })
     }
 }
 
@@ -269,6 +280,7 @@ pub(super) struct Old {
     pub(super) stored: Stored,
     pub(super) object: Object,
     pub(super) served: Object,
+    share: Share,
 }
 
 /// Whether a refusal only says that somebody else was faster.

@@ -266,6 +266,8 @@ fn check_metadata(metadata: &Map<String, Value>, resource: &Resource, problems: 
         size += value.len();
         Ok(())
     });
+    let names = metadata.get("annotations").and_then(Value::as_object).into_iter().flatten();
+    size += names.map(|(name, _)| name.len()).sum::<usize>();
     let fits = size <= MAX_ANNOTATIONS;
     let too_large = || format!("must be less than or equal to {MAX_ANNOTATIONS} bytes, are {size}");
     problems.check("metadata.annotations", must_be(fits, too_large));
@@ -486,6 +488,10 @@ mod tests {
         assert!(text.len() < 16 * 1024, "{}", text.len());
         let big = "x".repeat(MAX_ANNOTATIONS + 1);
         assert!(problems(&json!({"name": "a", "namespace": "n", "annotations": {"a": big}})).len() < 200);
+        // Names count too.
+        let full = "x".repeat(MAX_ANNOTATIONS - 1);
+        assert!(problems(&json!({"name": "a", "namespace": "n", "annotations": {"a": full}})).is_empty());
+        assert!(!problems(&json!({"name": "a", "namespace": "n", "annotations": {"ab": full}})).is_empty());
     }
 
     #[test]

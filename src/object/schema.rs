@@ -16,9 +16,9 @@ mod check;
 mod custom;
 mod openapi;
 
-pub(crate) use builtin::{Content, Found, Many, Message, MessageField, message, message_of_kind};
+pub(crate) use builtin::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 pub use builtin::{builtin, object_meta};
-pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, prune, validate, wrong_types};
+pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, keep_empty, prune, validate, wrong_types};
 #[cfg(feature = "cloud")]
 pub use custom::read;
 pub use openapi::to_openapi;
@@ -91,6 +91,8 @@ pub struct Schema {
     pub items: Option<Arc<Schema>>,
     /// Fields that must be there.
     pub required: Vec<Arc<str>>,
+    /// Fields that mean the same with an empty value as without: nought, no, nothing, an empty object.
+    pub omitted: Vec<Arc<str>>,
     /// What a missing field becomes.
     pub default: Option<Value>,
     /// Whether `null` is a value.

@@ -1,8 +1,12 @@
 //! A key with its certificate: made on the device, kept in one file so that both change at once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -180,6 +184,38 @@ impl Identity {
             }
         }
         Err(TlsError::OtherKey { what: what.to_owned() })
+    }
+
+    /// Makes an identity for a server that only programs on this machine talk to, at this address among others: its certificate, and the one of an
+    /// authority of its own, whose key is forgotten at once. They never end: no clock is trusted here.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn local(address: IpAddr) -> Result<Self, TlsError> {
+        let named = |names: Vec<String>, name: &str| {
+            let mut params = CertificateParams::new(names).map_err(library)?;
+            params.not_before = rcgen::date_time_ymd(1970, 1, 1);
+            params.distinguished_name = DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, name);
+            Ok::<_, TlsError>(params)
+        };
+        let mut authority = named(Vec::new(), "edgesync: authority of this device's API")?;
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let signer = KeyPair::generate().map_err(library)?;
+        let root = authority.self_signed(&signer).map_err(library)?;
+        let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        names.extend(Some(address.to_string()).filter(|address| !names.contains(address)));
+        let mut server = named(names, "edgesync: this device's API")?;
+        server.is_ca = IsCa::ExplicitNoCa;
+        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        server.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(library)?;
+        let leaf = server.signed_by(&key, &Issuer::new(authority, signer)).map_err(library)?;
+        let what = "the certificate just made";
+        let chain = vec![Certificate::from_der(what, leaf.der())?, Certificate::from_der(what, root.der())?];
+        Self::new(what, chain, Key::of(key.serialize_der()))
     }
 
     /// As PEM: certificates, then the key.

@@ -165,16 +165,16 @@ async fn a_method_that_is_not_served_is_answered_with_those_that_are() {
 #[tokio::test]
 async fn yaml_goes_in_and_comes_out() {
     let running = Running::cloud(Limits::cloud()).await;
-    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata:\n  on: \"true\"\n  run: |\n    a\n    b\n";
+    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata:\n  on: \"on\"\n  run: |\n    a\n    b\n";
     let created = send(&running.unix, "POST", MAPS, YAML, manifest).await;
-    assert_eq!((created.code, &created.json()["data"]), (201, &json!({"on": "true", "run": "a\nb\n"})));
+    assert_eq!((created.code, &created.json()["data"]), (201, &json!({"true": "on", "run": "a\nb\n"})));
     let accept = "Accept: application/yaml\r\n";
-    let got = send(&running.unix, "GET", &map_path("y"), accept, "").await;
+    let got = send(&running.unix, "GET", &map_path("yaml"), accept, "").await;
     assert_eq!(got.header("content-type"), Some("application/yaml"));
     assert_eq!(edgesync::object::yaml::parse(&got.body).unwrap(), created.json());
     let list = send(&running.unix, "GET", MAPS, accept, "").await;
     assert_eq!(edgesync::object::yaml::parse(&list.body).unwrap()["items"], json!([created.json()]));
-    let pretty = send(&running.unix, "GET", &format!("{}?pretty=true", map_path("y")), "", "").await;
+    let pretty = send(&running.unix, "GET", &format!("{}?pretty=true", map_path("yaml")), "", "").await;
     assert!(pretty.body.starts_with("{\n  \"apiVersion\""), "{}", pretty.body);
     let refused = send(&running.unix, "GET", &map_path("none"), accept, "").await;
     assert!(refused.body.contains("reason: NotFound\n"), "{}", refused.body);

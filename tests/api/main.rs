@@ -12,3 +12,4 @@ mod kube_client;
 mod metrics;
 mod serving;
 mod tls;
+mod typed;

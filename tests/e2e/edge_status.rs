@@ -6,6 +6,8 @@ use crate::site;
 use kubectl::{Cluster, Edge};
 use serde_json::{Value, json};
 use site::PATIENCE;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 
 const NODE: &str = "edge-1";
 
@@ -132,4 +134,29 @@ async fn everything_else_is_refused_and_kinds_without_a_status_have_none() {
     let rows = edge.kubectl(&["get", "--raw", "/apis/lab.io/v1"]).json();
     let status = rows["resources"].as_array().unwrap().iter().find(|entry| entry["name"] == "robots/status");
     assert_eq!(status.unwrap()["verbs"], json!(["get", "patch", "update"]));
+}
+
+/// A field of a message in Protocol Buffers that is a text or a message.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
+}
+
+/// Clients in Go write a status of a built-in kind as Protocol Buffers, and have no other way.
+#[tokio::test]
+async fn a_status_is_written_as_go_clients_write_it() {
+    let (edge, _cluster) = alone().await;
+    let pod = [field(1, &field(1, b"web")), field(2, &field(10, b"edge-1")), field(3, &field(1, b"Running"))];
+    let kind = [field(1, b"v1"), field(2, b"Pod")].concat();
+    let body = [b"k8s\0".to_vec(), field(1, &kind), field(2, &pod.concat())].concat();
+    let mut stream = UnixStream::connect(&edge.agent.socket).await.unwrap();
+    let head = format!(
+        "PUT /api/v1/namespaces/default/pods/web/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/vnd.kubernetes.protobuf\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(edge.get("pod/web")["status"]["phase"], "Running");
 }

@@ -240,15 +240,22 @@ async fn the_files_are_for_the_group_and_those_for_secrets_are_not() {
     let (mut edge, _cluster) = in_sync().await;
     let file = |edge: &Edge, name: &str| -> PathBuf { edge.agent.database.with_file_name(name) };
     let texts = |edge: &Edge| {
-        ["kubeconfig", "kubeconfig-secrets", "token", "token-secrets"]
+        ["kubeconfig", "kubeconfig-secrets", "token", "token-secrets", "api.pem"]
             .map(|name| std::fs::read_to_string(file(edge, name)).unwrap())
     };
-    for (name, expected) in
-        [("kubeconfig", 0o640), ("token", 0o640), ("kubeconfig-secrets", 0o600), ("token-secrets", 0o600)]
-    {
+    for (name, expected) in [
+        ("kubeconfig", 0o640),
+        ("token", 0o640),
+        ("kubeconfig-secrets", 0o600),
+        ("token-secrets", 0o600),
+        ("api.pem", 0o600),
+    ] {
         assert_eq!(mode(&file(&edge, name)), expected, "{name}");
     }
     let before = texts(&edge);
+    // What kubectl shows of the server has no token in it.
+    let shown = edge.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]).ok();
+    assert!(shown.starts_with("https://127.") && !shown.contains('@'), "{shown}");
     edge.stop().await;
     edge.run().await;
     assert_eq!(texts(&edge), before);

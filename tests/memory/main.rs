@@ -14,6 +14,14 @@ use edgesync::object::kinds;
 use edgesync::placement::{NODE_LABEL, Placement, Summary};
 use serde_json::json;
 
+mod api;
+#[path = "../api/serving/mod.rs"]
+mod serving;
+
+/// Tests that count, one after the other: all threads share the numbers.
+static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// The most bytes that were allocated at one time.
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that are allocated, as glibc takes them: with eight for itself, in steps of 16.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
@@ -26,7 +34,8 @@ fn taken(layout: Layout) -> usize {
 // SAFETY: the system's allocator does all of it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(taken(layout), Ordering::Relaxed);
+        let before = ALLOCATED.fetch_add(taken(layout), Ordering::Relaxed);
+        PEAK.fetch_max(before + taken(layout), Ordering::Relaxed);
         // SAFETY: as this function's.
         unsafe { System.alloc(layout) }
     }
@@ -62,6 +71,7 @@ fn bytes(count: usize, object: impl Fn(usize) -> serde_json::Value) -> usize {
 #[test]
 fn an_object_of_a_nodes_own_takes_at_most_150_bytes() {
     const NODES: usize = 1000;
+    let _turn = TURN.lock();
     let own = |n: usize| {
         let labels = json!({ NODE_LABEL: format!("node-{:04}", n % NODES) });
         json!({ "metadata": { "namespace": "plant", "name": format!("settings-{n:08}"), "labels": labels } })
@@ -76,6 +86,7 @@ fn an_object_of_a_nodes_own_takes_at_most_150_bytes() {
 
 #[test]
 fn a_config_map_that_nothing_places_takes_at_most_150_bytes() {
+    let _turn = TURN.lock();
     let idle = |n: usize| json!({ "metadata": { "namespace": "plant", "name": format!("settings-{n:08}") } });
     let bytes = bytes(100_000, idle);
     println!("{bytes} bytes each");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Group, Version, add_names, groups, status_verbs, verbs};
+use super::{Group, STATUS_WRITABLE, Version, add_names, groups, status_verbs, verbs};
 use crate::api::accept::choose;
 use crate::api::kind::Kind;
 use crate::object::Scope;
@@ -109,10 +109,16 @@ fn resource(kind: &Kind) -> Value {
         "verbs": verbs(kind),
     });
     add_names(&mut entry, kind);
+    let mut parts = Vec::new();
+    if kind.scale.is_some() {
+        let response = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
+        parts.push(json!({ "subresource": "scale", "responseKind": response, "verbs": STATUS_WRITABLE }));
+    }
     if kind.status_subresource {
-        entry["subresources"] = json!([
-            { "subresource": "status", "responseKind": response, "verbs": status_verbs(kind) }
-        ]);
+        parts.push(json!({ "subresource": "status", "responseKind": response, "verbs": status_verbs(kind) }));
+    }
+    if !parts.is_empty() {
+        entry["subresources"] = parts.into();
     }
     entry
 }

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use crate::object::schema::{Content, Found, Many, Message, MessageField, message, message_of_kind};
+use crate::object::schema::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 use crate::object::status::{Reason, Result};
 use crate::object::{MAX_DEPTH, Status};
 
@@ -55,7 +55,7 @@ pub(in crate::api) fn read(body: &[u8]) -> Result<Value> {
             let kind: String = envelope.kind.chars().take(MAX_SHOWN).collect();
             return Err(unsupported(&format!("only built-in kinds, but not '{kind}'")));
         };
-        add_fields(&message, None, envelope.raw, &mut object, MAX_DEPTH).map_err(malformed)?;
+        add_fields(&message, Within::default(), envelope.raw, &mut object, MAX_DEPTH).map_err(malformed)?;
     }
     object.insert("apiVersion".to_owned(), envelope.api_version.into());
     object.insert("kind".to_owned(), envelope.kind.into());
@@ -116,7 +116,7 @@ impl<'a> Envelope<'a> {
 /// `levels` is how deep the object may nest, itself included.
 fn add_fields(
     message: &Message,
-    within: Option<u32>,
+    within: Within,
     bytes: &[u8],
     object: &mut Map<String, Value>,
     levels: usize,
@@ -126,8 +126,8 @@ fn add_fields(
         let (number, part) = part?;
         match message.find(within, number) {
             Found::Field(field) => add(field, part, object, levels)?,
-            // Its own level is none in JSON, and embedded messages embed no further ones.
-            Found::Embedded => add_fields(message, Some(number), part.bytes()?, object, levels + 1)?,
+            // Its own level is none in JSON.
+            Found::Embedded(within) => add_fields(message, within, part.bytes()?, object, levels + 1)?,
             Found::Nothing => {}
         }
     }
@@ -178,7 +178,7 @@ fn set(field: &MessageField, part: Part<'_>, object: &mut Map<String, Value>, le
         && let Some(Value::Object(fields)) = object.get_mut(field.name)
         && let Some(message) = message(name).filter(|message| !message.one)
     {
-        return add_fields(&message, None, part.bytes()?, fields, levels);
+        return add_fields(&message, Within::default(), part.bytes()?, fields, levels);
     }
     let value = value(field.content, part, levels)?;
     match value.filter(|value| field.keeps_empty || !is_empty(value)) {
@@ -202,10 +202,11 @@ fn value(content: Content, part: Part<'_>, levels: usize) -> Decoded<Option<Valu
         Content::Quantity => special::quantity(part.bytes()?)?,
         Content::IntOrString => special::int_or_string(part.bytes()?)?,
         Content::Json => return special::json(part.bytes()?, levels),
+        Content::Unread => return Ok(None),
         Content::Message(name) => {
             let Some(message) = message(name) else { return Ok(None) };
             let mut fields = Map::new();
-            add_fields(&message, None, part.bytes()?, &mut fields, levels)?;
+            add_fields(&message, Within::default(), part.bytes()?, &mut fields, levels)?;
             if message.one {
                 return Ok(message.fields().rev().find_map(|field| fields.remove(field.name)));
             }

@@ -68,8 +68,6 @@ pub(in crate::api) enum FieldValidation {
 /// Options of a delete as they may stand in the query; those of a body win.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::api) struct DeleteQuery {
-    /// Seconds that the object may live on.
-    pub(in crate::api) grace: Option<i64>,
     /// What becomes of its dependents.
     pub(in crate::api) propagation: Option<String>,
     /// An older way to say the same.
@@ -95,10 +93,13 @@ pub(super) fn options(query: &[(String, String)]) -> Result<(Options, bool), Sta
             "fieldManager" => options.field_manager = manager(value)?,
             "fieldValidation" => options.field_validation = field_validation(value)?,
             "force" => options.force = flag(key, value)?,
+            // The client's own: whoever does not wait for the answer closes the connection.
+            "timeout" if !is_duration(value) => {
+                return Err(bad_option(key, value, "must be a duration such as '30s' or '1m30s'"));
+            }
             "includeObject" => options.include_object.clone_from(value),
             "gracePeriodSeconds" if !value.is_empty() => {
-                let grace = value.parse().map_err(|_| bad_option(key, value, "must be a whole number"))?;
-                options.delete.grace = Some(grace);
+                value.parse::<i64>().map_err(|_| bad_option(key, value, "must be a whole number"))?;
             }
             "propagationPolicy" => options.delete.propagation = Some(value.clone()),
             "orphanDependents" => options.delete.orphan_dependents = Some(flag(key, value)?),
@@ -112,6 +113,25 @@ pub(super) fn options(query: &[(String, String)]) -> Result<(Options, bool), Sta
 
 fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status> {
     value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
+}
+
+/// Whether a text is a duration as Go writes it.
+fn is_duration(text: &str) -> bool {
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if rest.is_empty() || rest == "0" {
+        return text.is_empty() || rest == "0";
+    }
+    while !rest.is_empty() {
+        let unit = rest.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+        let number = rest.len() - unit.len();
+        let units = ["ns", "us", "µs", "ms", "s", "m", "h"];
+        let Some(after) = units.iter().find_map(|name| unit.strip_prefix(name)) else { return false };
+        if !rest.get(..number).is_some_and(|number| number.parse::<f64>().is_ok()) {
+            return false;
+        }
+        rest = after;
+    }
+    true
 }
 
 fn number(name: &str, value: &str) -> Result<Option<u64>, Status> {

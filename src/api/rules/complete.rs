@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::access;
+use super::{access, defaults};
 use super::{map, text};
 use crate::object::{Object, Resource};
 
@@ -14,20 +14,35 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Fills in what the API itself says about an object that is created (`old` is `None`) or changed. Name and other
 /// metadata have been set. Doing it twice changes nothing.
 pub(in crate::api) fn complete(kind: &Resource, old: Option<&Object>, object: &mut Object) {
+    defaults::complete_pods(&kind.group, &kind.kind, object.fields_mut());
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Secret") => complete_secret(object.fields_mut()),
         ("", "Namespace") => complete_namespace(old, object),
-        ("", "Service") => complete_service(old, object.fields_mut()),
-        ("", "Pod" | "PersistentVolume" | "PersistentVolumeClaim") if old.is_none() => {
+        ("", "Service") => {
+            complete_service(old, object.fields_mut());
+            defaults::complete_service(object.fields_mut());
+        }
+        ("", "Pod") if old.is_none() => {
+            set_phase(object.fields_mut(), "Pending");
+            defaults::complete_new_pod(object.fields_mut());
+        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") if old.is_none() => {
             set_phase(object.fields_mut(), "Pending");
         }
+        ("", "ReplicationController") => defaults::complete_controller(object.fields_mut()),
+        ("", "LimitRange") => defaults::complete_limit_range(object.fields_mut()),
+        ("batch", "Job") => defaults::complete_job(object.fields_mut()),
+        ("networking.k8s.io", "NetworkPolicy") => defaults::complete_network_policy(object.fields_mut()),
         (access::GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_binding(object.fields_mut()),
         _ => {}
     }
 }
 
 /// The object in a field, which is made if it is absent; `None` if it is something else.
-fn object_in<'a>(fields: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
+pub(super) fn object_in<'a>(
+    fields: &'a mut Map<String, Value>,
+    name: &str,
+) -> Option<&'a mut Map<String, Value>> {
     let value = fields.entry(name).or_insert(Value::Null);
     if value.is_null() {
         *value = Value::Object(Map::new());
@@ -36,7 +51,7 @@ fn object_in<'a>(fields: &'a mut Map<String, Value>, name: &str) -> Option<&'a m
 }
 
 /// Sets a field that is absent or an empty text.
-fn default(fields: &mut Map<String, Value>, name: &str, value: &str) {
+pub(super) fn default(fields: &mut Map<String, Value>, name: &str, value: &str) {
     if matches!(fields.get(name), None | Some(Value::Null)) || fields.get(name).is_some_and(|v| v == "") {
         fields.insert(name.to_owned(), value.into());
     }

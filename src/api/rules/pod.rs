@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
 use super::service::{PROTOCOLS, check_port_name};
-use super::{items, length, map, text};
+use super::{items, length, map, text, volume};
 use crate::object::name::{check_label, check_label_key, check_label_value, check_subdomain};
 
 /// When the containers of a Pod may start again.
@@ -77,8 +77,9 @@ fn check_basics(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: 
 fn check_containers(spec: &Map<String, Value>, at: &Path, claimed: &[&str], causes: &mut Causes) {
     let mut volumes = HashSet::new();
     for (number, volume) in items(spec, "volumes") {
-        let at = at.item("volumes", number).field("name");
-        causes.unique_name(&at, text(volume, "name"), &mut volumes, check_label);
+        let at = at.item("volumes", number);
+        causes.unique_name(&at.field("name"), text(volume, "name"), &mut volumes, check_label);
+        volume::check(volume, &at, causes);
     }
     volumes.extend(claimed);
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();

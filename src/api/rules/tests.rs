@@ -169,6 +169,74 @@ fn a_pod_gets_images_tolerations_and_a_node_and_keeps_the_rest() {
 }
 
 #[test]
+fn defaults_follow_from_other_fields() {
+    let pulled = |image: &str| {
+        let pod = json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+        completed("po", None, pod)["spec"]["containers"][0]["imagePullPolicy"].clone()
+    };
+    for (image, policy) in [
+        ("nginx", "Always"),
+        ("nginx:latest", "Always"),
+        ("host:5000/nginx", "Always"),
+        ("nginx:1.27", "IfNotPresent"),
+        ("host:5000/nginx@sha256:00", "IfNotPresent"),
+    ] {
+        assert_eq!(pulled(image), json!(policy), "{image}");
+    }
+    let class = |resources: Value| {
+        let pod = json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}});
+        completed("po", None, pod)["status"]["qosClass"].clone()
+    };
+    assert_eq!(class(json!({})), json!("BestEffort"));
+    assert_eq!(class(json!({"requests": {"cpu": "1"}})), json!("Burstable"));
+    assert_eq!(class(json!({"limits": {"cpu": "1", "memory": "1Gi"}})), json!("Guaranteed"));
+    assert_eq!(
+        completed("po", None, json!({"spec": {"volumes": [{"name": "v"}]}}))["spec"]["volumes"][0]["emptyDir"],
+        json!({})
+    );
+    let policy =
+        |spec: Value| completed("netpol", None, json!({"spec": spec}))["spec"]["policyTypes"].clone();
+    assert_eq!(policy(json!({})), json!(["Ingress"]));
+    assert_eq!(policy(json!({"egress": [{}]})), json!(["Ingress", "Egress"]));
+    let job = |spec: Value| {
+        let spec = &completed("job", None, json!({"spec": spec}))["spec"];
+        (spec["parallelism"].clone(), spec["completions"].clone())
+    };
+    assert_eq!(job(json!({})), (json!(1), json!(1)));
+    assert_eq!(job(json!({"parallelism": 2})), (json!(2), Value::Null));
+    assert_eq!(job(json!({"completions": 3})), (json!(1), json!(3)));
+    let controller = json!({"metadata": {}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+    let controller = completed("rc", None, controller);
+    assert_eq!(controller["spec"]["selector"], json!({"a": "b"}));
+    assert_eq!(controller["metadata"]["labels"], json!({"a": "b"}));
+    let range =
+        json!({"spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Mi"}}]}});
+    let range = &completed("limits", None, range)["spec"]["limits"][0];
+    assert_eq!(range["default"], json!({"cpu": "2"}));
+    assert_eq!(range["defaultRequest"], json!({"cpu": "2", "memory": "1Mi"}));
+}
+
+#[test]
+fn files_of_volumes_have_permissions_of_nine_bits() {
+    let volume = |volume: Value| wrong("po", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
+    for (mode, right) in [(0, true), (0o777, true), (0o1000, false), (-1, false), (400 * 8, false)] {
+        let found = volume(json!({"name": "v", "configMap": {"name": "c", "defaultMode": mode}}));
+        assert_eq!(found.is_empty(), right, "{mode}: {found:?}");
+    }
+    let projected = json!({"defaultMode": 4000, "sources": [
+        {"secret": {"name": "s", "items": [{"key": "k", "path": "p", "mode": 600}]}},
+        {"downwardAPI": {"items": [{"path": "p", "mode": 256}]}},
+    ]});
+    assert_eq!(
+        volume(json!({"name": "v", "projected": projected})),
+        [
+            "spec.volumes[0].projected.defaultMode",
+            "spec.volumes[0].projected.sources[0].secret.items[0].mode"
+        ]
+    );
+}
+
+#[test]
 fn containers_have_names_images_ports_and_volumes_that_exist() {
     assert!(wrong("pod", json!({"spec": pod_spec()})).is_empty());
     for (pointer, value, field) in [

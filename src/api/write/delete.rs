@@ -40,23 +40,16 @@ impl DeleteOptions {
             Some(Value::String(value)) => Ok(Some(value.clone())),
             Some(_) => Err(wrong_type(pointer, "must be a string")),
         };
-        let grace = match body.get("gracePeriodSeconds") {
-            None | Some(Value::Null) => query.grace,
-            Some(value) => {
-                let grace = value.as_i64();
-                Some(grace.ok_or_else(|| wrong_type("/gracePeriodSeconds", "must be a whole number"))?)
-            }
-        };
+        // Nothing here has to end first; one that is negative counts as a second.
+        if body.get("gracePeriodSeconds").is_some_and(|grace| !grace.is_null() && grace.as_i64().is_none()) {
+            return Err(wrong_type("/gracePeriodSeconds", "must be a whole number"));
+        }
         let orphan = match body.get("orphanDependents") {
             None | Some(Value::Null) => query.orphan_dependents,
             Some(Value::Bool(orphan)) => Some(*orphan),
             Some(_) => return Err(wrong_type("/orphanDependents", "must be true or false")),
         };
         let policy = text("/propagationPolicy")?.or_else(|| query.propagation.clone());
-        if grace.is_some_and(|grace| grace < 0) {
-            let shown = grace.unwrap_or_default().to_string();
-            return Err(invalid(Cause::invalid("gracePeriodSeconds", &shown, "must not be negative")));
-        }
         let mut dry = false;
         match body.get("dryRun") {
             None | Some(Value::Null) => {}
@@ -163,7 +156,7 @@ async fn delete_as_read<K: Storage>(
     if immortal && stored_as.group.is_empty() && stored_as.kind == "Namespace" {
         return Err(Status::forbidden(stored_as, old.object.name(), "this namespace may not be deleted"));
     }
-    let written = |object| Written { code: 200, object, warnings: Vec::new() };
+    let written = |object| Written { code: 200, object, warnings: Vec::new(), share: None };
     let policy = options.propagation.filter(|_| write.storage.collects());
     let marked = prepare::mark_deleted(write, &old.object, policy);
     let held = marked.is_held();
@@ -236,6 +229,7 @@ mod tests {
             dry_run: true,
         };
         assert_eq!(options, Ok(expected));
+        assert_eq!(read(&json!({"gracePeriodSeconds": -1})), Ok(DeleteOptions::default()));
         let query = DeleteQuery { propagation: Some("Orphan".into()), ..DeleteQuery::default() };
         assert_eq!(DeleteOptions::read(&Value::Null, &query).unwrap().propagation, Some(Propagation::Orphan));
         let body = json!({"propagationPolicy": "Background"});
@@ -248,7 +242,6 @@ mod tests {
             (json!([]), 400),
             (json!({"preconditions": {"uid": 7}}), 400),
             (json!({"gracePeriodSeconds": "x"}), 400),
-            (json!({"gracePeriodSeconds": -1}), 422),
             (json!({"dryRun": ["Some"]}), 400),
             (json!({"dryRun": true}), 400),
             (json!({"orphanDependents": 1}), 400),

@@ -90,7 +90,14 @@ pub(super) fn finish_create<K: Storage>(write: &Write<'_, K>, draft: &mut Draft)
 fn give_birth<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
     object.set_metadata("uid", Uuid::new_v4().to_string());
     object.set_metadata("creationTimestamp", timestamp(write));
-    object.set_metadata("generation", 1);
+    if counts_generations(&write.home.resource) {
+        object.set_metadata("generation", 1);
+    }
+}
+
+/// Whether changes of what is wanted are counted: nothing is wanted of an Event.
+fn counts_generations(resource: &Resource) -> bool {
+    !(resource.kind == "Event" && matches!(&*resource.group, "" | "events.k8s.io"))
 }
 
 /// Works out what becomes of an object that is replaced, as a whole or in a part.
@@ -101,10 +108,13 @@ pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Obje
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_given(&mut object, &old.object);
     rules::complete(&write.home.resource, Some(&old.object), &mut object);
-    check(write, Some(&old.object), &object)?;
-    count_generation(&mut object, &old.object);
-    let facts = Facts::of(write);
     let schema = write.home.schema.as_deref();
+    if let Some(schema) = schema {
+        schema::keep_empty(schema, old.object.fields(), object.fields_mut());
+    }
+    check(write, Some(&old.object), &object)?;
+    count_generation(&write.home.resource, &mut object, &old.object);
+    let facts = Facts::of(write);
     apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
     write.storage.admit(write.home, Some(&old.object), &mut object)?;
     let changed = object != old.object;
@@ -149,9 +159,12 @@ pub(super) fn apply<K: Storage>(
         None => give_birth(write, &mut object),
     }
     rules::complete(&write.home.resource, live, &mut object);
+    if let (Some(schema), Some(live)) = (schema, live) {
+        schema::keep_empty(schema, live.fields(), object.fields_mut());
+    }
     check(write, live, &object)?;
     if let Some(old) = live {
-        count_generation(&mut object, old);
+        count_generation(&write.home.resource, &mut object, old);
     }
     write.storage.admit(write.home, live, &mut object)?;
     let changed = match live {
@@ -375,7 +388,10 @@ fn new_finalizers(old: &Object, object: &Object) -> Option<Cause> {
 }
 
 /// Counts a change of what is desired: of everything but metadata and status.
-fn count_generation(object: &mut Object, old: &Object) {
+fn count_generation(resource: &Resource, object: &mut Object, old: &Object) {
+    if !counts_generations(resource) {
+        return;
+    }
     let changed = desired(object).ne(desired(old));
     object.set_metadata("generation", old.generation() + u64::from(changed));
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{list, map, schema, text};
-use crate::api::{Kind, PrinterColumn, Writable};
+use crate::api::{Kind, PrinterColumn, ScalePaths, Writable};
 use crate::object::{Object, Resource, Scope};
 
 /// The names of a kind, as `spec.names` has them.
@@ -164,6 +164,7 @@ impl Definition {
             stored_as: Arc::clone(storage),
             schema: Some(Arc::new(schema)),
             status_subresource: map(version, "subresources").contains_key("status"),
+            scale: scale(map(map(version, "subresources"), "scale")),
             columns: list(version, "additionalPrinterColumns").map(column).collect(),
             selectable_fields,
             custom: true,
@@ -172,6 +173,16 @@ impl Definition {
             ..Kind::bare(resource)
         })
     }
+}
+
+/// Where a definition says that the numbers of `/scale` are.
+fn scale(given: &Map<String, Value>) -> Option<Arc<ScalePaths>> {
+    let path = |name: &str| Some(text(given, name)).filter(|path| !path.is_empty()).map(str::to_owned);
+    Some(Arc::new(ScalePaths {
+        replicas: path("specReplicasPath")?,
+        status: path("statusReplicasPath")?,
+        selector: path("labelSelectorPath"),
+    }))
 }
 
 /// Whether the status of a definition says that it is served.

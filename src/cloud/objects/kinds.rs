@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::api::{Kind, Writable};
+use crate::api::{Kind, ScalePaths, Writable};
 use crate::cloud::definitions;
 use crate::object::kinds::{KINDS, KnownKind};
 use crate::object::schema::{self, Schema};
@@ -130,6 +130,7 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
         short_names: texts(known.short),
         categories: texts(categories(known)),
         status_subresource: known.has_status(),
+        scale: scale(known),
         writable: if is_record { Writable::Nothing } else { Writable::Everything },
         read_only_hint: is_record.then(|| RECORDS_HINT.into()),
         ..Kind::bare(resource)
@@ -149,6 +150,21 @@ fn storage(resource: &Arc<Resource>) -> Arc<Resource> {
     } else {
         Arc::clone(resource)
     }
+}
+
+/// What runs a number of equal Pods.
+fn scale(known: &KnownKind) -> Option<Arc<ScalePaths>> {
+    let scales = matches!(
+        (known.group, known.kind),
+        ("apps", "Deployment" | "ReplicaSet" | "StatefulSet") | ("", "ReplicationController")
+    );
+    scales.then(|| {
+        Arc::new(ScalePaths {
+            replicas: "spec.replicas".to_owned(),
+            status: "status.replicas".to_owned(),
+            selector: Some("spec.selector".to_owned()),
+        })
+    })
 }
 
 fn categories(known: &KnownKind) -> &'static [&'static str] {

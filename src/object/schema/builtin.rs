@@ -5,11 +5,14 @@
 //! its fields. Lines that start with `#` say something to who reads the table. Each line that starts with a space is a
 //! field: its name (with `!` if it is required), its number, its type, flags, then ` # ` and a description.
 //!
+//! A kind or type that is there again takes the place of the one before.
+//!
 //! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message that is field 2 but
-//! whose fields JSON has in the type itself. `?` tells an empty value from none. See [`message`].
+//! whose fields JSON has in the type itself, and `:2.2.1` is one deeper. `?` tells an empty value from none, as
+//! pointers do in Go; so does a field that is required. See [`message`].
 //!
 //! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `micro` (a time with microseconds), `bytes` (Base64), `quantity`, `port` (a number or a name),
-//! `any`, `obj` (an object of which nothing is known), the name of a type, `[]T` for lists and `{}T` for maps.
+//! `any`, `unread` (the same, but left out of Protocol Buffers), `obj` (an object of which nothing is known), the name of a type, `[]T` for lists and `{}T` for maps.
 //!
 //! | flag | meaning |
 //! |---|---|
@@ -21,7 +24,8 @@
 //! | `retain` | it understands `$retainKeys` |
 //! | `wire=T` | its message is that of the type T |
 //!
-//! A type with the flag `one` is in JSON the value of its last field that is there.
+//! A type with the flag `one` is in JSON the value of its last field that is there; one with `open` keeps fields that are
+//! not known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,15 +34,18 @@ use super::{Limits, ListType, PatchStrategy, Schema, Type};
 
 mod message;
 
-pub(crate) use message::{Content, Found, Many, Message, MessageField, message, message_of_kind};
+pub(crate) use message::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 
 /// The tables: what every build knows, and what only the cloud side needs.
 const TABLES: &[&str] = &[
     include_str!("builtin/base.txt"),
+    include_str!("builtin/status.txt"),
     #[cfg(feature = "cloud")]
     include_str!("builtin/workloads.txt"),
     #[cfg(feature = "cloud")]
     include_str!("builtin/services.txt"),
+    #[cfg(feature = "cloud")]
+    include_str!("builtin/cluster.txt"),
 ];
 /// How deep types may contain each other. No built-in kind comes near; what is deeper is anything.
 const MAX_NESTING: usize = 32;
@@ -84,6 +91,7 @@ struct Block {
     kind: bool,
     atomic: bool,
     one: bool,
+    open: bool,
     description: &'static str,
     fields: &'static str,
 }
@@ -169,6 +177,7 @@ impl Table {
             kind: Type::Object,
             description: block.description.into(),
             atomic_map: block.atomic,
+            preserve_unknown: block.open,
             ..Schema::default()
         };
         if block.kind {
@@ -179,6 +188,8 @@ impl Table {
             let name: Arc<str> = field.name.into();
             if field.required {
                 schema.required.push(Arc::clone(&name));
+            } else if !field.numbers.is_empty() && !field.numbers.ends_with('?') {
+                schema.omitted.push(Arc::clone(&name));
             }
             schema.properties.insert(name, self.field(&field, depth));
         }
@@ -225,8 +236,9 @@ impl Block {
         let (head, description) = line.split_once(": ").unwrap_or((line, ""));
         let (head, atomic) = head.strip_suffix(" atomic").map_or((head, false), |head| (head, true));
         let (head, one) = head.strip_suffix(" one").map_or((head, false), |head| (head, true));
+        let (head, open) = head.strip_suffix(" open").map_or((head, false), |head| (head, true));
         let (name, kind) = head.strip_prefix('@').map_or((head, false), |name| (name, true));
-        (name, Self { kind, atomic, one, description, fields })
+        (name, Self { kind, atomic, one, open, description, fields })
     }
 }
 
@@ -286,7 +298,7 @@ fn scalar(name: &str) -> Option<Schema> {
         "quantity" => (Type::IntOrString, "quantity"),
         "port" => (Type::IntOrString, "int-or-string"),
         "obj" => return Some(Schema { kind: Type::Object, preserve_unknown: true, ..Schema::default() }),
-        "any" => return Some(anything()),
+        "any" | "unread" => return Some(anything()),
         _ => return None,
     };
     Some(Schema { kind, format: format.into(), ..Schema::default() })

@@ -12,8 +12,12 @@ use serde_json::{Map, Value};
 use super::{Schema, Type};
 
 mod format;
+#[cfg(feature = "cloud")]
+mod quantity;
+mod settle;
 mod validate;
 
+pub use settle::keep_empty;
 #[cfg(feature = "cloud")]
 pub(super) use validate::{check_pattern, value_problems};
 pub use validate::{validate, wrong_types};
@@ -102,7 +106,8 @@ fn is_object_field(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Gives missing fields their defaults, also within the defaults. Stops at [`MAX_DEFAULTS`]: the object is
+/// Gives missing fields their defaults, also within the defaults; what is empty and would as well be absent goes before,
+/// and quantities are written in their one way. Stops at [`MAX_DEFAULTS`]: the object is
 /// too large to be stored then.
 pub fn apply_defaults(schema: &Schema, object: &mut Map<String, Value>) {
     let mut left = MAX_DEFAULTS;
@@ -110,6 +115,13 @@ pub fn apply_defaults(schema: &Schema, object: &mut Map<String, Value>) {
 }
 
 fn default_fields(schema: &Schema, fields: &mut Map<String, Value>, left: &mut usize) {
+    if !schema.omitted.is_empty() {
+        let omitted = |name: &String| schema.omitted.iter().any(|omitted| **omitted == **name);
+        fields.retain(|name, value| {
+            let field = schema.properties.get(name.as_str());
+            !field.is_some_and(|field| settle::says_nothing(field, value) && omitted(name))
+        });
+    }
     for (name, field) in &schema.properties {
         let Some(default) = &field.default else { continue };
         let absent = fields.get(name.as_ref()).is_none_or(|value| value.is_null() && !field.nullable);
@@ -138,6 +150,8 @@ fn default_value(schema: &Schema, value: &mut Value, left: &mut usize) {
                 default_value(of, item, left);
             }
         }
+        #[cfg(feature = "cloud")]
+        value if &*schema.format == "quantity" => quantity::settle(value),
         _ => {}
     }
 }

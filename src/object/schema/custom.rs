@@ -207,6 +207,8 @@ impl Reader {
             let whole = place == Place::Root || schema.embedded_resource;
             self.within("additionalProperties", |reader| match additional {
                 _ if whole => reader.forbid("must not be used for a whole object"),
+                // Other fields are kept as they are.
+                Value::Bool(true) if keywords.contains_key("properties") => schema.preserve_unknown = true,
                 _ if keywords.contains_key("properties") => {
                     reader.forbid("must not be used together with `properties`");
                 }

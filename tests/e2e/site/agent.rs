@@ -8,6 +8,15 @@ use serde_json::Value;
 
 use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
 
+/// The program as devices have it, built without the cloud side: it is another one than that which is built beside it.
+fn device() -> String {
+    let program = std::env::var("EDGESYNC_TEST_DEVICE").unwrap_or_default();
+    let build = "tests/run builds it; by hand: cargo build --no-default-features --bin edgesync --target-dir \
+                 target/device && export EDGESYNC_TEST_DEVICE=$PWD/target/device/debug/edgesync";
+    assert!(Path::new(&program).is_file(), "this test needs the program for devices ({program:?}): {build}");
+    program
+}
+
 /// An agent of a test.
 pub(crate) struct Agent {
     pub(crate) process: Process,
@@ -52,7 +61,7 @@ impl Agent {
         settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
         settings.text("sync.hello_timeout", "2s").text("sync.report_timeout", "2s");
         settings.text("log.format", "text");
-        let process = Process::new(&format!("the agent of {node}"), env!("CARGO_BIN_EXE_edgesync"), &config);
+        let process = Process::new(&format!("the agent of {node}"), &device(), &config);
         Self { process, settings, node: node.to_owned(), database, socket, config }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Message {
 /// A field of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageField {
-    numbers: (u32, u32),
+    numbers: Numbers,
     /// Its name in JSON.
     pub(crate) name: &'static str,
     /// How many values it has.
@@ -26,6 +26,26 @@ pub(crate) struct MessageField {
     pub(crate) content: Content,
     /// Whether an empty value differs from none. Elsewhere encoders write empty values all the same.
     pub(crate) keeps_empty: bool,
+}
+
+/// The number of a field after those of the messages that it is embedded in; 0 where there are no more.
+type Numbers = [u32; DEEPEST];
+/// The most messages that are embedded in each other, the outermost included.
+const DEEPEST: usize = 3;
+
+/// Which message of a type is read: the type's own, or one that is embedded in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Within {
+    numbers: Numbers,
+    depth: usize,
+}
+
+impl Within {
+    /// The place of a field, if messages are embedded so deep.
+    fn place(mut self, number: u32) -> Option<Numbers> {
+        *self.numbers.get_mut(self.depth)? = number;
+        Some(self.numbers)
+    }
 }
 
 /// How many values a field has.
@@ -64,6 +84,8 @@ pub(crate) enum Content {
     IntOrString,
     /// A message with JSON text (1).
     Json,
+    /// Nothing that is read.
+    Unread,
     /// The message of a type, for [`message`].
     Message(&'static str),
 }
@@ -74,22 +96,26 @@ pub(crate) enum Found<'a> {
     /// A field.
     Field(&'a MessageField),
     /// A message whose fields are among those of this one.
-    Embedded,
+    Embedded(Within),
     /// Nothing that is known.
     Nothing,
 }
 
 impl Message {
-    /// What a number stands for: in the message itself, or `within` the message embedded under that number.
-    pub(crate) fn find(&self, within: Option<u32>, number: u32) -> Found<'_> {
-        let wanted = within.map_or((number, 0), |within| (within, number));
+    /// What a number stands for, in the message itself or in one that is embedded in it.
+    pub(crate) fn find(&self, within: Within, number: u32) -> Found<'_> {
+        let Some(wanted) = within.place(number) else { return Found::Nothing };
         match self.fields.binary_search_by_key(&wanted, |field| field.numbers) {
             Ok(index) => self.fields.get(index).map_or(Found::Nothing, Found::Field),
-            Err(next) if within.is_none() => match self.fields.get(next) {
-                Some(field) if field.numbers.0 == number => Found::Embedded,
-                _ => Found::Nothing,
-            },
-            Err(_) => Found::Nothing,
+            Err(next) => {
+                let depth = within.depth + 1;
+                let next = self.fields.get(next).and_then(|field| field.numbers.get(..depth));
+                if next.is_some() && next == wanted.get(..depth) {
+                    Found::Embedded(Within { numbers: wanted, depth })
+                } else {
+                    Found::Nothing
+                }
+            }
         }
     }
 
@@ -100,7 +126,7 @@ impl Message {
 
     fn new(block: Block) -> Option<Self> {
         const METADATA: MessageField = MessageField {
-            numbers: (1, 0),
+            numbers: [1, 0, 0],
             name: "metadata",
             many: Many::One,
             content: Content::Message("ObjectMeta"),
@@ -119,7 +145,10 @@ impl MessageField {
     fn new(field: &Field) -> Option<Self> {
         let (numbers, kept) =
             field.numbers.strip_suffix('?').map_or((field.numbers, false), |numbers| (numbers, true));
-        let (outer, inner) = numbers.split_once('.').unwrap_or((numbers, "0"));
+        let mut path = Numbers::default();
+        for (place, number) in numbers.split('.').enumerate() {
+            *path.get_mut(place)? = number.parse().ok()?;
+        }
         let (many, kind) = match (field.kind.strip_prefix("[]"), field.kind.strip_prefix("{}")) {
             (Some(items), _) => (Many::List, items),
             (_, Some(values)) => (Many::Map, values),
@@ -127,7 +156,7 @@ impl MessageField {
         };
         let wire = field.flags.split(' ').find_map(|flag| flag.strip_prefix("wire="));
         Some(Self {
-            numbers: (outer.parse().ok()?, inner.parse().ok()?),
+            numbers: path,
             name: field.name,
             many,
             content: wire.map_or_else(|| Content::new(kind), Content::Message),
@@ -150,6 +179,7 @@ impl Content {
             "quantity" => Self::Quantity,
             "port" => Self::IntOrString,
             "any" | "obj" => Self::Json,
+            "unread" => Self::Unread,
             name => Self::Message(name),
         }
     }

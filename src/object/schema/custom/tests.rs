@@ -83,6 +83,16 @@ fn a_custom_kind_is_pruned_defaulted_and_checked() {
 }
 
 #[test]
+fn fields_beside_the_known_ones_may_be_anything() {
+    let spec =
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": true});
+    let schema = read(&with_spec(spec), PATH).unwrap();
+    let mut object = json!({"spec": {"a": "x", "b": {"c": 1}}}).as_object().unwrap().clone();
+    assert!(prune(&schema, &mut object).is_empty());
+    assert_eq!(object["spec"]["b"]["c"], 1);
+}
+
+#[test]
 fn what_is_not_structural_is_refused_with_its_path() {
     let at = |rest: &str| format!("{PATH}{rest}");
     let cases = [

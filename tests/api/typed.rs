@@ -1,0 +1,274 @@
+//! What clients with Go's types write: empty structs, nought and nothing, quantities in another form. None of it is a change,
+//! and none of it is refused.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::serving;
+use edgesync::api::Limits;
+use serde_json::{Value, json};
+use serving::{Running, send};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+const STRATEGIC: &str = "Content-Type: application/strategic-merge-patch+json\r\n";
+
+async fn create(running: &Running, path: &str, object: &Value) -> Value {
+    let created = send(&running.unix, "POST", path, JSON, &object.to_string()).await;
+    assert_eq!(created.code, 201, "{created:?}");
+    created.json()
+}
+
+/// Puts an object with what `change` adds to it: its version stays.
+async fn puts_nothing_new(running: &Running, path: &str, object: &Value, change: impl FnOnce(&mut Value)) {
+    let mut sent = object.clone();
+    change(&mut sent);
+    let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
+    let put = send(&running.unix, "PUT", &path, JSON, &sent.to_string()).await;
+    assert_eq!(put.code, 200, "{put:?}");
+    assert_eq!(put.json(), *object);
+}
+
+#[tokio::test]
+async fn what_typed_clients_add_to_an_object_is_no_change() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}]}]});
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+    let pod = create(&running, pods, &pod).await;
+    puts_nothing_new(&running, pods, &pod, |pod| {
+        let container = &mut pod["spec"]["containers"][0];
+        container["resources"] = json!({});
+        container["stdin"] = json!(false);
+        container["args"] = json!([]);
+        container["workingDir"] = json!("");
+        container["ports"][0]["hostPort"] = json!(0);
+        pod["spec"]["hostNetwork"] = json!(false);
+        pod["spec"]["nodeSelector"] = json!({});
+        pod["metadata"]["labels"] = json!({});
+    })
+    .await;
+
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let mut spec = spec;
+    spec["containers"][0]["resources"] = json!({"limits": {"cpu": "1000m", "memory": "1024Mi"}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"app": "d"}},
+        "template": {"metadata": {"labels": {"app": "d"}, "creationTimestamp": null}, "spec": spec}}});
+    let deployment = create(&running, deployments, &deployment).await;
+    let limits = "/spec/template/spec/containers/0/resources/limits";
+    assert_eq!(deployment.pointer(limits).unwrap(), &json!({"cpu": "1", "memory": "1Gi"}));
+    puts_nothing_new(&running, deployments, &deployment, |deployment| {
+        *deployment.pointer_mut(limits).unwrap() = json!({"cpu": 1, "memory": "1048576Ki"});
+        deployment["spec"]["template"]["metadata"]["creationTimestamp"] = Value::Null;
+        deployment["spec"]["paused"] = json!(false);
+        deployment["status"] = json!({});
+    })
+    .await;
+
+    // Who wrote it so finds it so, and who leaves it out changes nothing.
+    let mut second =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "q"}, "spec": pod["spec"]});
+    second["spec"]["containers"][0]["resources"] = json!({});
+    let second = create(&running, pods, &second).await;
+    assert_eq!(second["spec"]["containers"][0]["resources"], json!({}));
+    puts_nothing_new(&running, pods, &second, |pod| {
+        pod["spec"]["containers"][0].as_object_mut().unwrap().remove("resources");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nought_is_as_good_as_nothing_where_a_default_is_due() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let services = "/api/v1/namespaces/default/services";
+    let ports = json!([{"name": "a", "port": 80, "targetPort": 0, "nodePort": 0, "protocol": ""}]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"ports": ports, "sessionAffinity": "ClientIP"}});
+    let service = create(&running, services, &service).await;
+    let port = json!({"name": "a", "port": 80, "targetPort": 80, "protocol": "TCP"});
+    assert_eq!(service["spec"]["ports"], json!([port]));
+    assert_eq!(service["spec"]["sessionAffinityConfig"], json!({"clientIP": {"timeoutSeconds": 10800}}));
+    puts_nothing_new(&running, services, &service, |service| {
+        service["spec"]["ports"][0]["nodePort"] = json!(0);
+        service["status"] = json!({"loadBalancer": {}});
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let hook = json!({"name": "h.example.com", "clientConfig": {"url": "https://h"}, "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "rules": [{"operations": ["*"], "apiGroups": [""], "resources": ["*"]}]});
+    for (group, version, kind, plural, rest) in [
+        ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", json!({"handler": "h"})),
+        ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", json!({"spec": {}})),
+        ("storage.k8s.io", "v1", "CSINode", "csinodes", json!({"spec": {"drivers": []}})),
+        (
+            "storage.k8s.io",
+            "v1",
+            "VolumeAttachment",
+            "volumeattachments",
+            json!({"spec": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "v"}}}),
+        ),
+        (
+            "storage.k8s.io",
+            "v1",
+            "VolumeAttributesClass",
+            "volumeattributesclasses",
+            json!({"driverName": "d"}),
+        ),
+        (
+            "networking.k8s.io",
+            "v1",
+            "IPAddress",
+            "ipaddresses",
+            json!({"spec": {"parentRef": {"resource": "services", "name": "s"}}}),
+        ),
+        (
+            "networking.k8s.io",
+            "v1",
+            "ServiceCIDR",
+            "servicecidrs",
+            json!({"spec": {"cidrs": ["10.0.0.0/8"]}}),
+        ),
+        (
+            "admissionregistration.k8s.io",
+            "v1",
+            "MutatingWebhookConfiguration",
+            "mutatingwebhookconfigurations",
+            json!({"webhooks": [hook]}),
+        ),
+        (
+            "admissionregistration.k8s.io",
+            "v1",
+            "ValidatingWebhookConfiguration",
+            "validatingwebhookconfigurations",
+            json!({"webhooks": [hook]}),
+        ),
+        (
+            "admissionregistration.k8s.io",
+            "v1",
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            json!({"spec": {"validations": [{"expression": "true"}]}}),
+        ),
+        (
+            "admissionregistration.k8s.io",
+            "v1",
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            json!({"spec": {"policyName": "a"}}),
+        ),
+        (
+            "apiregistration.k8s.io",
+            "v1",
+            "APIService",
+            "apiservices",
+            json!({"spec": {"groupPriorityMinimum": 1, "versionPriority": 1}}),
+        ),
+        (
+            "certificates.k8s.io",
+            "v1",
+            "CertificateSigningRequest",
+            "certificatesigningrequests",
+            json!({"spec": {"request": "aGk=", "signerName": "a.example.com/b"}}),
+        ),
+        ("apps.kubeedge.io", "v1alpha1", "NodeGroup", "nodegroups", json!({"spec": {"nodes": ["a"]}})),
+    ] {
+        let path = format!("/apis/{group}/{version}/{plural}");
+        let mut object =
+            json!({"apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": {"name": "a"}});
+        object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        create(&running, &path, &object).await;
+        let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+        let patched = send(&running.unix, "PATCH", &format!("{path}/a"), STRATEGIC, &patch).await;
+        assert_eq!((patched.code, &patched.json()["metadata"]["labels"]["a"]), (200, &json!("b")), "{kind}");
+        object["nonsense"] = json!(1);
+        object["metadata"]["name"] = json!("b");
+        let strict = format!("{path}?fieldValidation=Strict");
+        let refused = send(&running.unix, "POST", &strict, JSON, &object.to_string()).await;
+        assert_eq!(refused.code, 400, "{kind}: {refused:?}");
+    }
+    let hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/a";
+    let hook = &send(&running.unix, "GET", hooks, "", "").await.json()["webhooks"][0];
+    assert_eq!((&hook["failurePolicy"], &hook["timeoutSeconds"]), (&json!("Fail"), &json!(10)));
+    assert_eq!(hook["rules"][0]["scope"], json!("*"));
+}
+
+#[tokio::test]
+async fn how_many_there_are_to_be_is_read_and_written_as_a_scale() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let template =
+        json!({"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}});
+    create(&running, path, &deployment).await;
+    let scale = format!("{path}/d/scale");
+    let mut shown = send(&running.unix, "GET", &scale, "", "").await.json();
+    assert_eq!((&shown["kind"], &shown["spec"]["replicas"]), (&json!("Scale"), &json!(2)));
+    assert_eq!(shown["status"], json!({"replicas": 0, "selector": "app=d"}));
+    shown["spec"]["replicas"] = json!(3);
+    let put = send(&running.unix, "PUT", &scale, JSON, &shown.to_string()).await;
+    assert_eq!((put.code, &put.json()["spec"]["replicas"]), (200, &json!(3)));
+    assert_eq!(
+        send(&running.unix, "PUT", &scale, JSON, &shown.to_string()).await.code,
+        409,
+        "an older version"
+    );
+    let merge = "Content-Type: application/merge-patch+json\r\n";
+    let patched = send(&running.unix, "PATCH", &scale, merge, r#"{"spec":{"replicas":5}}"#).await;
+    assert_eq!((patched.code, &patched.json()["spec"]["replicas"]), (200, &json!(5)));
+    let object = send(&running.unix, "GET", &format!("{path}/d"), "", "").await.json();
+    assert_eq!((&object["spec"]["replicas"], &object["metadata"]["generation"]), (&json!(5), &json!(3)));
+    assert_eq!(send(&running.unix, "PATCH", &scale, merge, r#"{"spec":{"replicas":-1}}"#).await.code, 422);
+    assert_eq!(send(&running.unix, "GET", "/api/v1/namespaces/default/scale", "", "").await.code, 404);
+    let resources = send(&running.unix, "GET", "/apis/apps/v1", "", "").await.json();
+    let found =
+        resources["resources"].as_array().unwrap().iter().find(|one| one["name"] == "deployments/scale");
+    assert_eq!(found.unwrap()["group"], "autoscaling");
+}
+
+#[tokio::test]
+async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for (method, part) in [
+        ("GET", "pods/p/log"),
+        ("GET", "pods/p/exec"),
+        ("POST", "pods/p/exec"),
+        ("POST", "pods/p/attach"),
+        ("GET", "pods/p/portforward"),
+        ("GET", "pods/p/proxy/metrics"),
+        ("POST", "pods/p/eviction"),
+        ("POST", "serviceaccounts/default/token"),
+    ] {
+        let answer =
+            send(&running.unix, method, &format!("/api/v1/namespaces/default/{part}"), JSON, "{}").await;
+        assert_eq!((answer.code, answer.reason().as_str()), (405, "MethodNotAllowed"), "{part}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("is not served: "), "{message}");
+    }
+    assert_eq!(
+        send(&running.unix, "GET", "/api/v1/namespaces/default/configmaps/a/log", "", "").await.code,
+        404
+    );
+}
+
+#[tokio::test]
+async fn clients_are_told_who_they_are_and_what_they_may() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let post = async |path: &str, body: Value| {
+        let answer = send(&running.unix, "POST", path, JSON, &body.to_string()).await;
+        assert_eq!(answer.code, 201, "{answer:?}");
+        answer.json()["status"].clone()
+    };
+    let me = post("/apis/authentication.k8s.io/v1/selfsubjectreviews", json!({})).await;
+    assert_eq!(me["userInfo"]["groups"][0], "role:admin");
+    let access = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let asked = |verb: &str, resource: &str| json!({"spec": {"resourceAttributes": {"verb": verb, "resource": resource}}});
+    assert_eq!(post(access, asked("create", "configmaps")).await["allowed"], true);
+    assert_eq!(post(access, asked("create", "nonsense")).await["allowed"], false);
+    let rules =
+        post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", json!({"spec": {"namespace": "a"}}))
+            .await;
+    assert!(rules["resourceRules"].as_array().unwrap().len() > 30);
+}
