@@ -20,7 +20,7 @@ pub mod template;
 pub mod wire;
 
 pub use judge::{Entry, Seen};
-pub use record::{Change, Delta, Digest, Held, Intent, Place, Record, Shape, State, Status};
+pub use record::{Change, Delta, Digest, Held, Intent, Member, Place, Record, Shape, State, Status};
 pub use rule::Rule;
 pub use run::Failure;
 

@@ -31,7 +31,7 @@ use crate::process::systemd;
 use crate::store::edge::EdgeStore;
 use crate::sync::change::Change;
 use crate::sync::node::FilesSummary;
-use ask::Trouble;
+use ask::{Asking, Trouble};
 use tell::Kept;
 
 /// How often all files are looked at, whether somebody else has changed them.
@@ -444,18 +444,17 @@ impl Task {
         look: bool,
         force: bool,
     ) -> std::result::Result<Outcome, Trouble> {
-        let objects = ask::objects(&self.store, &self.kinds, rule).await;
-        // After the objects were read: those of a new database are not told as those of the one before.
-        self.look_at_epoch();
-        let told = self.told.clone().unwrap_or_default();
-        let keep = !self.whole;
-        let result = match objects {
-            Ok(objects) => {
-                let request = Request { verb, rule: rule.name.clone(), look, force, keep, objects, told };
-                ask::ask(&self.socket, &self.store, &request).await
-            }
-            Err(trouble) => Err(trouble),
-        };
+        let (store, socket) = (self.store.clone(), self.socket.clone());
+        let result = async {
+            let mut asking = Asking::begin(&socket, &store).await?;
+            asking.list(&self.kinds, rule).await?;
+            // After the objects were read: those of a new database are not told as those of the one before.
+            self.look_at_epoch();
+            let told = self.told.clone().unwrap_or_default();
+            let keep = !self.whole;
+            asking.ask(&Request { verb, rule: rule.name.clone(), look, force, keep, told }).await
+        }
+        .await;
         self.came_of(&rule.name, &result).await;
         result
     }
@@ -465,7 +464,10 @@ impl Task {
         self.look_at_epoch();
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
-        let result = ask::ask(&self.socket, &self.store, &request).await;
+        let result = match Asking::begin(&self.socket, &self.store).await {
+            Ok(asking) => asking.ask(&request).await,
+            Err(trouble) => Err(trouble),
+        };
         self.came_of("", &result).await;
         result
     }

@@ -3,12 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Status;
+use super::record::{Member, Status};
 
+/// The most objects that are listed: beyond it nobody means files.
+pub const MAX_LISTED: usize = 200_000;
 /// The longest frame, in bytes: an object is not longer.
 pub const MAX_FRAME: u32 = 64 << 20;
 
-/// What the helper is asked. Once for a connection.
+/// What the helper is asked, once for a connection. Before it come the objects that the rule concerns, lists of [`Listed`] with
+/// some of them each, and an empty frame: neither side has to keep a frame with all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
@@ -22,8 +25,6 @@ pub struct Request {
     pub force: bool,
     /// Whether files of objects that are not listed stay: the database was lost, and is not filled again yet.
     pub keep: bool,
-    /// The objects that the rule concerns, in the order of namespace and name.
-    pub objects: Vec<Listed>,
     /// Up to where the agent has been told what is in effect.
     pub told: Told,
 }
@@ -74,9 +75,9 @@ pub struct Told {
 /// What the helper says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It needs these objects: their places in the list. Each is then sent in a frame of its own; an
-    /// empty frame says that it has changed meanwhile.
-    Want(Vec<usize>),
+    /// It needs the objects with these UIDs, in these versions. Each is then sent in a frame of its own; an empty frame says
+    /// that it has changed meanwhile.
+    Want(Vec<Member>),
     /// It is done.
     Done(Box<Outcome>),
     /// It cannot do that.

@@ -208,7 +208,7 @@ impl RuleFiles {
                 NOT_KEPT.clone_into(said);
             }
         }
-        log.keep(&self.record, kept)
+        log.keep(&self.record, &kept)
     }
 
     /// Notes what is about to be done.
@@ -221,9 +221,9 @@ impl RuleFiles {
         self.intent.exists().then(|| read(&self.intent)).flatten()
     }
 
+    /// Forgets what was about to be done. After a power cut it may be there again: then it is found that nothing is left to do.
     pub(super) fn remove_intent(&self) -> Result<(), FileError> {
-        durable::remove(&self.intent)?;
-        durable::sync_directory(&self.intent)
+        durable::remove(&self.intent)
     }
 }
 
@@ -270,7 +270,7 @@ impl Log {
         Some((log.kept.clone(), log))
     }
 
-    fn keep(&mut self, path: &Path, record: Cow<'_, Record>) -> Result<(), FileError> {
+    fn keep(&mut self, path: &Path, record: &Record) -> Result<(), FileError> {
         let delta = record.since(&self.kept);
         let mut line =
             serde_json::to_vec(&delta).map_err(|error| FileError::tried("write", path)(error.into()))?;
@@ -281,7 +281,7 @@ impl Log {
         let generation = match known {
             None => {
                 let generation = random() >> 11;
-                write(path, &Whole { generation, record: &*record })?;
+                write(path, &Whole { generation, record })?;
                 self.whole = std::fs::metadata(path).map_or(0, |found| found.len());
                 self.changes = 0;
                 generation

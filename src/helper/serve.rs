@@ -16,8 +16,8 @@ use crate::config::edge::Config;
 use crate::files::contents::Fresh;
 use crate::files::pass::{Options, Pass, recover};
 use crate::files::rule::Reload;
-use crate::files::wire::{MAX_FRAME, Outcome, Reply, Request, Verb};
-use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Place, Record, Rule, Seen, Shape};
+use crate::files::wire::{Listed, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
+use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape};
 use crate::object::Gather as _;
 use crate::process::chain;
 
@@ -46,13 +46,14 @@ pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duratio
 fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let listed = read_list(&mut stream)?;
     let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
     let read = rules(config).and_then(|config| match records.take() {
         Some(records) => Ok((config, records)),
         None => Records::open(&config).map(|records| (config, records)),
     });
     let reply = match read {
-        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request)?,
+        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request, &listed)?,
         Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
@@ -64,6 +65,7 @@ fn do_it(
     config: &Config,
     records: &mut Records,
     request: &Request,
+    listed: &[Listed],
 ) -> io::Result<Reply> {
     let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
     let mut outcome = Outcome::default();
@@ -78,7 +80,7 @@ fn do_it(
                     request.rule
                 )));
             };
-            match apply(stream, rule, config, records, request)? {
+            match apply(stream, rule, config, records, request, listed)? {
                 Ok(done) => outcome = done,
                 Err(why) => return Ok(Reply::Refused(why)),
             }
@@ -113,6 +115,7 @@ fn apply(
     config: &Config,
     records: &mut Records,
     request: &Request,
+    listed: &[Listed],
 ) -> io::Result<Answered> {
     let mut carrier = match Carrier::new(rule, config, records) {
         Ok(carrier) => carrier,
@@ -121,10 +124,12 @@ fn apply(
     let is_check = request.verb == Verb::Check;
     let look = request.look || is_check;
     let options = Options { look, force: request.force, keep: request.keep, now: now() };
-    let worked = carrier.work(records, &request.objects, options, is_check, |pass| {
+    let worked = carrier.work(records, listed, options, is_check, |pass| {
         let mut outcome = Outcome::default();
         let wants = pass.wants();
-        write_reply(stream, &Reply::Want(wants.clone()))?;
+        let wanted = wants.iter().filter_map(|number| listed.get(*number));
+        let wanted = wanted.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
+        write_reply(stream, &Reply::Want(wanted))?;
         let mut frames = Frames { stream, coming: wants.into_iter(), gone: None };
         let mut take = |number: usize| frames.take(number);
         if is_check {
@@ -221,7 +226,7 @@ impl<'a> Carrier<'a> {
     pub(super) fn work<T>(
         &mut self,
         records: &mut Records,
-        listed: &[crate::files::wire::Listed],
+        listed: &[Listed],
         options: Options,
         is_trial: bool,
         pass: impl FnOnce(Pass<'_, Self>) -> T,
@@ -355,6 +360,22 @@ impl Hands for Carrier<'_> {
     fn forget(&mut self) -> Result<(), Failure> {
         self.note()?;
         self.files.remove_intent().map_err(|error| Failure::new(chain(&error)))
+    }
+}
+
+/// The objects that are listed before a request, in the order of namespace and name.
+fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
+    let mut listed: Vec<Listed> = Vec::new();
+    loop {
+        let frame = read_frame(stream)?;
+        if frame.is_empty() {
+            listed.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+            return Ok(listed);
+        }
+        listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);
+        if listed.len() > MAX_LISTED {
+            return Err(io::Error::other(format!("more than {MAX_LISTED} objects are listed")));
+        }
     }
 }
 

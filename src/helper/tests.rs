@@ -15,7 +15,7 @@ use crate::files::pass::Options;
 use crate::files::rule::{Format, Reload, Rule, Write};
 use crate::files::template::Template;
 use crate::files::wire::{Listed, Outcome, Reply, Request, Told, Verb};
-use crate::files::{Record, State, Status};
+use crate::files::{Member, Record, State, Status};
 
 /// A directory for files and one for records.
 struct Bed {
@@ -435,13 +435,15 @@ impl Served {
         fs::write(self.bed.directory.path().join("edgesync.toml"), head + rules).unwrap();
     }
 
-    /// Asks, and hands over these texts for what is wanted.
-    fn ask(&self, request: &Request, bodies: &[String]) -> Reply {
+    /// Asks, and hands over what is wanted of these objects, but for those that are said to have changed.
+    fn ask(&self, request: &Request, objects: &[Value]) -> Reply {
         let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
         let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
             stream.write_all(&u32::try_from(frame.len()).unwrap().to_le_bytes()).unwrap();
             stream.write_all(frame).unwrap();
         };
+        send(&mut stream, &serde_json::to_vec(&objects.iter().map(listed).collect::<Vec<_>>()).unwrap());
+        send(&mut stream, &[]);
         send(&mut stream, &serde_json::to_vec(request).unwrap());
         loop {
             let mut length = [0; 4];
@@ -449,9 +451,14 @@ impl Served {
             let mut frame = vec![0; u32::from_le_bytes(length) as usize];
             stream.read_exact(&mut frame).unwrap();
             match serde_json::from_slice(&frame).unwrap() {
-                Reply::Want(numbers) => {
-                    for number in numbers {
-                        send(&mut stream, bodies[number].as_bytes());
+                Reply::Want(wanted) => {
+                    for Member { uid, version } in wanted {
+                        let fits = |object: &&Value| {
+                            let listed = listed(object);
+                            listed.uid == uid && listed.version == version && object["changed"] != true
+                        };
+                        let body = objects.iter().find(fits).map(Value::to_string).unwrap_or_default();
+                        send(&mut stream, body.as_bytes());
                     }
                 }
                 reply => return reply,
@@ -459,8 +466,8 @@ impl Served {
         }
     }
 
-    fn done(&self, request: &Request, bodies: &[String]) -> Outcome {
-        match self.ask(request, bodies) {
+    fn done(&self, request: &Request, objects: &[Value]) -> Outcome {
+        match self.ask(request, objects) {
             Reply::Done(outcome) => *outcome,
             other => panic!("{other:?}"),
         }
@@ -474,9 +481,8 @@ fn a_rule(bed: &Bed) -> String {
     )
 }
 
-fn apply(objects: &[Value], told: &Told) -> Request {
-    let objects = objects.iter().map(listed).collect();
-    Request { verb: Verb::Apply, rule: "r".into(), objects, told: told.clone(), ..Request::default() }
+fn apply() -> Request {
+    Request { verb: Verb::Apply, rule: "r".into(), ..Request::default() }
 }
 
 #[test]
@@ -485,11 +491,10 @@ fn a_wrong_configuration_is_an_answer_and_the_mended_one_is_used() {
     let rules = a_rule(&bed);
     let served = Served::new(bed, "nonsense = 1\n");
     let objects = [config_map(1, &json!({ "a": "one" }))];
-    let bodies = objects.clone().map(|object| object.to_string());
-    let request = apply(&objects, &Told::default());
-    assert!(matches!(served.ask(&request, &bodies), Reply::Refused(why) if why.contains("nonsense")));
+    let request = apply();
+    assert!(matches!(served.ask(&request, &objects), Reply::Refused(why) if why.contains("nonsense")));
     served.configure(&rules);
-    assert_eq!(served.done(&request, &bodies).rules[0].in_effect, 1);
+    assert_eq!(served.done(&request, &objects).rules[0].in_effect, 1);
 }
 
 #[test]
@@ -500,9 +505,9 @@ fn an_object_that_has_changed_meanwhile_is_left_out_and_keeps_no_other_out() {
     let mut other = config_map(1, &json!({ "a": "one" }));
     other["metadata"]["name"] = "other".into();
     other["metadata"]["uid"] = "v".into();
+    other["changed"] = true.into();
     let objects = [other, config_map(1, &json!({ "a": "one" }))];
-    let bodies = [String::new(), objects[1].to_string()];
-    let outcome = served.done(&apply(&objects, &Told::default()), &bodies);
+    let outcome = served.done(&apply(), &objects);
     let told: Vec<_> = outcome.news.iter().map(|news| (news.uid.as_str(), news.status.state)).collect();
     assert_eq!(told, [("u", State::InEffect)]);
 }
@@ -513,8 +518,7 @@ fn rules_that_are_gone_are_cleared_away_when_that_is_asked_for_and_what_comes_ag
     let rules = a_rule(&bed);
     let served = Served::new(bed, &rules);
     let objects = [config_map(1, &json!({ "a": "one" }))];
-    let bodies = objects.clone().map(|object| object.to_string());
-    let first = served.done(&apply(&objects, &Told::default()), &bodies);
+    let first = served.done(&apply(), &objects);
     served.configure("");
     let file = served.bed.base().join("web/a");
     let ask =

@@ -1,27 +1,27 @@
-//! What the helper is asked: one connection for each request.
+//! What the helper is asked: one connection for each request. No list of all objects is ever in memory here.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use crate::agent::kinds::KnownKinds;
 use crate::api::Role;
-use crate::files::Rule;
 use crate::files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request};
+use crate::files::{Member, Rule};
 use crate::object::ResourceVersion;
 use crate::process::chain;
 use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, Entry, ObjectRef};
+use crate::store::edge::{EdgeStore, ObjectRef};
 use crate::sync::change::Uid;
 use crate::sync::digest::BucketSet;
 
-/// Objects that are read at once, with their bodies and without.
+/// Objects that are read and listed at once.
 const PAGE: usize = 100;
-const ENTRIES: usize = 500;
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -42,19 +42,28 @@ impl From<StoreError> for Trouble {
     }
 }
 
-/// The objects that a rule concerns, in the order of namespace and name. Bodies are read only where labels decide.
-pub(super) async fn objects(
-    store: &EdgeStore,
-    kinds: &KnownKinds,
-    rule: &Rule,
-) -> Result<Vec<Listed>, Trouble> {
-    let held = store.held_kinds().await?;
-    let taken: Vec<_> = held.into_iter().filter(|resource| rule.objects.takes(resource)).collect();
-    let mut found = Vec::new();
-    let mut take = |uid: &Uid, version: &ResourceVersion, object: &ObjectRef| {
-        let ObjectRef { resource, namespace, name } = object;
-        if rule.objects.names(resource, namespace, name) {
-            found.push(Listed {
+/// A connection to the helper, for one request.
+pub(super) struct Asking<'a> {
+    stream: UnixStream,
+    socket: &'a Path,
+    store: &'a EdgeStore,
+}
+
+impl<'a> Asking<'a> {
+    /// Connects.
+    pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, Trouble> {
+        let stream = UnixStream::connect(socket).await.map_err(|source| failed(socket, source))?;
+        Ok(Self { stream, socket, store })
+    }
+
+    /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide.
+    pub(super) async fn list(&mut self, kinds: &KnownKinds, rule: &Rule) -> Result<(), Trouble> {
+        let held = self.store.held_kinds().await?;
+        let taken: Vec<_> = held.into_iter().filter(|resource| rule.objects.takes(resource)).collect();
+        let listed = |uid: &Uid, version: &ResourceVersion, object: &ObjectRef| {
+            let ObjectRef { resource, namespace, name } = object;
+            let fits = rule.objects.names(resource, namespace, name);
+            fits.then(|| Listed {
                 uid: uid.to_string(),
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
@@ -62,67 +71,76 @@ pub(super) async fn objects(
                 name: name.to_string(),
                 version: version.as_str().to_owned(),
                 sealed: kinds.seals(resource),
-            });
-        }
-    };
-    if rule.objects.selector.is_empty() && !taken.is_empty() {
-        let mut after = None;
-        loop {
-            let page = store.inventory(BucketSet::ALL, after, ENTRIES).await?;
-            for Entry { uid, version, object, .. } in &page.entries {
-                if let Some(version) = version {
-                    take(uid, version, object);
+            })
+        };
+        if rule.objects.selector.is_empty() && !taken.is_empty() {
+            let mut after = None;
+            loop {
+                let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
+                let entries = page.entries.iter();
+                self.send_list(
+                    entries.filter_map(|of| listed(&of.uid, of.version.as_ref()?, &of.object)).collect(),
+                )
+                .await?;
+                after = page.next;
+                if after.is_none() {
+                    return Ok(());
                 }
             }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
         }
-        found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-        return Ok(found);
-    }
-    for resource in taken {
-        let mut after = None;
-        loop {
-            let page = store.list(Arc::clone(&resource), None, after, PAGE).await?;
-            for item in &page.items {
-                if rule.objects.selector.matches_json(&item.body) {
-                    take(&item.uid, &item.version, &item.object);
+        for resource in taken {
+            let mut after = None;
+            loop {
+                let page = self.store.list(Arc::clone(&resource), None, after, PAGE).await?;
+                let items = page.items.iter().filter(|item| rule.objects.selector.matches_json(&item.body));
+                self.send_list(items.filter_map(|of| listed(&of.uid, &of.version, &of.object)).collect())
+                    .await?;
+                after = page.next;
+                if after.is_none() {
+                    break;
                 }
             }
-            after = page.next;
-            if after.is_none() {
-                break;
+        }
+        Ok(())
+    }
+
+    async fn send_list(&mut self, list: Vec<Listed>) -> Result<(), Trouble> {
+        if list.is_empty() { Ok(()) } else { self.send(&list).await }
+    }
+
+    async fn send(&mut self, value: &impl Serialize) -> Result<(), Trouble> {
+        let text = serde_json::to_vec(value).map_err(|error| failed(self.socket, error.into()))?;
+        self.write(&text).await
+    }
+
+    async fn write(&mut self, frame: &[u8]) -> Result<(), Trouble> {
+        write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
+    }
+
+    /// Asks, hands over the objects that are wanted, and waits for the outcome.
+    pub(super) async fn ask(mut self, request: &Request) -> Result<Outcome, Trouble> {
+        self.write(&[]).await?;
+        self.send(request).await?;
+        loop {
+            let frame = read(&mut self.stream).await.map_err(|source| failed(self.socket, source))?;
+            match serde_json::from_slice(&frame).map_err(|error| failed(self.socket, error.into()))? {
+                Reply::Done(outcome) => return Ok(*outcome),
+                Reply::Refused(why) => return Err(Trouble::Refused(why)),
+                Reply::Want(wanted) => {
+                    for Member { uid, version } in wanted {
+                        let held = self.store.by_uid(uid.as_str().into()).await?;
+                        // Another version would be said to be this one. It comes with the next request.
+                        let held = held.filter(|held| held.version.as_str() == version);
+                        self.write(held.as_ref().map_or("", |held| &held.body).as_bytes()).await?;
+                    }
+                }
             }
         }
     }
-    Ok(found)
 }
 
-/// Asks, hands over the objects that are wanted, and waits for the outcome.
-pub(super) async fn ask(socket: &Path, store: &EdgeStore, request: &Request) -> Result<Outcome, Trouble> {
-    let failed = |source| Trouble::Helper { path: socket.display().to_string(), source };
-    let mut stream = UnixStream::connect(socket).await.map_err(failed)?;
-    let text = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
-    write(&mut stream, &text).await.map_err(failed)?;
-    loop {
-        let frame = read(&mut stream).await.map_err(failed)?;
-        match serde_json::from_slice(&frame).map_err(|error| failed(error.into()))? {
-            Reply::Done(outcome) => return Ok(*outcome),
-            Reply::Refused(why) => return Err(Trouble::Refused(why)),
-            Reply::Want(numbers) => {
-                for number in numbers {
-                    let Some(listed) = request.objects.get(number) else { continue };
-                    let held = store.by_uid(listed.uid.as_str().into()).await?;
-                    // Another version would be said to be this one. It comes with the next request.
-                    let held = held.filter(|held| held.version.as_str() == listed.version);
-                    let body = held.as_ref().map_or("", |held| &held.body);
-                    write(&mut stream, body.as_bytes()).await.map_err(failed)?;
-                }
-            }
-        }
-    }
+fn failed(socket: &Path, source: io::Error) -> Trouble {
+    Trouble::Helper { path: socket.display().to_string(), source }
 }
 
 async fn write(stream: &mut UnixStream, frame: &[u8]) -> io::Result<()> {
