@@ -139,7 +139,7 @@ fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
                 return Ok(identity);
             }
             Ok(_) => {
-                tracing::info!(%address, "the local API has another address: it gets another certificate")
+                tracing::info!(%address, "the local API has another address: it gets another certificate");
             }
             Err(error) => tracing::warn!(%error, "the certificate of the local API is replaced by a new one"),
         },

@@ -27,6 +27,7 @@ use super::request::{
     ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
+use super::reviews;
 use super::room::{SHOWN, Share, Work, hold};
 use super::scale;
 use super::select::Selection;
@@ -139,7 +140,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
             Request::Review(review) => {
                 let (bytes, _memory) = body.read().await?;
                 let sent = media::read_body(head.content_type, &bytes)?;
-                let answer = review.answer(&self.storage.kinds(), head.actor.caller, sent);
+                let answer = reviews::answer(review, &self.storage.kinds(), head.actor.caller, sent);
                 let format = Accepted::read(head.accept, pretty)?.format;
                 Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
             }

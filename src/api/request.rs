@@ -2,15 +2,16 @@
 //! client sends makes it panic.
 
 mod options;
+mod review;
 mod unserved;
 mod uri;
 
 use crate::object::Status;
 use crate::object::status::Reason;
 
-use super::reviews::Review;
 use options::options;
 pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
+pub(super) use review::Review;
 pub use uri::encode;
 use uri::{parse_query, split_path};
 

@@ -6,45 +6,22 @@ use serde_json::{Map, Value, json};
 
 use super::auth::{Caller, Role, authorize};
 use super::kind::{Kind, Writable};
-use super::request::Verb;
+use super::request::{Review, Verb};
 
-/// A review, by the path that it is posted to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Review {
-    /// Who asks: `kubectl auth whoami`.
-    Myself,
-    /// Whether they may do one thing: `kubectl auth can-i`.
-    Access,
-    /// All that they may do: `kubectl auth can-i --list`.
-    Rules,
-}
-
-impl Review {
-    /// The review behind a group, a version and a plural.
-    pub(super) fn of(group: &str, version: &str, plural: &str) -> Option<Self> {
-        match (group, version, plural) {
-            ("authentication.k8s.io", "v1", "selfsubjectreviews") => Some(Self::Myself),
-            ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => Some(Self::Access),
-            ("authorization.k8s.io", "v1", "selfsubjectrulesreviews") => Some(Self::Rules),
-            _ => None,
-        }
+/// The review that was sent, with its outcome.
+pub(super) fn answer(review: Review, kinds: &[Arc<Kind>], caller: &Caller, mut sent: Value) -> Value {
+    let (group, kind, status) = match review {
+        Review::Myself => ("authentication", "SelfSubjectReview", json!({ "userInfo": user(caller) })),
+        Review::Access => ("authorization", "SelfSubjectAccessReview", access(kinds, caller.role, &sent)),
+        Review::Rules => ("authorization", "SelfSubjectRulesReview", rules(kinds, caller.role)),
+    };
+    if !sent.is_object() {
+        sent = Value::Object(Map::new());
     }
-
-    /// The review that was sent, with its outcome.
-    pub(super) fn answer(self, kinds: &[Arc<Kind>], caller: &Caller, mut sent: Value) -> Value {
-        let (group, kind, status) = match self {
-            Self::Myself => ("authentication", "SelfSubjectReview", json!({ "userInfo": user(caller) })),
-            Self::Access => ("authorization", "SelfSubjectAccessReview", access(kinds, caller.role, &sent)),
-            Self::Rules => ("authorization", "SelfSubjectRulesReview", rules(kinds, caller.role)),
-        };
-        if !sent.is_object() {
-            sent = Value::Object(Map::new());
-        }
-        sent["apiVersion"] = json!(format!("{group}.k8s.io/v1"));
-        sent["kind"] = json!(kind);
-        sent["status"] = status;
-        sent
-    }
+    sent["apiVersion"] = json!(format!("{group}.k8s.io/v1"));
+    sent["kind"] = json!(kind);
+    sent["status"] = status;
+    sent
 }
 
 fn user(caller: &Caller) -> Value {
@@ -148,7 +125,7 @@ mod tests {
     fn allowed(kinds: &[Arc<Kind>], role: Role, asked: Value) -> bool {
         let caller = Caller { name: "ada".into(), role };
         let sent = json!({ "spec": { "resourceAttributes": asked } });
-        let status = &Review::Access.answer(kinds, &caller, sent)["status"];
+        let status = &answer(Review::Access, kinds, &caller, sent)["status"];
         status["allowed"] == true
     }
 
@@ -166,7 +143,8 @@ mod tests {
         assert!(!ask(Role::View, "get", "secrets") && ask(Role::Edit, "get", "secrets"));
         assert!(!ask(Role::Edit, "delete", "namespaces") && ask(Role::Admin, "delete", "namespaces"));
         assert!(ask(Role::Admin, "*", "*") && !ask(Role::Edit, "*", "*"));
-        let why = Review::Access.answer(
+        let why = answer(
+            Review::Access,
             &kinds,
             &Caller { name: "ada".into(), role: Role::View },
             json!({ "spec": { "resourceAttributes": { "verb": "get", "resource": "secrets" } } }),
@@ -183,13 +161,13 @@ mod tests {
     fn who_asks_is_told_name_role_and_rules() {
         let kinds = [kind("cm", Writable::Everything), kind("secret", Writable::Everything)];
         let caller = Caller { name: "ada".into(), role: Role::View };
-        let answer = Review::Myself.answer(&kinds, &caller, Value::Null);
+        let answer = answer(Review::Myself, &kinds, &caller, Value::Null);
         assert_eq!(
             answer["status"]["userInfo"],
             json!({"username": "ada", "groups": ["role:view", "system:authenticated"]})
         );
         assert_eq!(answer["kind"], "SelfSubjectReview");
-        let rules = &Review::Rules.answer(&kinds, &caller, json!({}))["status"]["resourceRules"];
+        let rules = &answer(Review::Rules, &kinds, &caller, json!({}))["status"]["resourceRules"];
         assert_eq!(
             rules,
             &json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}])

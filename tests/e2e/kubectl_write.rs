@@ -733,33 +733,3 @@ async fn a_definition_may_come_back_with_another_scope() {
     let read = cluster.get("widget/a");
     assert_eq!((&read["spec"]["size"], &read["metadata"]["namespace"]), (&json!(2), &json!(null)));
 }
-
-/// The corpus by which our own reader is tested is what kubectl does. It needs no server for it.
-#[tokio::test]
-async fn kubectl_takes_scalars_for_what_the_corpus_says() {
-    let site = site::Site::new();
-    let client = kubectl::Kubectl::with_kubeconfig(&site, "kubectl", &site.path("none"));
-    let corpus = include_str!("../fixtures/yaml/scalars.txt");
-    let lines = || corpus.lines().filter(|line| !line.starts_with('#'));
-    let read =
-        |manifest: &str| client.feed(&["annotate", "--local", "-f", "-", "a=b", "-o", "json"], manifest);
-    let head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: scalars}\n";
-    let (wrong, right): (Vec<_>, Vec<_>) = lines().partition(|line| line.ends_with(" => error"));
-    let mut manifest = head.to_owned();
-    for (number, line) in right.iter().enumerate() {
-        manifest.push_str(&format!("v{number}: {}\n", line.split_once(" => ").unwrap().0));
-    }
-    let found = read(&manifest).json();
-    for (number, line) in right.iter().enumerate() {
-        let expected: Value = serde_json::from_str(line.split_once(" => ").unwrap().1).unwrap();
-        let found = &found[format!("v{number}")];
-        // Beyond 63 bits kubectl rounds.
-        let same =
-            if expected.is_number() { expected.as_f64() == found.as_f64() } else { expected == *found };
-        assert!(same, "{line}: {found}");
-    }
-    for line in wrong {
-        let text = line.split_once(" => ").unwrap().0;
-        read(&format!("{head}v: {text}\n")).fails();
-    }
-}

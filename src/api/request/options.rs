@@ -126,7 +126,7 @@ fn is_duration(text: &str) -> bool {
         let number = rest.len() - unit.len();
         let units = ["ns", "us", "µs", "ms", "s", "m", "h"];
         let Some(after) = units.iter().find_map(|name| unit.strip_prefix(name)) else { return false };
-        if !rest.get(..number).is_some_and(|number| number.parse::<f64>().is_ok()) {
+        if rest.get(..number).is_none_or(|number| number.parse::<f64>().is_err()) {
             return false;
         }
         rest = after;

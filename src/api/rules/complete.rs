@@ -4,7 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{access, defaults};
+use super::access;
+use super::defaults::{self, default, object_in};
 use super::{map, text};
 use crate::object::{Object, Resource};
 
@@ -35,25 +36,6 @@ pub(in crate::api) fn complete(kind: &Resource, old: Option<&Object>, object: &m
         ("networking.k8s.io", "NetworkPolicy") => defaults::complete_network_policy(object.fields_mut()),
         (access::GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_binding(object.fields_mut()),
         _ => {}
-    }
-}
-
-/// The object in a field, which is made if it is absent; `None` if it is something else.
-pub(super) fn object_in<'a>(
-    fields: &'a mut Map<String, Value>,
-    name: &str,
-) -> Option<&'a mut Map<String, Value>> {
-    let value = fields.entry(name).or_insert(Value::Null);
-    if value.is_null() {
-        *value = Value::Object(Map::new());
-    }
-    value.as_object_mut()
-}
-
-/// Sets a field that is absent or an empty text.
-pub(super) fn default(fields: &mut Map<String, Value>, name: &str, value: &str) {
-    if matches!(fields.get(name), None | Some(Value::Null)) || fields.get(name).is_some_and(|v| v == "") {
-        fields.insert(name.to_owned(), value.into());
     }
 }
 

@@ -2,13 +2,31 @@
 
 use serde_json::{Map, Value, json};
 
-use super::complete::{default, object_in};
 use super::{map, text};
 
 type Fields = Map<String, Value>;
 
 /// Seconds for which a Service remembers a client.
 const AFFINITY_SECONDS: u32 = 10_800;
+
+/// The object in a field, which is made if it is absent; `None` if it is something else.
+pub(super) fn object_in<'a>(
+    fields: &'a mut Map<String, Value>,
+    name: &str,
+) -> Option<&'a mut Map<String, Value>> {
+    let value = fields.entry(name).or_insert(Value::Null);
+    if value.is_null() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut()
+}
+
+/// Sets a field that is absent or an empty text.
+pub(super) fn default(fields: &mut Map<String, Value>, name: &str, value: &str) {
+    if matches!(fields.get(name), None | Some(Value::Null)) || fields.get(name).is_some_and(|v| v == "") {
+        fields.insert(name.to_owned(), value.into());
+    }
+}
 
 /// Fills in the spec of Pods, wherever a kind has one.
 pub(super) fn complete_pods(group: &str, kind: &str, fields: &mut Fields) {

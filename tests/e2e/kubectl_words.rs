@@ -1,0 +1,57 @@
+//! The real kubectl: how it reads YAML, what it is told of itself, and what it is told of what is not served.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::kubectl::{self, Cluster};
+use crate::site;
+use serde_json::Value;
+
+/// The corpus by which our own reader is tested is what kubectl does. It needs no server for it.
+#[tokio::test]
+async fn kubectl_takes_scalars_for_what_the_corpus_says() {
+    let site = site::Site::new();
+    let client = kubectl::Kubectl::with_kubeconfig(&site, "kubectl", &site.path("none"));
+    let corpus = include_str!("../fixtures/yaml/scalars.txt");
+    let lines = || corpus.lines().filter(|line| !line.starts_with('#'));
+    let read =
+        |manifest: &str| client.feed(&["annotate", "--local", "-f", "-", "a=b", "-o", "json"], manifest);
+    let head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: scalars}\n";
+    let (wrong, right): (Vec<_>, Vec<_>) = lines().partition(|line| line.ends_with(" => error"));
+    let mut manifest = head.to_owned();
+    for (number, line) in right.iter().enumerate() {
+        manifest.push_str(&format!("v{number}: {}\n", line.split_once(" => ").unwrap().0));
+    }
+    let found = read(&manifest).json();
+    for (number, line) in right.iter().enumerate() {
+        let expected: Value = serde_json::from_str(line.split_once(" => ").unwrap().1).unwrap();
+        let found = &found[format!("v{number}")];
+        // Beyond 63 bits kubectl rounds.
+        let same =
+            if expected.is_number() { expected.as_f64() == found.as_f64() } else { expected == *found };
+        assert!(same, "{line}: {found}");
+    }
+    for line in wrong {
+        let text = line.split_once(" => ").unwrap().0;
+        read(&format!("{head}v: {text}\n")).fails();
+    }
+}
+
+#[tokio::test]
+async fn what_people_try_works_or_is_refused_with_the_reason() {
+    let cluster = Cluster::start().await;
+    cluster.kubectl(&["auth", "whoami"]).shows(&["role:admin"]);
+    cluster.kubectl(&["auth", "can-i", "create", "pods"]).says("yes");
+    let log = cluster.kubectl(&["auth", "can-i", "get", "pods", "--subresource=log"]);
+    assert!(log.code == Some(1) && log.stdout.contains("pods/log is not served here"), "{log}");
+    cluster.kubectl(&["create", "deployment", "web", "--image=nginx:1.27", "--replicas=2"]).ok();
+    cluster.kubectl(&["scale", "deployment", "web", "--replicas=5"]).ok();
+    assert_eq!(cluster.get("deployment/web")["spec"]["replicas"], 5);
+    cluster.kubectl(&["run", "pod", "--image=nginx:1.27"]).ok();
+    for (arguments, part) in [
+        (&["logs", "pod"][..], "pods/log"),
+        (&["exec", "pod", "--", "ls"], "pods/exec"),
+        (&["attach", "pod"], "pods/attach"),
+        (&["create", "token", "default"], "serviceaccounts/token"),
+    ] {
+        cluster.kubectl(arguments).fails_with(&format!("{part} is not served: "));
+    }
+}
