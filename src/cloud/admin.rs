@@ -104,6 +104,25 @@ impl Admin {
         Some(numbers)
     }
 
+    /// All nodes, those too that have only joined.
+    async fn nodes(&self) -> Result<Value> {
+        let mut shown = self.ask(AdminRequest::Nodes).await?;
+        let members = self.parts.pairing.office().register().members().await?;
+        if let Value::Array(nodes) = shown["items"].take() {
+            shown["items"] = Value::Array(answers::with_members(nodes, &members));
+        }
+        Ok(shown)
+    }
+
+    /// Why nothing can be done about a node that the fleet does not know.
+    async fn not_here(&self, node: &str) -> Status {
+        match self.parts.pairing.office().register().member(node).await {
+            Ok(Some(_)) => answers::never_connected(node),
+            Ok(None) => unknown(node),
+            Err(error) => error.into(),
+        }
+    }
+
     /// Adds the objects that are not in effect on a node, where that is kept here.
     async fn with_effects(&self, node: &str, mut shown: Value) -> Result<Value> {
         let Some((store, _)) = &self.parts.database else { return Ok(shown) };
@@ -228,19 +247,23 @@ impl Extension for Admin {
             return Err(Status::new(Reason::Forbidden, message));
         }
         match (call.method.as_str(), path.as_slice()) {
-            ("GET", ["nodes"]) => self.ask(AdminRequest::Nodes).await,
+            ("GET", ["nodes"]) => self.nodes().await,
             ("GET", ["nodes", node]) => {
                 let found = self.ask(|answer| AdminRequest::Node((*node).into(), answer)).await?;
+                let member = self.parts.pairing.office().register().member(node).await?;
+                let found = answers::with_member(found, member.as_ref());
                 self.with_effects(node, found.ok_or_else(|| unknown(node))?).await
             }
             ("POST", ["nodes", node, "confirm-deletions"]) => {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
-                let count = self.ask(request).await?.ok_or_else(|| unknown(node))?;
+                let Some(count) = self.ask(request).await? else { return Err(self.not_here(node).await) };
                 Ok(answers::confirmed(node, count))
             }
             ("POST", ["nodes", node, "remove"]) => {
-                let removed = self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await??;
-                Ok(answers::removed(node, removed))
+                match self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await? {
+                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                    removed => Ok(answers::removed(node, removed?)),
+                }
             }
             ("POST", ["nodes", node, "admit"]) => {
                 let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();

@@ -620,7 +620,9 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::Node(name, answer) => {
                 let desired = self.replicas.desired(self.placement.on(&name), &self.work);
-                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle, &desired));
+                let is_registered = self.registered.contains(&name);
+                let node = self.nodes.get(&name);
+                let node = node.map(|node| node.show_all(&name, &self.lifecycle, is_registered, &desired));
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),

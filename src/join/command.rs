@@ -89,6 +89,23 @@ pub enum JoinError {
         /// What the system says.
         problem: String,
     },
+    /// The agent runs, and its cloud does not let it in.
+    #[error("the agent runs, but {broker} does not let it in: {problem}; see 'edgesync status'")]
+    Agent {
+        /// The broker, or CloudCore.
+        broker: String,
+        /// What the agent says.
+        problem: String,
+    },
+    /// The node was removed from the fleet.
+    #[error(
+        "the identity is in place, but node '{node}' was removed from the fleet; 'edgesync-cloud node admit {node}' on the \
+         cloud side takes it in again"
+    )]
+    Removed {
+        /// The node.
+        node: String,
+    },
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -157,6 +174,9 @@ async fn run_at(
     }
     if config.link_type == LinkType::KubeEdge && before.may_hold_others(&options.cloud) {
         say(out, "note", &advice::other_objects(&config.store.path));
+    }
+    if issued.membership.is_some_and(|membership| membership.removed) {
+        return Err(JoinError::Removed { node });
     }
     next_steps(out, runs);
     Ok(())
@@ -308,8 +328,10 @@ async fn check_again(
         LinkType::Mqtt => "broker",
         LinkType::KubeEdge => "cloudcore",
     };
+    still_member(member, now).await?;
     // A second connection of one node would throw out the first.
     if connection::agent_runs(&before.config) {
+        connection::ask_agent(&before.config).await?;
         say(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
         return Ok(());
     }
@@ -317,6 +339,18 @@ async fn check_again(
     say(out, word, &format!("{peer}: lets the node in"));
     next_steps(out, false);
     Ok(())
+}
+
+/// Asks the cloud whether it still knows the device. A service that does not answer says nothing against it.
+async fn still_member(member: &Member, now: fn() -> Timestamp) -> Result<(), JoinError> {
+    let Some(cloud) = &member.cloud else { return Ok(()) };
+    let trust = Trust::new(member.stored.ca.clone());
+    let tls = Client::new(&trust, Some(&member.stored.identity), member.clock(now))?;
+    match calls::fetch_membership(cloud, &tls).await {
+        Ok(Some(membership)) if membership.removed => Err(JoinError::Removed { node: membership.node }),
+        Err(error @ CallError::Tls(HandshakeError::Refused { .. })) => Err(JoinError::Call(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Where the broker is; the service leaves the host out where it is its own.

@@ -64,7 +64,7 @@ impl<S: Source> Fleet<S> {
                     return Some(Asked::Removed { answer, items, at: None });
                 };
                 self.work.frame(0);
-                items.push((name.clone(), node.show(name, &self.lifecycle)));
+                items.push((name.clone(), node.show(name, &self.lifecycle, self.registered.contains(name))));
                 Some(Asked::Nodes { answer, items, at: Some(name.clone()) })
             }
             Asked::Removed { answer, mut items, at } => {

@@ -13,6 +13,9 @@ use crate::tls::HandshakeError;
 /// Clocks that differ by no more than this are right enough, in seconds.
 const TOLERATED: i64 = 300;
 
+/// What to do about an identity that is not let in any more.
+const REVOKED: &str = "join again with --force and a new token for this name";
+
 impl JoinError {
     /// Whether nobody has answered.
     #[must_use]
@@ -31,6 +34,9 @@ impl JoinError {
             Self::Call(error) => of_call(error),
             Self::Clock { .. } => {
                 Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
+            }
+            Self::Agent { problem, .. } | Self::Broker { problem, .. } if problem.contains("revoked") => {
+                Some(REVOKED.to_owned())
             }
             Self::Files(FilesError::Io(error)) => of_files(error.cause.kind()).map(str::to_owned),
             _ => None,
@@ -83,7 +89,7 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
         HandshakeError::Network { .. } => {
             "check that the port is that of the join service (10002 unless changed), and what stands between"
         }
-        HandshakeError::Refused { .. } => "join again with --force and a new token",
+        HandshakeError::Refused { .. } => REVOKED,
         HandshakeError::OutsideItsTime { .. } => return None,
     };
     Some(advice.to_owned())
