@@ -144,8 +144,9 @@ fn redactor(config: &Config) -> Redactor {
     let texts = files.into_iter().flatten().filter_map(|path| fs::read_to_string(path).ok());
     let values: Vec<String> =
         texts.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-    // Words of the key file that are no keys, such as its title, are short or have a hyphen in them.
+    // Words of the key file that are no keys, such as its title, are short or have a hyphen in them; or are times.
     let values = values.into_iter().filter(|value| value.len() >= 20 || config.link.password_file.is_some());
+    let values = values.filter(|value| value.parse::<Timestamp>().is_err());
     let names = inspect::private_names(&config.store.path, &config.seal.kinds).unwrap_or_default();
     Redactor::new(values, names)
 }

@@ -70,6 +70,11 @@ impl Afar {
     pub async fn get(&self, path: &str) -> Result<Value> {
         match parts(path)?.as_slice() {
             ["nodes"] => self.nodes().await,
+            ["nodes", _, placement] if placement.starts_with("placement") => Err(Status::new(
+                Reason::NotFound,
+                "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
+                 kubeconfig'",
+            )),
             ["nodes", node] => self.show(node).await,
             ["tokens"] => answers::tokens(&self.office().await?, "GET", &[], &Value::Null, None).await,
             ["operators"] => {

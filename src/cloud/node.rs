@@ -198,6 +198,7 @@ impl Node {
             .map(|(uid, refusal)| {
                 json!({
                     "uid": &**uid,
+                    "object": desired.get(uid).map(|wanted| wanted.object),
                     "resourceVersion": refusal.version,
                     "reason": refusal.reason,
                     "message": refusal.message,

@@ -522,6 +522,24 @@ async fn the_dashboard_uses_only_metrics_that_exist_and_shows_most_of_them() {
     assert!(shown.len() * 10 >= written.len() * 7, "only {} of {} are shown", shown.len(), written.len());
 }
 
+#[tokio::test]
+async fn the_alerts_use_only_metrics_that_exist() {
+    let written = written().await;
+    let text = read("packaging/alerts.yaml");
+    let expressions: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert_eq!(expressions.len(), text.matches("- alert: ").count());
+    assert!(expressions.len() >= 15, "{expressions:#?}");
+    for expression in expressions {
+        let names = named(expression, &written);
+        assert!(!names.is_empty(), "{expression} asks for nothing");
+        for name in &names {
+            let family = written.get(name).unwrap_or_else(|| panic!("{expression}: {name} does not exist"));
+            let sped = ["rate(", "increase(", "absent("].iter().any(|word| expression.contains(word));
+            assert!(family.kind != "counter" || sped, "{expression}: a counter is of use only by its growth");
+        }
+    }
+}
+
 #[test]
 fn the_dashboard_has_its_rows_and_no_panel_lies_on_another() {
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();

@@ -67,6 +67,7 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
     let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
     json!({
         "name": node.name(),
+        "labels": node.labels(),
         "state": state,
         "ready": is_ready,
         "lastRenewal": renewed,
