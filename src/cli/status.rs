@@ -38,7 +38,9 @@ pub fn summary(status: &Value) -> String {
     if connected && cloud != "connected" {
         wrong.push(format!("the cloud: {cloud}"));
     }
-    lines.push(("Cloud", cloud.to_owned()));
+    if connected {
+        lines.push(("Cloud", cloud.to_owned()));
+    }
     let in_sync = status.pointer("/sync/inSync") == Some(&Value::Bool(true));
     lines.push(("In sync", if in_sync { "yes" } else { "no" }.to_owned()));
     let (pending, held) = (number("/sync/pending"), number("/sync/heldBack"));
