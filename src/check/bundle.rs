@@ -3,6 +3,8 @@
 //! Every text goes through [`redact`] on its way in; files that hold secrets are listed, never read into it.
 
 mod archive;
+#[cfg(feature = "cloud")]
+pub mod cloud_side;
 mod redact;
 
 use std::fmt::Write as _;
@@ -91,7 +93,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     let beside: [(&str, Beside); 3] = [
         ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&config.store.path))),
-        ("journal.txt", Box::new(journal)),
+        ("journal.txt", Box::new(|| journal("edgesync.service"))),
     ];
     for (name, work) in beside {
         let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
@@ -263,9 +265,9 @@ fn system(store: &Path) -> String {
 }
 
 /// The journal of the last day, the newest part of it if it is long.
-fn journal() -> String {
+fn journal(unit: &str) -> String {
     let mut command = Command::new("journalctl");
-    command.args(["-u", "edgesync.service", "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
+    command.args(["-u", unit, "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
     let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => return format!("journalctl cannot be run: {error}\n"),

@@ -128,6 +128,14 @@ pub enum CloudCommand {
     /// Check the database: each row, index and page, while the cloud side runs or not
     #[command(after_help = "Exit codes: 0 sound, 1 damaged or not to be read.")]
     Verify(ConfigArgs),
+    /// Collect what a report of a problem needs, without secrets, in one archive
+    SupportBundle {
+        /// The new file [default: edgesync-cloud-support-<time>.tar.zst]
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
     /// Print what makes a shell complete the words of this program, or of edgesync
     Completions {
         /// Which shell

@@ -77,6 +77,9 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Backup { file, config } => maintenance_cloud::backup(&config.path, &file),
         CloudCommand::Restore { file, config } => maintenance_cloud::restore(&config.path, &file),
         CloudCommand::Verify(config) => maintenance_cloud::verify(&config.path),
+        CloudCommand::SupportBundle { file, config } => {
+            maintenance_cloud::support_bundle(&config.path, file.as_deref())
+        }
         CloudCommand::Completions { shell, program } => completions(shell, &program),
         CloudCommand::Run(config) => program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run),
     }

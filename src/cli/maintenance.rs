@@ -118,8 +118,13 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client)
         bundle::collect(config, &report, agent).await
     })?;
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
+    write_bundle(&bundle, &file)
+}
+
+/// Writes an archive, and says what is in it.
+pub(super) fn write_bundle(bundle: &bundle::Bundle, file: &Path) -> anyhow::Result<u8> {
     let packed = bundle.pack().context("packing the archive")?;
-    if let Err(error) = durable::write_new(&file, &packed, 0o600) {
+    if let Err(error) = durable::write_new(file, &packed, 0o600) {
         let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
         return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
     }

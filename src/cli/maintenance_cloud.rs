@@ -5,10 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 
 use super::EXIT_FAILED;
-use super::maintenance::{Owner, Sheet, refused};
+use super::check;
+use super::maintenance::{Owner, Sheet, refused, write_bundle};
 use super::output::size;
+use crate::check::{bundle, cloud_side};
 use crate::config;
 use crate::config::cloud::{Config, StoreType};
 use crate::process::chain;
@@ -90,6 +93,16 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
             Ok(EXIT_FAILED)
         }
     }
+}
+
+/// Collects what a report of a problem needs.
+pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
+    let bundle = check::wait(async {
+        let report = cloud_side::run(config).await;
+        bundle::cloud_side::collect(config, &report).await
+    })?;
+    let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
+    write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
 }
 
 fn sound(sheet: &mut Sheet<'_>, report: CheckReport) -> anyhow::Result<()> {

@@ -95,6 +95,22 @@ pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>
     Ok((report, moved()?))
 }
 
+/// The names of Secrets, which are not told.
+///
+/// # Errors
+/// See [`inspect`].
+pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
+    let names = || -> Result<Vec<String>, StoreError> {
+        let conn = open(path)?;
+        let mut select = conn.prepare(
+            "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id WHERE kind = 'Secret'",
+        )?;
+        let names = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        Ok(names)
+    };
+    Ok(names()?)
+}
+
 /// Opens the file in the way that leaves the least behind: without a log and a user nothing is made at all.
 fn open(path: &Path) -> Result<Connection, StoreError> {
     fs::metadata(path)?;
