@@ -201,8 +201,7 @@ async fn a_rejected_object_is_named_wherever_it_is_told() {
     cloud.apply([sized("too-large", 300 << 10)]).await;
     let named = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "plant-0", "name": "too-large"});
     let refused = eventually("the cloud shows what is refused", PATIENCE, async || {
-        let mut node = cloud.node("edge-1").await;
-        Some(node["refusedObjects"][0].take()).filter(|refused| !refused.is_null())
+        cloud.node("edge-1").await.pointer("/refusedObjects/0").cloned()
     })
     .await;
     assert_eq!((&refused["object"], &refused["reason"]), (&named, &"TooLarge".into()), "{refused:#}");

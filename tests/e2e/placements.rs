@@ -146,7 +146,7 @@ async fn why_an_object_is_on_a_node_or_is_not_is_said() {
     .await;
     let apart = json!({"objects": {"kinds": ["services"]}, "nodes": {"names": ["gw-*"]}});
     cloud
-        .apply([config_map(1), sized("too-large", 300 << 10), placement("Placement", "apart", &apart)])
+        .apply([config_map(0), sized("too-large", 300 << 10), placement("Placement", "apart", &apart)])
         .await;
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "plant-0"},
         "spec": {"ports": [{"port": 80}]}});
@@ -158,7 +158,7 @@ async fn why_an_object_is_on_a_node_or_is_not_is_said() {
         command.env("EDGESYNC_CLOUD_SERVER", &cloud.socket);
         said(&ended(command).await)
     };
-    let small = config_map(1)["metadata"]["name"].as_str().unwrap().to_owned();
+    let small = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let held = eventually("what is held is said", PATIENCE, async || {
         let text = explain(&format!("cm/{small}")).await;
         text.contains("the node holds the newest version").then_some(text)
