@@ -4,12 +4,14 @@
 //! Composes `sync`, `store`, `link` and `api`, which do not know one another.
 
 mod access;
+mod alone;
 mod apply;
 mod clock;
 mod driver;
 mod events;
 mod files;
 mod identity;
+mod joining;
 mod kinds;
 mod listening;
 pub mod metrics;
@@ -64,8 +66,12 @@ const STATUS_QUEUE: usize = 16;
 /// # Errors
 /// What keeps it from starting: the database belongs to another process, the socket cannot be made.
 pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
-    let config = service.config().clone();
     let mut signals = Signals::new().context("installing signal handlers")?;
+    if !joining::wait(&mut service, &mut signals).await {
+        return Ok(());
+    }
+    let config = service.config().clone();
+    let _name = alone::take_name(&config)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
     let identity = Membership::open(&config, passed).context("reading the identity")?;

@@ -9,6 +9,8 @@ pub mod bundle;
 mod certificate;
 mod clock;
 mod cloud;
+#[cfg(feature = "cloud")]
+pub mod cloud_side;
 mod configuration;
 mod database_integrity;
 mod database_version;

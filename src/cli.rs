@@ -15,11 +15,18 @@ mod check;
 pub mod cloud;
 mod columns;
 pub mod edge;
+pub mod events;
+#[cfg(feature = "cloud")]
+mod explain;
 mod files;
 pub mod get;
 mod join;
 mod maintenance;
+#[cfg(feature = "cloud")]
+mod maintenance_cloud;
 mod manifest;
+#[cfg(feature = "cloud")]
+pub mod nodes;
 pub mod output;
 #[cfg(feature = "cloud")]
 mod pairing;
@@ -29,6 +36,7 @@ mod resolve;
 mod seal;
 #[cfg(feature = "cloud")]
 mod server;
+pub mod status;
 pub mod traffic;
 
 use std::io::{self, Read, Write};

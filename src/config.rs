@@ -134,7 +134,8 @@ pub fn load<C: Settings>(path: &Path) -> Result<Loaded<C>, ConfigErrors> {
     parse(path, &text, std::env::vars_os())
 }
 
-/// Reads a configuration from text; `path` only names it in errors.
+/// Reads a configuration from text. `path` names it in errors, and relative paths count from its directory, so that the
+/// same file means the same wherever the program is started.
 ///
 /// # Errors
 /// All problems that were found, each with its line or variable.
@@ -154,6 +155,9 @@ pub fn parse<C: Settings>(
     let mut reader = Reader::new(&document, C::ENV_PREFIX, variables, &mut sources, &mut problems);
     config.bind(&mut reader);
     reader.finish(&mut warnings);
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        config.bind(&mut document::From(directory));
+    }
 
     // Conflicts between values that were refused would only repeat the refusal.
     if problems.is_empty() {

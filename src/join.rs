@@ -33,4 +33,7 @@ pub struct Membership {
     pub prefix: String,
     /// The cloud's clock (RFC 3339), for a message about a wrong one here.
     pub time: String,
+    /// Whether the node was removed from the fleet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }

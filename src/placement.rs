@@ -17,6 +17,7 @@
 
 mod changing;
 mod differences;
+mod explain;
 mod on_node;
 pub mod rules;
 mod slots;
@@ -34,6 +35,7 @@ use slots::{Id, Sets, Slot, Slots};
 
 pub use changing::RuleId;
 pub use differences::{Delta, Differences};
+pub use explain::Verdict;
 pub use on_node::OnNode;
 pub use slots::Placed;
 

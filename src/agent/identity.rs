@@ -3,12 +3,12 @@
 //! A renewal interrupts nothing: the new certificate is made and proved beside the link, which shows it on its next
 //! connection. The one before stays, in memory and on disk, until a connection with the new one has worked.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::config::JoinUrl;
 use crate::config::edge::Config;
-use crate::join::files::{self, RealDisk, Stored};
+use crate::join::files::{self, FilesError, RealDisk, Stored};
 use crate::join::renewal::{self, Schedule, Validity};
 use crate::object::time::rfc3339;
 use crate::process::connection::read_trust;
@@ -285,8 +285,14 @@ impl Keeper {
 }
 
 fn load(set: &Path) -> anyhow::Result<Stored> {
-    files::load(&RealDisk, set).with_context(|| {
-        format!("reading the identity in {} ('edgesync join --force' makes a new one)", set.display())
+    files::load(&RealDisk, set).map_err(|error| {
+        let advice = match &error {
+            FilesError::Io(error) if error.cause.kind() == ErrorKind::PermissionDenied => {
+                "the agent is to run as the user who may read it, root or 'edgesync'"
+            }
+            _ => "'edgesync join --force' makes a new one",
+        };
+        anyhow::Error::from(error).context(format!("reading the identity in {} ({advice})", set.display()))
     })
 }
 

@@ -179,6 +179,42 @@ impl Client {
         }
     }
 
+    /// Gets lines as they come, such as those of a watch, until they end or `take` wants no more.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn lines(&self, path: &str, take: &mut dyn FnMut(&str) -> bool) -> Result<(), ClientError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange {
+            address: self.address.clone(),
+            method: Method::GET,
+            path: path.to_owned(),
+            source,
+        };
+        let request =
+            self.request(&Method::GET, path, Bytes::new(), JSON).map_err(|error| failed(error.into()))?;
+        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        if !response.status().is_success() {
+            // What it says is read as everywhere.
+            return self.get::<Value>(path).await.map(drop);
+        }
+        let mut body = response.into_body();
+        let mut rest = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|error| failed(error.into()))?.into_data() else { continue };
+            rest.extend_from_slice(&data);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                if !take(String::from_utf8_lossy(&line).trim()) {
+                    return Ok(());
+                }
+            }
+            if rest.len() > MAX_ANSWER {
+                return Err(ClientError::TooLarge { method: Method::GET, path: path.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
     /// Posts JSON and reads JSON.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 //! Every text goes through [`redact`] on its way in; files that hold secrets are listed, never read into it.
 
 mod archive;
+#[cfg(feature = "cloud")]
+pub mod cloud_side;
 mod redact;
 
 use std::fmt::Write as _;
@@ -91,7 +93,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     let beside: [(&str, Beside); 3] = [
         ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&config.store.path))),
-        ("journal.txt", Box::new(journal)),
+        ("journal.txt", Box::new(|| journal("edgesync.service"))),
     ];
     for (name, work) in beside {
         let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
@@ -144,8 +146,9 @@ fn redactor(config: &Config) -> Redactor {
     let texts = files.into_iter().flatten().filter_map(|path| fs::read_to_string(path).ok());
     let values: Vec<String> =
         texts.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-    // Words of the key file that are no keys, such as its title, are short or have a hyphen in them.
+    // Words of the key file that are no keys, such as its title, are short or have a hyphen in them; or are times.
     let values = values.into_iter().filter(|value| value.len() >= 20 || config.link.password_file.is_some());
+    let values = values.filter(|value| value.parse::<Timestamp>().is_err());
     let names = inspect::private_names(&config.store.path, &config.seal.kinds).unwrap_or_default();
     Redactor::new(values, names)
 }
@@ -262,9 +265,9 @@ fn system(store: &Path) -> String {
 }
 
 /// The journal of the last day, the newest part of it if it is long.
-fn journal() -> String {
+fn journal(unit: &str) -> String {
     let mut command = Command::new("journalctl");
-    command.args(["-u", "edgesync.service", "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
+    command.args(["-u", unit, "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
     let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => return format!("journalctl cannot be run: {error}\n"),

@@ -43,6 +43,9 @@ pub struct GetArgs {
     /// Label selector, such as app=web,tier!=db
     #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     pub selector: String,
+    /// Go on with what changes
+    #[arg(short, long)]
+    pub watch: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -57,6 +60,7 @@ impl GetArgs {
             namespace: self.namespace,
             all_namespaces: self.all_namespaces,
             selector: self.selector,
+            watch: self.watch,
             output: self.output.output,
         }
     }

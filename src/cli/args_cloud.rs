@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
 use super::args::{self, CheckArgs, GetArgs, OutputArgs};
 use super::args_edge::EXIT_CODES;
@@ -38,7 +39,12 @@ pub enum CloudCommand {
         #[command(flatten)]
         check: CheckArgs,
     },
-    /// Create the objects of manifests, or replace those that differ
+    /// Create the objects of manifests, or change those that differ
+    ///
+    /// This is a server-side apply in the name "edgesync-cloud": the fields of a manifest get its values, whoever has set them
+    /// before; fields that an earlier apply has set and that are not in the manifest any more are removed; all others stay.
+    /// Fields that the kind does not have are refused. Objects that no manifest names are left alone. What fails is told, and
+    /// the rest goes on.
     Apply {
         #[command(flatten)]
         manifests: ManifestArgs,
@@ -63,7 +69,9 @@ pub enum CloudCommand {
         server: ServerArgs,
     },
     /// Show the nodes: whether they are ready, connected and in sync, and what is pending
-    Nodes(ShowArgs),
+    Nodes(NodesArgs),
+    /// Say why an object is on a node, or is not: what each rule of placement says, and what holds it back
+    ExplainPlacement(ExplainArgs),
     /// Show the versions that nodes have reported: ObjectSync records
     Syncs {
         /// Only those of this node
@@ -74,7 +82,7 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: FleetArgs,
     },
-    /// Let a node delete what was held back because it would lose too much at once
+    /// Let nodes delete what was held back because they would lose too much at once
     ConfirmDeletions(NodeArgs),
     /// Remove, admit, revoke or forget a node
     #[command(subcommand)]
@@ -89,6 +97,54 @@ pub enum CloudCommand {
     /// Operators and their certificates
     #[command(subcommand)]
     Operator(OperatorCommand),
+    /// Check what the cloud side needs, and say what to do where something is wrong
+    #[command(after_help = "Exit codes: 0 nothing failed (warnings may be there), 1 something failed.")]
+    Check {
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Copy the database to a new file, consistent, while the cloud side runs or not
+    #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
+    Backup {
+        /// The new file; it must not exist
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: PathBuf,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Put a backup in the place of the database, which is set aside; the cloud side must be stopped
+    #[command(
+        after_help = "Exit codes: 0 restored, 1 not restored: the copy is damaged, or the cloud side runs."
+    )]
+    Restore {
+        /// The backup; it stays
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: PathBuf,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Check the database: each row, index and page, while the cloud side runs or not
+    #[command(after_help = "Exit codes: 0 sound, 1 damaged or not to be read.")]
+    Verify(ConfigArgs),
+    /// Collect what a report of a problem needs, without secrets, in one archive
+    SupportBundle {
+        /// The new file [default: edgesync-cloud-support-<time>.tar.zst]
+        #[arg(value_name = "FILE", value_parser = args::path)]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Print what makes a shell complete the words of this program, or of edgesync
+    Completions {
+        /// Which shell
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+        /// Which program
+        #[arg(long, value_name = "PROGRAM", default_value = "edgesync-cloud", value_parser = ["edgesync-cloud", "edgesync"])]
+        program: String,
+    },
 }
 
 /// How what the cloud side says is shown.
@@ -100,16 +156,90 @@ pub struct ShowArgs {
     pub server: FleetArgs,
 }
 
+/// What of a node is explained.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ExplainArgs {
+    /// Name of the node
+    #[arg(value_name = "NODE", value_parser = node_name)]
+    pub node: String,
+    /// The object; without it, what each rule says of the node
+    #[arg(value_name = "KIND/NAME")]
+    pub object: Option<String>,
+    /// Namespace of the object [default: default]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Which nodes are shown, and how.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct NodesArgs {
+    /// Names of nodes that are shown in full, with what they reject; all in a table if none is given
+    #[arg(value_name = "NODE", conflicts_with_all = ["states", "selector", "sort_by"], value_parser = node_name)]
+    pub names: Vec<String>,
+    /// Only nodes in this state, such as "offline"; may be given more than once
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = STATES)]
+    pub states: Vec<String>,
+    /// Label selector, such as site=north
+    #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// In which order
+    #[arg(long, value_name = "FIELD", default_value = "name", value_parser = SORT_WORDS)]
+    pub sort_by: String,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub server: FleetArgs,
+}
+
+/// What nodes can be sorted by.
+pub const SORT_WORDS: [&str; 9] = [
+    "name",
+    "state",
+    "objects",
+    "pending",
+    "rejected",
+    "held-back",
+    "last-renewal",
+    "last-report",
+    "certificate",
+];
+
+/// The states that a node can be in.
+pub const STATES: [&str; 12] = [
+    "in sync",
+    "syncing",
+    "live",
+    "held back",
+    "repairing",
+    "connecting",
+    "offline",
+    "never connected",
+    "revoked",
+    "being removed",
+    "removed",
+    "unknown",
+];
+
+/// The name of a node, as `nodes -o name` prints it or without that.
+fn node_name(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("node/").unwrap_or(text);
+    if name.is_empty() { Err("must not be empty".into()) } else { Ok(name.to_owned()) }
+}
+
 /// What is done with a node.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
-    /// Remove a node from the fleet, with all that is known of it; it is told when it comes back
+    /// Remove nodes from the fleet, with all that is known of them; they are told when they come back
     Remove(NodeArgs),
-    /// Let a node that was removed come back
+    /// Let nodes that were removed come back
     Admit(AdmitArgs),
-    /// Revoke all certificates and tokens of a node and cut its connection: it comes back with a new token only
+    /// Revoke all certificates and tokens of nodes and cut their connections: they come back with a new token only
     Revoke(NodeArgs),
-    /// Revoke and remove a node, and free its name: any token lets a device in under it again
+    /// Revoke and remove nodes that never come back, and free their names: any token lets a device in under them again
     Forget(NodeArgs),
 }
 
@@ -117,18 +247,18 @@ pub enum NodeCommand {
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct AdmitArgs {
     #[command(flatten)]
-    pub node: NodeArgs,
+    pub nodes: NodeArgs,
     /// The node has joined again after it was revoked, and the external broker has the new revocation list
     #[arg(long)]
     pub broker_updated: bool,
 }
 
-/// Which node, and where.
+/// Which nodes, and where.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct NodeArgs {
-    /// Name of the node
-    #[arg(value_name = "NODE")]
-    pub node: String,
+    /// Names of the nodes
+    #[arg(value_name = "NODE", required = true, value_parser = node_name)]
+    pub nodes: Vec<String>,
     #[command(flatten)]
     pub server: FleetArgs,
 }
@@ -317,7 +447,7 @@ mod tests {
     fn contexts_and_namespaces_are_of_a_kubeconfig() {
         let words = ["edgesync-cloud", "nodes", "--kubeconfig", "a", "--context", "c", "-n", "fleet"];
         let args = CloudArgs::try_parse_from(words).unwrap();
-        let CloudCommand::Nodes(ShowArgs { server, .. }) = args.command else { panic!("{args:?}") };
+        let CloudCommand::Nodes(NodesArgs { server, .. }) = args.command else { panic!("{args:?}") };
         assert_eq!((server.context.as_deref(), server.namespace.as_deref()), (Some("c"), Some("fleet")));
         for wrong in [&["-n", "x", "--server", "/x"][..], &["--context", "c", "--server", "/x"]] {
             let words = [&["edgesync-cloud", "nodes"], wrong].concat();

@@ -49,8 +49,16 @@ pub enum EdgeCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show what the agent is doing
-    Status(ShowArgs),
+    /// Show whether all is well, and what is not
+    Status {
+        /// All there is to know
+        #[arg(short, long)]
+        verbose: bool,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Show what has happened on the node: its Events, the newest last
+    Events(ShowArgs),
     /// Show how many messages and bytes went in both directions, today (UTC) and in total
     Traffic(ShowArgs),
     /// Show the objects that the node holds
@@ -215,7 +223,9 @@ mod tests {
     #[test]
     fn the_default_socket_is_the_one_the_agent_opens() {
         let args = EdgeArgs::try_parse_from(["edgesync", "status", "--socket", "/x"]).unwrap();
-        let EdgeCommand::Status(ShowArgs { socket, .. }) = args.command else { panic!("{args:?}") };
+        let EdgeCommand::Status { show: ShowArgs { socket, .. }, .. } = args.command else {
+            panic!("{args:?}")
+        };
         assert_eq!(socket.path, PathBuf::from("/x"));
         let command = EdgeArgs::command();
         let status = command.find_subcommand("status").unwrap();

@@ -1,37 +1,25 @@
 //! The program `edgesync-cloud`.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
+use clap_complete::Shell;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, NodeArgs, NodeCommand, ShowArgs};
-use super::program::{self, Threads};
-use super::records::{self, RecordColumn};
+use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand};
+use super::args_edge::EdgeArgs;
+use super::nodes::{self, NODES_PATH};
+use super::program::{self, Exit, Threads};
+use super::records;
 use super::server::{Fleet, client};
-use super::{CliError, Peer, apply, get, pairing};
-use crate::api::encode;
+use super::{
+    CliError, EXIT_FAILED, Peer, Terminal, apply, check, explain, get, maintenance_cloud, pairing, report,
+};
+use crate::api::{ClientError, encode};
 use crate::config::cloud::Config;
 use crate::process::memory;
-
-/// What the cloud side answers about its nodes: an object with `items`.
-pub const NODES_PATH: &str = "/edgesync/v1/nodes";
-
-/// What `nodes` shows of each of them.
-const NODE_COLUMNS: &[RecordColumn] = &[
-    RecordColumn::value("name", "/name"),
-    RecordColumn::value("state", "/state"),
-    RecordColumn::value("ready", "/ready"),
-    RecordColumn::value("objects", "/objects"),
-    RecordColumn::value("pending", "/pending"),
-    RecordColumn::value("rejected", "/rejected"),
-    RecordColumn::value("held back", "/heldBack"),
-    RecordColumn::rare("in effect", "/filesInEffect"),
-    RecordColumn::rare("not in effect", "/filesNotInEffect"),
-    RecordColumn::age("last renewal", "/lastRenewal"),
-    RecordColumn::age("last report", "/lastReport"),
-    RecordColumn::value("agent", "/agentVersion"),
-];
 
 /// Runs the program with the arguments of the process.
 #[must_use]
@@ -60,28 +48,19 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Get { get, server } => program::ask(async |terminal| {
             get::run(&client(server).await?, &get.query(), Timestamp::now(), terminal).await
         }),
-        CloudCommand::Nodes(ShowArgs { output, server }) => program::ask(async |terminal| {
-            let answer = Fleet::open(server).await?.get(NODES_PATH).await?;
-            records::table_of(&answer, NODE_COLUMNS, output.output, Timestamp::now(), terminal)
-        }),
+        CloudCommand::Nodes(args) => program::ask(async |terminal| nodes::run(args, terminal).await),
+        CloudCommand::ExplainPlacement(args) => {
+            program::ask(async |terminal| explain::run(args, terminal).await)
+        }
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
             records::syncs_of(&Fleet::open(server).await?, node.as_deref(), output.output, now, terminal)
                 .await
         }),
-        CloudCommand::ConfirmDeletions(NodeArgs { node, server }) => program::ask(async |terminal| {
-            let path = format!("{NODES_PATH}/{}/confirm-deletions", encode(&node));
-            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
-            let said = match answer["confirmed"].as_u64() {
-                Some(0) => "nothing is held back",
-                _ => "what was held back will be deleted",
-            };
-            Ok(writeln!(terminal.out, "node '{node}': {said}")?)
+        CloudCommand::ConfirmDeletions(NodeArgs { nodes, server }) => program::ask(async |terminal| {
+            each_node(server, &nodes, "confirm-deletions", &Value::Null, terminal).await
         }),
-        CloudCommand::Node(command) => program::ask(async |terminal| {
-            let said = change_node(command).await?;
-            Ok(writeln!(terminal.out, "{said}")?)
-        }),
+        CloudCommand::Node(command) => program::ask(async |terminal| change_nodes(command, terminal).await),
         CloudCommand::Token(command) => {
             program::ask(async |terminal| pairing::token(command, terminal).await)
         }
@@ -94,26 +73,89 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Operator(command) => {
             program::ask(async |terminal| pairing::operator(command, terminal).await)
         }
+        CloudCommand::Check { config, output } => check::run_cloud(&config.path, output.output),
+        CloudCommand::Backup { file, config } => maintenance_cloud::backup(&config.path, &file),
+        CloudCommand::Restore { file, config } => maintenance_cloud::restore(&config.path, &file),
+        CloudCommand::Verify(config) => maintenance_cloud::verify(&config.path),
+        CloudCommand::SupportBundle { file, config } => {
+            maintenance_cloud::support_bundle(&config.path, file.as_deref())
+        }
+        CloudCommand::Completions { shell, program } => completions(shell, &program),
         CloudCommand::Run(config) => program::serve::<Config>(&config.path, Threads::Two, crate::cloud::run),
     }
 }
 
-/// Has something done with a node, and says what was done.
-async fn change_node(command: NodeCommand) -> Result<String, CliError> {
-    let mut wanted = json!({});
-    let (NodeArgs { node, server }, verb) = match command {
-        NodeCommand::Remove(node) => (node, "remove"),
-        NodeCommand::Admit(AdmitArgs { node, broker_updated }) => {
-            wanted["brokerUpdated"] = broker_updated.into();
-            (node, "admit")
-        }
-        NodeCommand::Revoke(node) => (node, "revoke"),
-        NodeCommand::Forget(node) => (node, "forget"),
+/// Prints the completions of a program.
+fn completions(shell: Shell, program: &str) -> anyhow::Result<u8> {
+    let mut command = match program {
+        "edgesync" => EdgeArgs::command(),
+        _ => CloudArgs::command(),
     };
-    let path = format!("{NODES_PATH}/{}/{verb}", encode(&node));
-    let answer = Fleet::open(server).await?.post(&path, &wanted).await?;
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, program, &mut text);
+    std::io::stdout().write_all(&text).map_err(CliError::Output)?;
+    Ok(0)
+}
+
+/// Whether all nodes could be done what was asked for.
+struct Done(bool);
+
+impl Exit for Done {
+    fn code(&self) -> u8 {
+        if self.0 { 0 } else { EXIT_FAILED }
+    }
+}
+
+/// Has something done with some nodes.
+async fn change_nodes(command: NodeCommand, terminal: &mut Terminal<'_>) -> Result<Done, CliError> {
+    let mut wanted = json!({});
+    let (NodeArgs { nodes, server }, verb) = match command {
+        NodeCommand::Remove(nodes) => (nodes, "remove"),
+        NodeCommand::Admit(AdmitArgs { nodes, broker_updated }) => {
+            wanted["brokerUpdated"] = broker_updated.into();
+            (nodes, "admit")
+        }
+        NodeCommand::Revoke(nodes) => (nodes, "revoke"),
+        NodeCommand::Forget(nodes) => (nodes, "forget"),
+    };
+    each_node(server, &nodes, verb, &wanted, terminal).await
+}
+
+/// Has something done with one node after the other, and says what was done. What fails is told, and the rest goes on.
+async fn each_node(
+    server: FleetArgs,
+    nodes: &[String],
+    verb: &str,
+    wanted: &Value,
+    terminal: &mut Terminal<'_>,
+) -> Result<Done, CliError> {
+    let fleet = Fleet::open(server).await?;
+    let mut all = true;
+    for node in nodes {
+        let path = format!("{NODES_PATH}/{}/{verb}", encode(node));
+        match fleet.post(&path, wanted).await {
+            Ok(answer) => writeln!(terminal.out, "{}", done(node, verb, wanted, &answer))?,
+            Err(error)
+                if nodes.len() == 1 || matches!(error, CliError::Client(ClientError::Connect { .. })) =>
+            {
+                return Err(error);
+            }
+            Err(error) => {
+                terminal.out.flush()?;
+                report(&error, Peer::CLOUD, terminal.err);
+                all = false;
+            }
+        }
+    }
+    Ok(Done(all))
+}
+
+/// What was done with a node.
+fn done(node: &str, verb: &str, wanted: &Value, answer: &Value) -> String {
     let is = |field: &str| answer[field].as_bool().unwrap_or(false);
-    Ok(match verb {
+    match verb {
+        "confirm-deletions" if answer["confirmed"] == 0 => format!("node '{node}': nothing is held back"),
+        "confirm-deletions" => format!("node '{node}': what was held back will be deleted"),
         "remove" if is("removed") => format!("node '{node}' removed from the fleet"),
         "remove" => format!("node '{node}' has been removed already"),
         "admit" if is("admitted") => {
@@ -133,5 +175,5 @@ async fn change_node(command: NodeCommand) -> Result<String, CliError> {
              again after that, and 'edgesync-cloud node admit {node} --broker-updated'",
             certificates = answer["certificates"]
         ),
-    })
+    }
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
-use super::output::key_values;
+use super::output::{Output, key_values};
 use super::program::Threads;
-use super::{Peer, check, files, get, join, maintenance, program, records, seal, traffic};
+use super::{Peer, check, events, files, get, join, maintenance, program, records, seal, status, traffic};
 use crate::agent;
 use crate::api::{Address, Client};
 use crate::config::edge::Config;
@@ -33,9 +33,16 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::CheckConfig { config, check } => {
             program::check_config::<Config>(&config.path, check.quiet)
         }
-        EdgeCommand::Status(ShowArgs { output, socket }) => program::ask(async |terminal| {
-            records::answer(&client(socket), STATUS_PATH, output.output, key_values, terminal).await
-        }),
+        EdgeCommand::Status { verbose, show: ShowArgs { output, socket } } => {
+            program::ask(async |terminal| {
+                let all = verbose || output.output == Output::Wide;
+                let show = if all { key_values } else { status::summary };
+                records::answer(&client(socket), STATUS_PATH, output.output, show, terminal).await
+            })
+        }
+        EdgeCommand::Events(ShowArgs { output, socket }) => {
+            program::ask(async |terminal| events::run(&client(socket), output.output, terminal).await)
+        }
         EdgeCommand::Traffic(ShowArgs { output, socket }) => program::ask(async |terminal| {
             records::answer(&client(socket), TRAFFIC_PATH, output.output, traffic::tables, terminal).await
         }),

@@ -1,5 +1,7 @@
 //! `get KIND [NAME…]`: objects as a table, as names, as YAML or JSON.
 
+use std::io::Write;
+
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -26,6 +28,8 @@ pub struct Query {
     pub all_namespaces: bool,
     /// Label selector; empty for all.
     pub selector: String,
+    /// Whether what changes is shown too, until the server ends that.
+    pub watch: bool,
     /// How it is shown.
     pub output: Output,
 }
@@ -49,6 +53,11 @@ pub async fn run(
         let message = "a name cannot be combined with all namespaces or a selector";
         return Err(CliError::Usage(message.into()));
     }
+    if query.watch && (!query.names.is_empty() || matches!(query.output, Output::Yaml | Output::Json)) {
+        return Err(CliError::Usage(
+            "what is watched is shown as a table or as names, without a name".into(),
+        ));
+    }
     let resource = Kinds::new(client).by_word(&query.kind).await?;
     let namespace = query.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
     let mut view = View::new(&resource, query.all_namespaces, query.output, now);
@@ -58,6 +67,10 @@ pub async fn run(
         let mut pages = Pages::new(client, &resource, shown, &query.selector);
         while let Some(items) = pages.next().await? {
             terminal.out.write_all(view.items(items)?.as_bytes())?;
+        }
+        if query.watch {
+            let path = format!("{}&watch=true&resourceVersion={}", pages.path, pages.version);
+            return watch(client, &path, view, terminal).await;
         }
         if view.nothing() {
             match shown {
@@ -81,6 +94,28 @@ pub async fn run(
     Ok(())
 }
 
+/// Shows what has been listed, and then what changes.
+async fn watch(
+    client: &Client,
+    path: &str,
+    mut view: View<'_>,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let widths = view.begin_watch(terminal.out)?;
+    terminal.out.flush()?;
+    let mut failed = None;
+    let mut take = |line: &str| {
+        let shown = view.change(line, &widths).and_then(|text| {
+            terminal.out.write_all(text.as_bytes())?;
+            Ok(terminal.out.flush()?)
+        });
+        failed = shown.err();
+        failed.is_none()
+    };
+    client.lines(path, &mut take).await?;
+    failed.map_or(Ok(()), Err)
+}
+
 fn not_json(error: &serde_json::Error) -> CliError {
     CliError::Show(error.to_string())
 }
@@ -90,6 +125,8 @@ pub(crate) struct Pages<'a> {
     client: &'a Client,
     path: String,
     next: Option<String>,
+    /// That of the list.
+    version: String,
 }
 
 #[derive(Deserialize)]
@@ -103,6 +140,8 @@ struct Page {
 struct PageMetadata {
     #[serde(default)]
     r#continue: String,
+    #[serde(default, rename = "resourceVersion")]
+    version: String,
 }
 
 impl<'a> Pages<'a> {
@@ -117,7 +156,7 @@ impl<'a> Pages<'a> {
             path.push_str("&labelSelector=");
             path.push_str(&encode(selector));
         }
-        Self { client, path, next: Some(String::new()) }
+        Self { client, path, next: Some(String::new()), version: String::new() }
     }
 
     /// Beginning where another page has ended.
@@ -139,6 +178,7 @@ impl<'a> Pages<'a> {
         } else {
             self.client.get(&format!("{}&continue={}", self.path, encode(&token))).await?
         };
+        self.version = page.metadata.version;
         self.next = Some(page.metadata.r#continue).filter(|token| !token.is_empty());
         Ok(Some(page.items))
     }
@@ -200,6 +240,33 @@ impl<'a> View<'a> {
                 writer.items(&items).map_err(|status| CliError::Show(status.message))
             }
         }
+    }
+
+    /// Shows what was listed, with a header in any case. Gives the widths of the columns.
+    fn begin_watch(&mut self, out: &mut dyn Write) -> Result<Vec<usize>, CliError> {
+        let Shape::Table(table, _) = &self.shape else { return Ok(Vec::new()) };
+        out.write_all(table.render().as_bytes())?;
+        Ok(table.widths())
+    }
+
+    /// An object of a watch as a line.
+    fn change(&mut self, line: &str, widths: &[usize]) -> Result<String, CliError> {
+        let mut event: Value = serde_json::from_str(line).map_err(|error| not_json(&error))?;
+        let object = event["object"].take();
+        if event["type"] == "ERROR" {
+            return Err(CliError::Show(object["message"].as_str().unwrap_or_default().to_owned()));
+        }
+        Ok(match &self.shape {
+            Shape::Table(_, columns) => {
+                // An age counts from now, not from when the watch has begun.
+                let now = Timestamp::now();
+                super::output::line(widths, columns.iter().map(|column| column.of(&object, now)))
+            }
+            _ => {
+                let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+                format!("{}\n", short_name(self.resource, name))
+            }
+        })
     }
 
     /// Whether there was nothing to show in a form that says nothing then.

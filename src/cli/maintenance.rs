@@ -118,8 +118,13 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client)
         bundle::collect(config, &report, agent).await
     })?;
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
+    write_bundle(&bundle, &file)
+}
+
+/// Writes an archive, and says what is in it.
+pub(super) fn write_bundle(bundle: &bundle::Bundle, file: &Path) -> anyhow::Result<u8> {
     let packed = bundle.pack().context("packing the archive")?;
-    if let Err(error) = durable::write_new(&file, &packed, 0o600) {
+    if let Err(error) = durable::write_new(file, &packed, 0o600) {
         let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
         return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
     }
@@ -138,7 +143,7 @@ fn load(path: &Path) -> anyhow::Result<Config> {
 }
 
 /// Says on standard error why nothing is done.
-fn refused(why: &str) -> anyhow::Result<u8> {
+pub(super) fn refused(why: &str) -> anyhow::Result<u8> {
     writeln!(io::stderr(), "error: {why}")?;
     Ok(EXIT_FAILED)
 }
@@ -149,10 +154,10 @@ fn default_name(config: &Path) -> PathBuf {
 }
 
 /// Lines of a name and a value.
-struct Sheet<'a>(&'a mut dyn Write);
+pub(super) struct Sheet<'a>(pub(super) &'a mut dyn Write);
 
 impl Sheet<'_> {
-    fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
+    pub(super) fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
         writeln!(self.0, "{name:<10} {value}").map_err(CliError::Output)?;
         Ok(())
     }
@@ -283,19 +288,19 @@ impl Repaired {
 
 /// Who owns the database: root may repair it, the agent's user must be able to open it afterwards.
 #[derive(Clone, Copy)]
-struct Owner {
+pub(super) struct Owner {
     uid: u32,
     gid: u32,
 }
 
 impl Owner {
-    fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
         Ok(Self { uid: metadata.uid(), gid: metadata.gid() })
     }
 
     /// Gives it all files of the database that have come into being.
-    fn give(self, path: &Path) -> anyhow::Result<()> {
+    pub(super) fn give(self, path: &Path) -> anyhow::Result<()> {
         let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
         for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
             let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());

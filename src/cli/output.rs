@@ -77,27 +77,42 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text. Columns are as wide as their widest cell; the last one is not filled up.
+    /// How wide the columns are: as their widest cell.
     #[must_use]
-    pub fn render(&self) -> String {
+    pub fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.headers.len()];
         for line in std::iter::once(&self.headers).chain(&self.rows) {
             for (width, cell) in widths.iter_mut().zip(line) {
                 *width = cell.chars().count().max(*width);
             }
         }
-        let mut out = String::new();
-        for line in std::iter::once(&self.headers).chain(&self.rows) {
-            let start = out.len();
-            for (width, cell) in widths.iter().zip(line) {
-                let _ = write!(out, "{cell:<fill$}", fill = width + GAP);
-            }
-            let end = start + out[start..].trim_end_matches(' ').len();
-            out.truncate(end);
-            out.push('\n');
-        }
-        out
+        widths
     }
+
+    /// The table as text. The last column is not filled up.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let widths = self.widths();
+        let lines = std::iter::once(&self.headers).chain(&self.rows);
+        lines.map(|cells| filled(&widths, cells)).collect()
+    }
+}
+
+/// A row of a table that is shown already: its columns stay as wide as they are.
+pub(super) fn line(widths: &[usize], cells: impl IntoIterator<Item = String>) -> String {
+    let mut row = Table { headers: vec![String::new(); widths.len()], rows: Vec::new() };
+    row.row(cells);
+    filled(widths, &row.rows.remove(0))
+}
+
+fn filled(widths: &[usize], cells: &[String]) -> String {
+    let mut out = String::new();
+    for (width, cell) in widths.iter().zip(cells) {
+        let _ = write!(out, "{cell:<fill$}", fill = width + GAP);
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+    out
 }
 
 /// How long ago `since` was, in the words of `kubectl`: `5s`, `3m12s`, `2h`, `4d`, `1y20d`. Text that is

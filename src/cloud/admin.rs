@@ -15,12 +15,14 @@ use super::answers::{self, WantedAdmission, WantedOperator, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
+use super::pairing::register::Register;
 use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
 use crate::broker::Downlink;
-use crate::object::Status;
 use crate::object::status::{Reason, Result};
 use crate::object::time::rfc3339;
-use crate::store::cloud::CloudStore;
+use crate::object::{Object, Resource, Scope, Status};
+use crate::placement::Summary;
+use crate::store::cloud::{CloudError, CloudStore};
 use crate::store::engine::wal_path;
 use crate::sync::change::Uid;
 use crate::sync::cloud::Record;
@@ -38,6 +40,8 @@ pub(super) enum AdminRequest {
     Node(String, oneshot::Sender<Option<Value>>),
     /// Removals that are held back may go out; answers with their number.
     ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
+    /// Why an object is on a node, or is not.
+    Explain(String, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
     /// A node is removed from the fleet; answers with whether it was not before.
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
@@ -102,6 +106,68 @@ impl Admin {
             }
         }
         Some(numbers)
+    }
+
+    /// All nodes, those too that have only joined.
+    async fn nodes(&self) -> Result<Value> {
+        let mut shown = self.ask(AdminRequest::Nodes).await?;
+        let members = self.parts.pairing.office().register().members().await?;
+        if let Value::Array(nodes) = shown["items"].take() {
+            shown["items"] = Value::Array(answers::with_members(nodes, &members));
+        }
+        Ok(shown)
+    }
+
+    /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
+    async fn placement(&self, node: &str, query: &[(String, String)]) -> Result<Value> {
+        let of = |field: &str| {
+            query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        let object = if of("name").is_empty() {
+            None
+        } else {
+            let scope = if of("namespace").is_empty() { Scope::Cluster } else { Scope::Namespaced };
+            let (group, version, kind, plural) = (of("group"), of("version"), of("kind"), of("plural"));
+            let resource = Resource { group, version, kind, plural, scope };
+            let found = self.object(&resource, &of("namespace"), &of("name")).await?;
+            let version = found.resource_version().into();
+            Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
+        };
+        let told = self.ask(|answer| AdminRequest::Explain(node.to_owned(), object, answer)).await?;
+        match told {
+            Some(told) => Ok(told),
+            None => Err(self.not_here(node).await),
+        }
+    }
+
+    /// An object as it is now.
+    async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
+        let missing = || {
+            let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+            Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
+        };
+        match self.parts.pairing.office().register() {
+            Register::Embedded(store) => match store.get(resource.key(namespace, name)).await {
+                Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
+                Err(CloudError::NotFound { .. }) => Err(missing()),
+                Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
+            },
+            #[cfg(feature = "kubernetes")]
+            Register::Cluster(register) => {
+                let found = register.cluster().get(resource, namespace, name).await;
+                let found = found.map_err(|error| Status::unavailable(error.to_string(), 5))?;
+                found.ok_or_else(missing)
+            }
+        }
+    }
+
+    /// Why nothing can be done about a node that the fleet does not know.
+    async fn not_here(&self, node: &str) -> Status {
+        match self.parts.pairing.office().register().member(node).await {
+            Ok(Some(_)) => answers::never_connected(node),
+            Ok(None) => unknown(node),
+            Err(error) => error.into(),
+        }
     }
 
     /// Adds the objects that are not in effect on a node, where that is kept here.
@@ -228,19 +294,24 @@ impl Extension for Admin {
             return Err(Status::new(Reason::Forbidden, message));
         }
         match (call.method.as_str(), path.as_slice()) {
-            ("GET", ["nodes"]) => self.ask(AdminRequest::Nodes).await,
+            ("GET", ["nodes"]) => self.nodes().await,
             ("GET", ["nodes", node]) => {
                 let found = self.ask(|answer| AdminRequest::Node((*node).into(), answer)).await?;
+                let member = self.parts.pairing.office().register().member(node).await?;
+                let found = answers::with_member(found, member.as_ref());
                 self.with_effects(node, found.ok_or_else(|| unknown(node))?).await
             }
+            ("GET", ["nodes", node, "placement"]) => self.placement(node, &call.query).await,
             ("POST", ["nodes", node, "confirm-deletions"]) => {
                 let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
-                let count = self.ask(request).await?.ok_or_else(|| unknown(node))?;
+                let Some(count) = self.ask(request).await? else { return Err(self.not_here(node).await) };
                 Ok(answers::confirmed(node, count))
             }
             ("POST", ["nodes", node, "remove"]) => {
-                let removed = self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await??;
-                Ok(answers::removed(node, removed))
+                match self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await? {
+                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                    removed => Ok(answers::removed(node, removed?)),
+                }
             }
             ("POST", ["nodes", node, "admit"]) => {
                 let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();

@@ -70,6 +70,11 @@ impl Afar {
     pub async fn get(&self, path: &str) -> Result<Value> {
         match parts(path)?.as_slice() {
             ["nodes"] => self.nodes().await,
+            ["nodes", _, placement] if placement.starts_with("placement") => Err(Status::new(
+                Reason::NotFound,
+                "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
+                 kubeconfig'",
+            )),
             ["nodes", node] => self.show(node).await,
             ["tokens"] => answers::tokens(&self.office().await?, "GET", &[], &Value::Null, None).await,
             ["operators"] => {
@@ -162,29 +167,33 @@ impl Afar {
         let selector = mark::selector();
         let nodes = self.cluster.list(&self.node, None, &selector).await.map_err(refusal)?;
         let leases = self.cluster.list(&self.lease, Some(LEASES), &selector).await.map_err(refusal)?;
-        let (removed, revoked) = self.register.removed_and_revoked().await.map_err(unremembered)?;
-        Ok(json!({ "incarnation": &*incarnation, "items": nodes::all(&nodes, &leases, &removed, &revoked) }))
+        let (removed, members) = self.register.removed_and_members().await.map_err(unremembered)?;
+        let nodes = answers::with_members(nodes::all(&nodes, &leases, &removed), &members);
+        Ok(json!({ "incarnation": &*incarnation, "items": nodes }))
     }
 
     async fn show(&self, name: &str) -> Result<Value> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let lease = self.lease(name).await?;
-        let (removed, revoked) = self.register.standing(name).await.map_err(unremembered)?;
-        match (node, removed) {
-            (Some(node), removed) => Ok(nodes::show(&node, lease.as_ref(), removed, revoked)),
-            (None, Some(since)) => Ok(nodes::show_removed(name, since)),
-            (None, None) => Err(answers::unknown(name)),
-        }
+        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        let shown = match (node, removed) {
+            (Some(node), removed) => Some(nodes::show(&node, lease.as_ref(), removed)),
+            (None, Some(since)) => Some(nodes::show_removed(name, since)),
+            (None, None) => None,
+        };
+        answers::with_member(shown, member.as_ref()).ok_or_else(|| answers::unknown(name))
     }
 
     /// Removes a node. Tells whether anything of it was there.
     async fn remove(&self, name: &str) -> Result<bool> {
         self.incarnation().await?;
         let node = self.node(name).await?;
-        let (removed, _) = self.register.standing(name).await.map_err(unremembered)?;
-        if node.is_none() && removed.is_none() {
-            return Err(answers::unknown(name));
+        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        match (&node, removed, member) {
+            (None, None, Some(_)) => return Err(answers::never_connected(name)),
+            (None, None, None) => return Err(answers::unknown(name)),
+            _ => {}
         }
         let Some(node) = node else { return Ok(false) };
         Register::from(self.register.clone()).remove_node(name).await.map_err(unremembered)?;

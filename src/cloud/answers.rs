@@ -1,5 +1,6 @@
 //! What operators ask of a fleet, and are told, as JSON: the same wherever it is asked.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,9 +11,10 @@ use serde_json::{Value, json};
 use super::pairing::Office;
 use crate::api::Role;
 use crate::object::status::{Reason, Result};
+use crate::object::time::rfc3339;
 use crate::object::{Labels, Status};
 use crate::store::cloud::operators::OperatorRecord;
-use crate::store::cloud::pairing::TokenRecord;
+use crate::store::cloud::pairing::{MemberRecord, TokenRecord};
 use crate::tls::{Certificate, Identity, Trust};
 
 /// What a token is asked for with.
@@ -145,6 +147,59 @@ pub(super) fn confirmed(node: &str, count: u64) -> Value {
     json!({ "node": node, "confirmed": count })
 }
 
+/// Adds to what is known of nodes what is known of their names: when certificates end, who is revoked, and who has joined and
+/// never come.
+pub(super) fn with_members(nodes: Vec<Value>, members: &[MemberRecord]) -> Vec<Value> {
+    let named = |node: Value| Some((node["name"].as_str()?.to_owned(), node));
+    let mut nodes: BTreeMap<String, Value> = nodes.into_iter().filter_map(named).collect();
+    for member in members {
+        let node = nodes.entry(member.node.clone()).or_insert_with(|| only_joined(&member.node));
+        add_member(node, member);
+    }
+    nodes.into_values().collect()
+}
+
+/// The same of one node. None if nothing is known of it.
+pub(super) fn with_member(node: Option<Value>, member: Option<&MemberRecord>) -> Option<Value> {
+    let Some(member) = member else { return node };
+    let mut node = node.unwrap_or_else(|| only_joined(&member.node));
+    add_member(&mut node, member);
+    Some(node)
+}
+
+fn only_joined(name: &str) -> Value {
+    json!({ "name": name, "state": NEVER_CONNECTED })
+}
+
+fn add_member(node: &mut Value, member: &MemberRecord) {
+    if node["state"] == "removed" {
+        return;
+    }
+    node["certificateEnds"] = json!(member.ends.map(rfc3339));
+    node["revoked"] = member.is_revoked.into();
+    if member.is_revoked && node["state"] != BEING_REMOVED {
+        // Its Lease may still be good for a moment.
+        node["state"] = REVOKED.into();
+        node["ready"] = false.into();
+    }
+}
+
+/// A node that has joined and never said Hello.
+pub(super) const NEVER_CONNECTED: &str = "never connected";
+/// A node whose certificates are all revoked.
+pub(super) const REVOKED: &str = "revoked";
+/// A node whose removal has begun.
+pub(super) const BEING_REMOVED: &str = "being removed";
+
+/// What can be done about a node that has joined and that nothing else is known of.
+pub(super) fn never_connected(node: &str) -> Status {
+    let message = format!(
+        "node '{node}' has joined and never said Hello: 'edgesync-cloud node forget {node}' revokes its certificate and frees \
+         the name"
+    );
+    Status::new(Reason::NotFound, message)
+}
+
 /// A node that nothing is known of.
 pub(super) fn unknown(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
@@ -158,6 +213,37 @@ pub(super) fn unknown_name(node: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_revoked_and_who_has_only_joined_is_told() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let member = |node: &str, ends: Option<i64>, is_revoked| MemberRecord {
+            node: node.to_owned(),
+            ends: ends.map(at),
+            is_revoked,
+        };
+        let node = |name: &str, state: &str| json!({ "name": name, "state": state, "ready": true });
+        let nodes = vec![node("b", "offline"), node("c", "removed"), node("d", "in sync"), node("e", "live")];
+        let members = [
+            member("a", Some(10), false),
+            member("b", None, true),
+            member("c", None, true),
+            member("d", Some(20), false),
+        ];
+        let shown = with_members(nodes, &members);
+        let of = |index: usize| {
+            let node: &Value = &shown[index];
+            (node["name"].as_str().unwrap(), node["state"].as_str().unwrap(), node["ready"].as_bool())
+        };
+        assert_eq!(of(0), ("a", "never connected", None));
+        assert_eq!(of(1), ("b", "revoked", Some(false)));
+        assert_eq!(of(2), ("c", "removed", Some(true)));
+        assert_eq!(of(3), ("d", "in sync", Some(true)));
+        assert_eq!(of(4), ("e", "live", Some(true)));
+        assert_eq!(shown[0]["certificateEnds"], "1970-01-01T00:00:10Z");
+        assert_eq!(with_member(None, Some(&members[0])).unwrap(), shown[0]);
+        assert_eq!(with_member(None, None), None);
+    }
 
     #[test]
     fn the_state_of_a_token_is_told() {

@@ -4,6 +4,7 @@
 mod asked;
 mod bodies;
 mod effects;
+mod explain;
 mod line;
 mod news;
 mod numbers;
@@ -19,13 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::broker::{Channel, Downlink, FleetEvent, FleetEvents};
 use crate::config::cloud::Config;
 use crate::link::presence::{CloudPresence, Presence};
-use crate::object::Budget;
+use crate::object::{Budget, LeftOut};
 use crate::placement::Placement;
 use crate::process::Service;
 use crate::process::random;
@@ -107,7 +109,7 @@ pub(super) struct Fleet<S: Source> {
     /// Bytes of frames, decoded, that were read of the event of now.
     decoded: usize,
     config: Arc<CloudConfig>,
-    managed_fields: bool,
+    left_out: LeftOut,
     compress_above: usize,
     max_frame: usize,
     incarnation: Arc<str>,
@@ -150,6 +152,11 @@ fn cloud_config(config: &Config) -> CloudConfig {
     }
 }
 
+/// What of objects does not travel.
+fn left_out(config: &Config) -> LeftOut {
+    LeftOut { managed_fields: config.sync.strip_managed_fields, last_applied: config.sync.strip_last_applied }
+}
+
 impl<S: Source> Fleet<S> {
     /// Reads what is to be where.
     ///
@@ -189,7 +196,7 @@ impl<S: Source> Fleet<S> {
             written: 0,
             decoded: 0,
             config: Arc::new(cloud_config(config)),
-            managed_fields: !config.sync.strip_managed_fields,
+            left_out: left_out(config),
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
             max_frame: config.link.max_frame,
             renewing: false,
@@ -363,7 +370,7 @@ impl<S: Source> Fleet<S> {
 
     fn configure(&mut self, config: &Config) {
         self.config = Arc::new(cloud_config(config));
-        self.managed_fields = !config.sync.strip_managed_fields;
+        self.left_out = left_out(config);
         self.bodies.set_limit(config.sync.bodies);
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
         self.metrics_per_node = config.nodes.metrics_per_node;
@@ -443,6 +450,9 @@ impl<S: Source> Fleet<S> {
         self.work.frame(0);
         match event {
             FleetEvent::Open { .. } => {
+                if matches!(self.downlink, Downlink::External(_)) {
+                    tracing::info!("connected to the broker");
+                }
                 // With an external broker: nodes that see a new boot id say Hello again.
                 self.boot = format!("{:016x}", random());
                 self.announce();
@@ -620,8 +630,18 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::Node(name, answer) => {
                 let desired = self.replicas.desired(self.placement.on(&name), &self.work);
-                let node = self.nodes.get(&name).map(|node| node.show_all(&name, &self.lifecycle, &desired));
+                let is_registered = self.registered.contains(&name);
+                let node = self.nodes.get(&name);
+                let node = node.map(|node| node.show_all(&name, &self.lifecycle, is_registered, &desired));
+                let labels = self.labels.get(&name);
+                let node = node.map(|mut node| {
+                    node["labels"] = json!(labels);
+                    node
+                });
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
+            }
+            AdminRequest::Explain(name, object, answer) => {
+                let _ = answer.send(self.explain(&name, object.as_deref()));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),
             AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),

@@ -12,6 +12,7 @@ use crate::placement::{OnNode, Placed, Unread};
 use crate::sync::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use crate::sync::timing::Now;
 
+use super::answers::NEVER_CONNECTED;
 use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
 use super::work::Work;
@@ -105,6 +106,15 @@ impl Node {
         }
     }
 
+    /// What it is doing, as it is shown: whether one that is offline was ever here.
+    fn shown_state(&self, is_registered: bool) -> &'static str {
+        let was_here = is_registered || self.agent.is_some() || self.last_report.is_some();
+        match self.state_name() {
+            "offline" if !was_here && self.connection.is_none() => NEVER_CONNECTED,
+            state => state,
+        }
+    }
+
     /// The node as the metrics show it.
     pub(super) fn numbers(
         &self,
@@ -137,14 +147,14 @@ impl Node {
     }
 
     /// The node as JSON.
-    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle) -> Value {
+    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle, is_registered: bool) -> Value {
         let (ready, renewed) = lifecycle.show(name);
         let machine = &self.machine;
         let counters = machine.counters();
         let files = Some(self.standing.counts()).filter(|files| files.objects() > 0);
         json!({
             "name": name,
-            "state": self.state_name(),
+            "state": self.shown_state(is_registered),
             "ready": ready,
             "lastRenewal": renewed.map(|at| at.to_string()),
             "agentVersion": self.agent,
@@ -174,14 +184,21 @@ impl Node {
     }
 
     /// The node as JSON, with what it refuses and what is held back.
-    pub(super) fn show_all(&self, name: &str, lifecycle: &NodeLifecycle, desired: &DesiredOn<'_>) -> Value {
-        let mut shown = self.show(name, lifecycle);
+    pub(super) fn show_all(
+        &self,
+        name: &str,
+        lifecycle: &NodeLifecycle,
+        is_registered: bool,
+        desired: &DesiredOn<'_>,
+    ) -> Value {
+        let mut shown = self.show(name, lifecycle, is_registered);
         let refused: Vec<Value> = self
             .machine
             .refused()
             .map(|(uid, refusal)| {
                 json!({
                     "uid": &**uid,
+                    "object": desired.get(uid).map(|wanted| wanted.object),
                     "resourceVersion": refusal.version,
                     "reason": refusal.reason,
                     "message": refusal.message,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::object::schema::Schema;
-use crate::object::{Resource, ResourceVersion};
+use crate::object::{LeftOut, Resource, ResourceVersion};
 use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::change::Uid;
 use crate::sync::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -140,12 +140,7 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
     fn follow(&self) -> Self::Changes;
 
     /// The newest bodies of objects, of at most [`MAX_BODIES`]; those that are no more are left out.
-    /// `metadata.managedFields` is left out unless asked for.
-    fn bodies(
-        &self,
-        uids: Vec<Uid>,
-        managed_fields: bool,
-    ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+    fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
 
     /// The schema of a kind, for the statuses that nodes send.
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;

@@ -151,6 +151,8 @@ section! {
     compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
     /// Whether `metadata.managedFields` is left out of what is sent.
     strip_managed_fields: bool = true, live units::flag(strip_managed_fields);
+    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is left out of what is sent.
+    strip_last_applied: bool = true, live units::flag(strip_last_applied);
     /// Share of a node's objects above which deletions after a change of incarnation wait for a
     /// confirmation.
     mass_delete_share: f64 = 0.1, live units::share(mass_delete_share);

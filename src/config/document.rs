@@ -223,6 +223,26 @@ impl Keys for Reader<'_> {
     }
 }
 
+/// Has relative paths count from a directory.
+pub(super) struct From<'a>(pub(super) &'a Path);
+
+impl Keys for From<'_> {
+    fn section(&mut self, _: &'static str) {}
+
+    fn key(&mut self, _: &'static str, _: Change, slot: &mut dyn Slot) {
+        if !slot.is_path() {
+            return;
+        }
+        if let Ok(shown) = DeValue::parse(&slot.show())
+            && let DeValue::String(path) = shown.get_ref()
+            && !path.is_empty()
+        {
+            // A path that begins with a slash stays as it is; and what a slot shows it can read.
+            let _ = slot.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
+        }
+    }
+}
+
 /// `section.key`, or the key alone at the top level.
 pub(super) fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }

@@ -42,6 +42,11 @@ pub trait Slot {
 
     /// The value as TOML.
     fn show(&self) -> String;
+
+    /// Whether it is a path, which counts from the directory of the file unless it begins with a slash.
+    fn is_path(&self) -> bool {
+        false
+    }
 }
 
 /// A visitor of all keys of a configuration.

@@ -302,25 +302,42 @@ pub fn choice<'a, T: Copy + PartialEq>(
     text(value, "a string", parse, show)
 }
 
+/// A slot for a path.
+struct AsPath<S>(S);
+
+impl<S: Slot> Slot for AsPath<S> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        self.0.set(raw)
+    }
+
+    fn show(&self) -> String {
+        self.0.show()
+    }
+
+    fn is_path(&self) -> bool {
+        true
+    }
+}
+
 /// A path that is not empty.
 pub fn path(value: &mut PathBuf) -> impl Slot + '_ {
     let what = "a path such as \"/var/lib/edgesync/edgesync.db\"";
     let parse =
         move |text: &str| parse_path(text).ok_or_else(|| format!("must be {what}, not {}", quote(text)));
-    text(value, what, parse, |value: &PathBuf| value.display().to_string())
+    AsPath(text(value, what, parse, |value: &PathBuf| value.display().to_string()))
 }
 
 /// A path, or the empty string for none.
 pub fn optional_path(value: &mut Option<PathBuf>) -> impl Slot + '_ {
     let show =
         |value: &Option<PathBuf>| value.as_ref().map_or(String::new(), |path| path.display().to_string());
-    text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show)
+    AsPath(text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show))
 }
 
 /// A path, or the empty string for one that follows from other keys.
 pub fn path_or_derived(value: &mut PathBuf) -> impl Slot + '_ {
     let parse = |text: &str| Ok(parse_path(text).unwrap_or_default());
-    text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string())
+    AsPath(text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string()))
 }
 
 fn parse_path(text: &str) -> Option<PathBuf> {

@@ -13,8 +13,8 @@ use super::proxy::{Link, Passed};
 use super::screen::Screen;
 use super::{DemoError, count};
 use crate::api::{Address, Client, ClientError};
-use crate::cli::cloud::NODES_PATH;
 use crate::cli::edge::STATUS_PATH;
+use crate::cli::nodes::NODES_PATH;
 
 /// How often the processes are asked where they stand.
 const LOOK: Duration = Duration::from_millis(5);

@@ -24,6 +24,11 @@ use crate::tls::{Certificate, Client, Clock, HandshakeError, Identity, Key, TlsE
 
 use before::{Before, Member};
 
+/// The configuration of the service.
+const USUAL_PATH: &str = "/etc/edgesync/edgesync.toml";
+/// This is there where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
@@ -89,6 +94,23 @@ pub enum JoinError {
         /// What the system says.
         problem: String,
     },
+    /// The agent runs, and its cloud does not let it in.
+    #[error("the agent runs, but {broker} does not let it in: {problem}; see 'edgesync status'")]
+    Agent {
+        /// The broker, or CloudCore.
+        broker: String,
+        /// What the agent says.
+        problem: String,
+    },
+    /// The node was removed from the fleet.
+    #[error(
+        "the identity is in place, but node '{node}' was removed from the fleet; 'edgesync-cloud node admit {node}' on the \
+         cloud side takes it in again"
+    )]
+    Removed {
+        /// The node.
+        node: String,
+    },
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -145,7 +167,7 @@ async fn run_at(
         say(out, "note", &format!("an old identity is left: {error}; the next join removes it"));
     }
 
-    let config = config::load::<Config>(&before.path)?.config;
+    let config = config::load::<Config>(&before.named)?.config;
     let clock = Clock::of(now, [issued.ca.not_before(), issued.identity.certificate().not_before()]);
     let runs = connection::agent_runs(&config);
     if runs && config.link_type == LinkType::KubeEdge {
@@ -158,7 +180,10 @@ async fn run_at(
     if config.link_type == LinkType::KubeEdge && before.may_hold_others(&options.cloud) {
         say(out, "note", &advice::other_objects(&config.store.path));
     }
-    next_steps(out, runs);
+    if issued.membership.is_some_and(|membership| membership.removed) {
+        return Err(JoinError::Removed { node });
+    }
+    next_steps(out, runs, &before.named, &config);
     Ok(())
 }
 
@@ -308,15 +333,29 @@ async fn check_again(
         LinkType::Mqtt => "broker",
         LinkType::KubeEdge => "cloudcore",
     };
+    still_member(member, now).await?;
     // A second connection of one node would throw out the first.
     if connection::agent_runs(&before.config) {
+        connection::ask_agent(&before.config).await?;
         say(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
         return Ok(());
     }
     connection::check(&before.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
     say(out, word, &format!("{peer}: lets the node in"));
-    next_steps(out, false);
+    next_steps(out, false, &before.named, &before.config);
     Ok(())
+}
+
+/// Asks the cloud whether it still knows the device. A service that does not answer says nothing against it.
+async fn still_member(member: &Member, now: fn() -> Timestamp) -> Result<(), JoinError> {
+    let Some(cloud) = &member.cloud else { return Ok(()) };
+    let trust = Trust::new(member.stored.ca.clone());
+    let tls = Client::new(&trust, Some(&member.stored.identity), member.clock(now))?;
+    match calls::fetch_membership(cloud, &tls).await {
+        Ok(Some(membership)) if membership.removed => Err(JoinError::Removed { node: membership.node }),
+        Err(error @ CallError::Tls(HandshakeError::Refused { .. })) => Err(JoinError::Call(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Where the broker is; the service leaves the host out where it is its own.
@@ -361,7 +400,7 @@ fn configuration(
     settings.push(("identity", "cloud", settings::string(&cloud.to_string())));
     settings.push(("identity", "directory", settings::string(&directory.display().to_string())));
     let text = settings::set_all(&before.text, &settings).map_err(wrong)?;
-    let loaded = config::parse::<Config>(&before.path, &text, std::env::vars_os());
+    let loaded = config::parse::<Config>(&before.named, &text, std::env::vars_os());
     let config = loaded.map_err(|errors| wrong(errors.to_string()))?.config;
     let mut in_force = match route {
         Route::Mqtt { broker, prefix } => vec![
@@ -392,14 +431,36 @@ fn say(out: &mut (dyn Write + Send), what: &str, words: &str) {
     let _ = writeln!(out, "{what:<14} {words}");
 }
 
-fn next_steps(out: &mut (dyn Write + Send), runs: bool) {
-    let start = if runs { "systemctl restart edgesync" } else { "systemctl enable --now edgesync" };
-    let why = if runs {
-        "the agent takes over the new identity"
-    } else {
-        "runs the agent, now and after each start"
+/// What to do next, with the paths that are not the usual ones. Where systemd does not run, or its unit has another
+/// configuration, nothing is said of it.
+fn next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, config: &Config) {
+    let usual = Config::default().api.socket;
+    let is_usual = named == Path::new(USUAL_PATH);
+    let file = if is_usual { String::new() } else { format!(" --config {}", shown(named)) };
+    let socket = &config.api.socket;
+    let socket = if *socket == usual { String::new() } else { format!(" --socket {}", shown(socket)) };
+    let start = match (is_usual && Path::new(SYSTEMD).exists(), runs) {
+        (true, true) => ("systemctl restart edgesync".to_owned(), "the agent takes over the new identity"),
+        (true, false) => {
+            ("systemctl enable --now edgesync".to_owned(), "runs the agent, now and after each start")
+        }
+        (false, true) => (
+            format!("edgesync run{file}"),
+            "after the agent that runs has ended: takes over the new identity",
+        ),
+        (false, false) => (format!("edgesync run{file}"), "runs the agent"),
     };
-    let _ = writeln!(out, "\nJoined. Next:\n  {start:<32} # {why}");
-    let _ = writeln!(out, "  {:<32} # looks at everything the agent needs", "edgesync check");
-    let _ = writeln!(out, "  {:<32} # shows what the agent is doing", "edgesync status");
+    let check = (format!("edgesync check{file}"), "looks at everything the agent needs");
+    let status = (format!("edgesync status{socket}"), "shows whether all is well");
+    let _ = writeln!(out, "\nJoined. Next:");
+    for (command, why) in [start, check, status] {
+        let _ = writeln!(out, "  {command:<32} # {why}");
+    }
+}
+
+/// A path as a shell reads it.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-'));
+    if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

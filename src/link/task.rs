@@ -157,7 +157,7 @@ impl<P: Protocol> Task<P> {
         self.was_connected = true;
         self.retry.connected(std::time::Instant::now());
         add(&self.shared.counters.connected, 1);
-        tracing::info!(peer = %self.protocol.target().peer(), %connection, max_packet, "connected");
+        tracing::debug!(peer = %self.protocol.target().peer(), %connection, max_packet, "connected");
 
         let first = LinkEvent::Connected { connection, max_packet };
         let end = P::run(self, made, first).await;
@@ -181,7 +181,8 @@ impl<P: Protocol> Task<P> {
             add(&self.shared.counters.stalled, 1);
         }
         let peer = self.protocol.target().peer();
-        tracing::warn!(%peer, ?retry_in, cause = cause.label(), "not connected: {cause}");
+        // Whoever uses the link says what that means.
+        tracing::debug!(%peer, ?retry_in, cause = cause.label(), "not connected: {cause}");
         let event = LinkEvent::Disconnected { cause, retry_in };
         self.announce(event).await?;
         let waited = sleep(retry_in);

@@ -143,12 +143,53 @@ pub fn without_managed_fields(json: String) -> String {
     }
 }
 
-/// Where the member stands, with one of the commas beside it.
+/// The annotation in which `kubectl apply` keeps what was applied: a second copy of the object.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What of an object is left out of what travels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// `metadata.managedFields`.
+    pub managed_fields: bool,
+    /// The annotation [`LAST_APPLIED`].
+    pub last_applied: bool,
+}
+
+impl LeftOut {
+    /// The text of an object without that.
+    #[must_use]
+    pub fn of(self, json: String) -> String {
+        let json = if self.managed_fields { without_managed_fields(json) } else { json };
+        if self.last_applied { without_last_applied(json) } else { json }
+    }
+}
+
+/// As [`without_managed_fields`], for the annotation [`LAST_APPLIED`].
+#[must_use]
+pub fn without_last_applied(json: String) -> String {
+    let cut = || {
+        let metadata = Members::of(&json, 0)?.last_named("metadata")?;
+        let annotations = Members::of(&json, metadata.start)?.last_named("annotations")?;
+        let is_only = Members::of(&json, annotations.start)?.count() == 1;
+        let cut = named_member(&json, annotations.start, LAST_APPLIED)?;
+        if is_only { named_member(&json, metadata.start, "annotations") } else { Some(cut) }
+    };
+    match cut().map(|cut| (json.get(..cut.start), json.get(cut.end..))) {
+        Some((Some(before), Some(after))) => [before, after].concat(),
+        _ => json,
+    }
+}
+
 fn managed_fields(json: &str) -> Option<Range<usize>> {
     let metadata = Members::of(json, 0)?.last_named("metadata")?;
+    named_member(json, metadata.start, "managedFields")
+}
+
+/// Where a member of the object that begins here stands, with one of the commas beside it.
+fn named_member(json: &str, at: usize, name: &str) -> Option<Range<usize>> {
     let mut before = None;
-    for (key, value) in Members::of(json, metadata.start)? {
-        if !is_name(json.get(key.clone())?, "managedFields") {
+    for (key, value) in Members::of(json, at)? {
+        if !is_name(json.get(key.clone())?, name) {
             before = Some(value.end);
             continue;
         }
@@ -461,5 +502,25 @@ mod tests {
         ] {
             assert_eq!(without_managed_fields(json.to_owned()), expected);
         }
+    }
+
+    #[test]
+    fn what_was_last_applied_is_cut_out_and_nothing_else() {
+        let object =
+            |annotations: &str| format!(r#"{{"metadata":{{{annotations}"name":"n"}},"data":{{"a":"b"}}}}"#);
+        let last =
+            r#""kubectl.kubernetes.io/last-applied-configuration":"{\"metadata\":{\"annotations\":{}}}\n""#;
+        for (annotations, expected) in [
+            (format!(r#""annotations":{{{last}}},"#), String::new()),
+            (format!(r#""annotations":{{{last},"x":"y"}},"#), r#""annotations":{"x":"y"},"#.to_owned()),
+            (format!(r#""annotations":{{"x":"y", {last} }},"#), r#""annotations":{"x":"y" },"#.to_owned()),
+            (r#""annotations":{"x":"y"},"#.to_owned(), r#""annotations":{"x":"y"},"#.to_owned()),
+            (r#""annotations":{},"#.to_owned(), r#""annotations":{},"#.to_owned()),
+            (r#""annotations":null,"#.to_owned(), r#""annotations":null,"#.to_owned()),
+        ] {
+            assert_eq!(without_last_applied(object(&annotations)), object(&expected));
+        }
+        let elsewhere = format!(r#"{{"data":{{{last}}},"metadata":{{}}}}"#);
+        assert_eq!(without_last_applied(elsewhere.clone()), elsewhere);
     }
 }

@@ -17,6 +17,18 @@ use crate::object::Target;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(usize);
 
+impl RuleId {
+    pub(super) fn of(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// Its place among all rules, from 0: those of the configuration come first.
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
 impl Placement {
     /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from now on.
     pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {

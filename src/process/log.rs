@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -56,23 +58,45 @@ impl Log {
     }
 }
 
-/// The levels, with what the audit log says in any case.
+/// The levels, with what the audit log says in any case. Libraries log each attempt that fails, and whoever uses them says once
+/// what that means: they are heard at `debug` and `trace`, and where the configuration names them.
 fn audited(level: &Targets) -> Targets {
     let is_silent = |library: &&str| level.iter().all(|(target, _)| target != *library);
     let targets = LIBRARIES.into_iter().filter(is_silent).map(|library| (library, LevelFilter::OFF));
-    level.clone().with_targets(targets).with_target(AUDIT, LevelFilter::INFO)
+    let mut level = level.clone().with_targets(targets).with_target(AUDIT, LevelFilter::INFO);
+    let default = level.default_level().unwrap_or(LevelFilter::OFF);
+    if default <= LevelFilter::INFO {
+        let is_said = level.iter().any(|(target, _)| target == OWN);
+        level = level.with_default(LevelFilter::OFF);
+        if !is_said {
+            level = level.with_target(OWN, default);
+        }
+    }
+    level
 }
 
-/// Libraries that log each attempt that fails: whoever uses them says once what that means. They are heard where the
-/// configuration names them.
+/// What the programs say themselves.
+const OWN: &str = "edgesync";
+/// Libraries that say too much at any level.
 const LIBRARIES: [&str; 2] = ["kube_client", "kube_runtime"];
+
+/// The time of a line, to the millisecond.
+struct Milliseconds;
+
+impl FormatTime for Milliseconds {
+    fn format_time(&self, out: &mut Writer<'_>) -> std::fmt::Result {
+        write!(out, "{:.3}", jiff::Timestamp::now())
+    }
+}
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// The layer for one format.
 fn output(format: Format) -> Result<Output, LogError> {
     Ok(match format {
-        Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        Format::Json => {
+            fmt::layer().json().flatten_event(true).with_timer(Milliseconds).with_writer(io::stderr).boxed()
+        }
         Format::Journald => tracing_journald::layer()
             .map_err(LogError::Journald)?
             // The project's own fields under their own names: `journalctl NODE=…`.
@@ -81,7 +105,8 @@ fn output(format: Format) -> Result<Output, LogError> {
         Format::Auto | Format::Text => {
             let colour =
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-            fmt::layer().with_ansi(colour).with_writer(move || OneLine { out: io::stderr(), colour }).boxed()
+            let layer = fmt::layer().with_ansi(colour).with_timer(Milliseconds);
+            layer.with_writer(move || OneLine { out: io::stderr(), colour }).boxed()
         }
     })
 }
@@ -185,6 +210,36 @@ mod tests {
             assert!(tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
             assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::DEBUG));
         });
+    }
+
+    #[test]
+    fn libraries_are_heard_where_they_are_asked_for() {
+        use tracing::{Level, enabled};
+        for (level, own, library) in [
+            ("info", true, false),
+            ("warn", false, false),
+            ("debug", true, true),
+            ("info,rumqttc=info", true, true),
+        ] {
+            let (filter, _handle) = reload::Layer::new(audited(&level.parse().unwrap()));
+            let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
+            tracing::subscriber::with_default(subscriber, || {
+                assert_eq!(enabled!(target: "edgesync::link", Level::INFO), own, "{level}");
+                assert_eq!(enabled!(target: "rumqttc::v5", Level::INFO), library, "{level}");
+                assert!(!enabled!(target: "kube_client", Level::ERROR), "{level}");
+            });
+        }
+    }
+
+    #[test]
+    fn times_have_milliseconds() {
+        let mut text = String::new();
+        Milliseconds.format_time(&mut Writer::new(&mut text)).unwrap();
+        let (_, fraction) = text.split_once('.').unwrap();
+        assert!(
+            fraction.len() == 4 && fraction.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok(),
+            "{text}"
+        );
     }
 
     #[test]

@@ -45,6 +45,19 @@ impl<C: Settings> Service<C> {
         &self.loaded.config
     }
 
+    /// Whether a file or a variable sets this `section.key`.
+    #[must_use]
+    pub fn is_set(&self, key: &str) -> bool {
+        self.loaded.sources.contains_key(key)
+    }
+
+    /// Reads the file again before anything has begun: all of it is in force, unless it is wrong.
+    pub fn look_again(&mut self) {
+        if let Ok(loaded) = config::load::<C>(&self.path) {
+            self.loaded = loaded;
+        }
+    }
+
     /// Reads the file again. What a reload can change is in force afterwards in [`Self::config`] (log
     /// levels at once); what needs a restart is logged and stays as it was. A configuration that is
     /// wrong is logged and changes nothing. Gives the keys that changed.

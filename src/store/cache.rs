@@ -18,7 +18,7 @@ use super::engine::{self, EngineOptions, Kind};
 use super::migrate::CACHE;
 use super::reader::{Generation, ReaderLimits, Readers};
 use super::writer::{Writer, WriterHooks, WriterLimits};
-use crate::object::{Resource, ResourceVersion, Scope};
+use crate::object::{LeftOut, Resource, ResourceVersion, Scope};
 use crate::placement::Summary;
 use crate::sync::change::Uid;
 use crate::sync::cloud::Loaded;
@@ -139,8 +139,8 @@ impl Cache {
     ///
     /// # Errors
     /// The store's.
-    pub async fn bodies(&self, uids: Vec<Uid>) -> Result<Vec<Loaded>, StoreError> {
-        self.readers.run(move |conn| bodies(conn, &uids)).await
+    pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, StoreError> {
+        self.readers.run(move |conn| bodies(conn, &uids, left_out)).await
     }
 
     /// A part of all that there is: the first one from 0, each other one from where the one before says.
@@ -215,13 +215,13 @@ fn kind_id(
     Ok(id)
 }
 
-fn bodies(conn: &Connection, uids: &[Uid]) -> Result<Vec<Loaded>, StoreError> {
+fn bodies(conn: &Connection, uids: &[Uid], left_out: LeftOut) -> Result<Vec<Loaded>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1")?;
     let mut bodies = Vec::with_capacity(uids.len().min(MAX_BODIES));
     for uid in uids.iter().take(MAX_BODIES) {
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
-        let body = Body::new(row.get::<_, String>(1)?)
+        let body = Body::new(left_out.of(row.get(1)?))
             .map_err(|error| StoreError::corrupt(format!("the object {uid} is damaged: {error}")))?;
         bodies.push(Loaded { uid: Arc::clone(uid), version: version(row, 0)?, body });
     }
@@ -315,12 +315,12 @@ mod tests {
         cache.apply(vec![new.clone(), CacheChange::Remove("none".into())]).await.unwrap();
         assert_eq!(all(&cache).await, [summary_of(&new).clone(), summary_of(&secret).clone()]);
         let uids = || vec!["b".into(), "none".into(), "a".into()];
-        let bodies = cache.bodies(uids()).await.unwrap();
+        let bodies = cache.bodies(uids(), LeftOut::default()).await.unwrap();
         let found: Vec<_> = bodies.iter().map(|body| (&*body.uid, body.version.as_str())).collect();
         assert_eq!(found, [("b", "3"), ("a", "2")]);
         assert!(bodies[1].body.as_str().contains("new"));
         cache.apply(vec![CacheChange::Remove("a".into())]).await.unwrap();
-        assert_eq!(cache.bodies(uids()).await.unwrap().len(), 1);
+        assert_eq!(cache.bodies(uids(), LeftOut::default()).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

@@ -24,6 +24,7 @@ mod fleet;
 mod gone;
 mod history;
 mod in_effect;
+pub mod inspect;
 mod leases;
 mod namespaces;
 mod nodes;
@@ -50,7 +51,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use crate::object::name::check_subdomain;
-use crate::object::{Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
+use crate::object::{LeftOut, Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
 use crate::store::StoreError;
 use crate::store::reader::Readers;
 use crate::store::snapshots::Snapshots;
@@ -191,12 +192,12 @@ impl CloudStore {
     }
 
     /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no object
-    /// has are left out. `metadata.managedFields` is left out unless asked for.
+    /// has are left out.
     ///
     /// # Errors
     /// The store's.
-    pub async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Loaded>, CloudError> {
-        self.readers.run(move |conn| read::bodies(conn, &uids, managed_fields)).await
+    pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, CloudError> {
+        self.readers.run(move |conn| read::bodies(conn, &uids, left_out)).await
     }
 
     /// Changes after a version, in order.

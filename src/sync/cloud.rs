@@ -560,6 +560,12 @@ impl CloudMachine {
             && self.trouble.is_empty()
     }
 
+    /// The version of an object that the node holds, as far as it is recorded.
+    #[must_use]
+    pub fn recorded_version(&self, uid: &Uid, desired: &impl DesiredState) -> Option<ResourceVersion> {
+        self.ledger.get(uid, desired).map(|record| record.version)
+    }
+
     /// Removals held back by the mass-delete guard, while the node is connected.
     pub fn held<'a>(
         &'a self,

@@ -261,6 +261,9 @@ pub struct Part {
     /// The piece. Empty when the message is larger than the node accepts: an announcement
     /// that the node answers with a rejection.
     pub data: String,
+    /// Which object is announced, for what the node says of its rejection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<Box<ObjectRef>>,
 }
 
 /// The changes of an `Objects` frame as it is read.

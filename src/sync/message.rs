@@ -221,6 +221,17 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// Which object it is.
+    #[must_use]
+    pub fn object_ref(&self) -> ObjectRef {
+        ObjectRef {
+            api_version: self.resource.api_version().into(),
+            kind: self.resource.kind.as_str().into(),
+            namespace: Arc::clone(&self.namespace),
+            name: Arc::clone(&self.name),
+        }
+    }
+
     /// The message as JSON text.
     ///
     /// # Errors

@@ -252,14 +252,37 @@ pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
     }
 }
 
-/// Sets a condition of a Node; see [`set_condition`].
+/// When a condition of a Node was heard of last, as far as it is told: when it last said something else. Anything more often
+/// would be a write of the whole Node for every heartbeat, and say nothing that the Lease does not say.
+fn heard(fields: &mut Map<String, Value>, is_new: bool, now: Timestamp) {
+    const HEARTBEAT: &str = "lastHeartbeatTime";
+    if is_new {
+        fields.insert(HEARTBEAT.to_owned(), rfc3339(now).into());
+    } else if text(Some(fields), HEARTBEAT).is_empty()
+        && let Some(since) = fields.get("lastTransitionTime").cloned()
+    {
+        fields.insert(HEARTBEAT.to_owned(), since);
+    }
+}
+
+/// Sets a condition of a Node; see [`set_condition`]. There, `lastHeartbeatTime` is when it last said something else.
 pub fn set_node_condition(node: &mut Object, condition: &Condition, now: Timestamp) {
     let mut status = take_map(node.fields_mut(), "status");
     let mut conditions = match status.remove("conditions") {
         Some(Value::Array(conditions)) => conditions,
         _ => Vec::new(),
     };
+    let said = |conditions: &[Value]| {
+        let found = conditions.iter().find(|item| text(item.as_object(), "type") == condition.condition);
+        found.map(|item| ["status", "reason", "message"].map(|field| item[field].clone()))
+    };
+    let before = said(&conditions);
     set_condition(&mut conditions, condition, now);
+    let is_new = before.is_some() && before != said(&conditions);
+    let item = conditions.iter_mut().find(|item| text(item.as_object(), "type") == condition.condition);
+    if let Some(fields) = item.and_then(Value::as_object_mut) {
+        heard(fields, is_new, now);
+    }
     status.insert("conditions".to_owned(), Value::Array(conditions));
     node.fields_mut().insert("status".to_owned(), Value::Object(status));
 }
@@ -267,8 +290,7 @@ pub fn set_node_condition(node: &mut Object, condition: &Condition, now: Timesta
 /// Sets a condition in a list that has one of each type. If its status stays, so does its `lastTransitionTime`;
 /// otherwise that becomes the time that the condition gives, but no time before the last transition nor after `now`.
 ///
-/// There is no `lastHeartbeatTime`: it would be a write of the whole Node for every heartbeat, and say nothing that
-/// the Lease does not say. Fields that others have put into the condition stay.
+/// Fields that others have put into the condition stay.
 pub fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, now: Timestamp) {
     let is_same = |item: &Value| text(item.as_object(), "type") == condition.condition;
     let mut first = true;

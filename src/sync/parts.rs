@@ -58,7 +58,7 @@ impl Assembler {
                 resource_version: part.resource_version,
                 reason: RejectReason::TooLarge,
                 message: format!("must be at most {} bytes, has {}", self.max_object, part.total),
-                object: None,
+                object: part.object,
             });
         }
         let same = |open: &Open| open.uid == part.uid && open.version == part.resource_version;
@@ -106,6 +106,7 @@ mod tests {
             offset: offset as u64,
             total: total as u64,
             data: data.into(),
+            object: None,
         }
     }
 

@@ -457,9 +457,14 @@ async fn the_names_follow_the_conventions_of_prometheus() {
 async fn names_that_occur_in_other_documents_and_in_alerts_exist() {
     let written = written().await;
     let mut expressions = 0;
-    for document in
-        ["docs/metrics.md", "docs/operations.md", "docs/api.md", "docs/architecture.md", "README.md"]
-    {
+    for document in [
+        "packaging/alerts.yaml",
+        "docs/metrics.md",
+        "docs/operations.md",
+        "docs/api.md",
+        "docs/architecture.md",
+        "README.md",
+    ] {
         let text = read(document);
         expressions += text.lines().filter(|line| line.trim_start().starts_with("expr: ")).count();
         // A prefix of names, as in "names begin with", ends in an underscore.
@@ -526,6 +531,24 @@ async fn the_dashboard_uses_only_metrics_that_exist_and_shows_most_of_them() {
         shown.extend(names);
     }
     assert!(shown.len() * 10 >= written.len() * 7, "only {} of {} are shown", shown.len(), written.len());
+}
+
+#[tokio::test]
+async fn the_alerts_use_only_metrics_that_exist() {
+    let written = written().await;
+    let text = read("packaging/alerts.yaml");
+    let expressions: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert_eq!(expressions.len(), text.matches("- alert: ").count());
+    assert!(expressions.len() >= 15, "{expressions:#?}");
+    for expression in expressions {
+        let names = named(expression, &written);
+        assert!(!names.is_empty(), "{expression} asks for nothing");
+        for name in &names {
+            let family = written.get(name).unwrap_or_else(|| panic!("{expression}: {name} does not exist"));
+            let sped = ["rate(", "increase(", "absent("].iter().any(|word| expression.contains(word));
+            assert!(family.kind != "counter" || sped, "{expression}: a counter is of use only by its growth");
+        }
+    }
 }
 
 #[test]

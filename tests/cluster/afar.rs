@@ -121,7 +121,7 @@ async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
     let revoked = setup.says(&["node", "revoke", "edge-1"]).await;
     assert!(revoked.starts_with("node 'edge-1': 1 certificates revoked"), "{revoked}");
     eventually("the replica has cut the node", SOON, async || {
-        (fleet.cloud.state("edge-1").await == "offline").then_some(())
+        (fleet.cloud.state("edge-1").await == "revoked").then_some(())
     })
     .await;
     setup.node_is("edge-1", "revoked").await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
-use edgesync::object::Selector;
+use edgesync::object::{LeftOut, Selector};
 use edgesync::placement::ObjectMatch;
 use edgesync::store::cache::{Cache, CacheChange, CacheOptions};
 use serde_json::Value;
@@ -79,7 +79,10 @@ async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it<K: ApiServ
         told.extend(part.summaries);
         next = part.next;
     }
-    let bodies = cache.bodies(told.iter().map(|summary| Arc::clone(&summary.uid)).collect()).await.unwrap();
+    let bodies = cache
+        .bodies(told.iter().map(|summary| Arc::clone(&summary.uid)).collect(), LeftOut::default())
+        .await
+        .unwrap();
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
     let cached = bodies.iter().map(|loaded| read(loaded.body.as_str()));

@@ -225,6 +225,13 @@ pub(crate) fn bare(mut object: Value) -> Value {
     for own in ["managedFields", "resourceVersion", "generation", "selfLink"] {
         metadata.remove(own);
     }
+    // Not sent to nodes.
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+    }
     object
 }
 

@@ -225,3 +225,115 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
         assert!(has(words), "{words:?} in {audit:#?}");
     }
 }
+
+#[tokio::test]
+async fn who_is_revoked_removed_or_never_came_is_told_on_both_sides() {
+    let site = Site::new();
+    let mut fleet = Fleet::embedded(&site, |_| {}).await;
+    // One that has joined, and whose agent has never run.
+    let _asleep = fleet.device(&site, "edge-0").await;
+    let nodes = async |fleet: &Fleet| {
+        let output = fleet.command(&["nodes", "-o", "json"]).await;
+        let nodes: Value = serde_json::from_slice(&output.stdout).unwrap();
+        nodes["items"].as_array().unwrap().clone()
+    };
+    let asleep = |node: &Value| node["name"] == "edge-0" && node["state"] == "never connected";
+    eventually("who has only joined is shown", PATIENCE, async || {
+        nodes(&fleet).await.iter().any(asleep).then_some(())
+    })
+    .await;
+    fleet.cloud.crash().await;
+    eventually("the cloud side serves again", PATIENCE, async || {
+        fleet.command(&["nodes"]).await.status.success().then_some(())
+    })
+    .await;
+    let shown = nodes(&fleet).await;
+    assert!(shown.iter().any(asleep) && shown[0]["certificateEnds"].is_string(), "{shown:#?}");
+    let refused = fleet.command(&["node", "remove", "edge-0"]).await;
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("node forget edge-0"), "{}", said(&refused));
+    assert!(fleet.command(&["node", "forget", "edge-0"]).await.status.success());
+    assert_eq!(nodes(&fleet).await, Vec::<Value>::new());
+
+    // One that is revoked while its agent runs.
+    let mut first = fleet.device(&site, "edge-1").await;
+    first.run_as_configured().await;
+    in_sync(&first).await;
+    let typo = fleet.command(&["node", "revoke", "edge-l"]).await;
+    assert_eq!(typo.status.code(), Some(1), "{}", said(&typo));
+    assert!(said(&typo).contains("no node 'edge-l'"), "{}", said(&typo));
+    assert!(fleet.command(&["node", "revoke", "edge-1"]).await.status.success());
+    let revoked = fleet.cloud.node("edge-1").await;
+    assert_eq!((&revoked["state"], &revoked["ready"]), (&"revoked".into(), &false.into()), "{revoked:#}");
+    let token = fleet.token(&["--node", "edge-1"]).await;
+    for runs in [true, false] {
+        if !runs {
+            first.stop().await;
+        }
+        let again = fleet.join(&first, &token, &[]).await;
+        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+        assert!(said(&again).contains("revoked") && said(&again).contains("--force"), "{}", said(&again));
+    }
+    let anew = fleet.join(&first, &token, &["--force"]).await;
+    assert!(anew.status.success(), "{}", said(&anew));
+
+    // One that is removed.
+    let token = fleet.token(&["--node", "edge-2"]).await;
+    let mut second = fleet.device(&site, "edge-2").await;
+    second.run_as_configured().await;
+    in_sync(&second).await;
+    assert!(fleet.command(&["node", "remove", "edge-2"]).await.status.success());
+    for runs in [true, false] {
+        if !runs {
+            second.stop().await;
+        }
+        let again = fleet.join(&second, &token, &[]).await;
+        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+        assert!(said(&again).contains("node admit edge-2"), "{}", said(&again));
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_has_not_joined_says_so_and_begins_when_it_has() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut agent = fleet.new_device(&site, "edge-1");
+    agent.process.start();
+    agent.process.logged("not joined: run 'edgesync join", 0).await;
+    let joined = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
+    assert!(joined.status.success(), "{}", said(&joined));
+    agent.process.logged("joined: the agent begins", 0).await;
+    eventually("it is in sync", PATIENCE, async || {
+        let status = agent.client().get::<Value>("/edgesync/v1/status").await.ok()?;
+        (status["sync"]["inSync"] == true).then_some(())
+    })
+    .await;
+    assert!(!agent.process.log().iter().any(|line| line.contains(":1883")), "{:#?}", agent.process.log());
+    agent.stop().await;
+
+    // One that is told to stop while it waits ends.
+    let mut other = fleet.new_device(&site, "edge-2");
+    other.process.start();
+    other.process.logged("not joined", 0).await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_agent_of_a_name_does_not_start_beside_the_first() {
+    let site = Site::new();
+    let cloud = site::Cloud::start(&site).await;
+    let mut first = site::Agent::start(&site, "edge-1", cloud.mqtt).await;
+    let elsewhere = Site::new();
+    let mut second = site::Agent::new(&elsewhere, "edge-1", cloud.mqtt);
+    second.write_config();
+    second.process.start();
+    let ended = second.process.ended(PATIENCE).await;
+    assert!(!ended.success(), "{ended}");
+    let log = second.process.log().join("\n");
+    let expected = format!("another agent on this machine (process {}) is node 'edge-1'", first.process.id());
+    assert!(log.contains(&expected), "{log}");
+    assert!(!second.database.exists(), "it has not begun");
+    assert_eq!(first.counts("/link/connections").await, 1, "the first was left alone");
+    // Its place is free as soon as it has ended, however it ended.
+    first.crash().await;
+}

@@ -7,7 +7,7 @@ use crate::site;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use site::*;
 
 const NODE: &str = "edge-1";
@@ -188,4 +188,34 @@ async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody
     cloud.apply([sized("huge", 1000)]).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 61);
     assert_eq!(cloud.node(NODE).await["refusedObjects"], Value::Array(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_rejected_object_is_named_wherever_it_is_told() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let agent = Agent::start_with(&site, "edge-1", cloud.mqtt, |settings| {
+        settings.text("sync.max_object", "256KiB");
+    })
+    .await;
+    cloud.apply([sized("too-large", 300 << 10)]).await;
+    let named = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "plant-0", "name": "too-large"});
+    let refused = eventually("the cloud shows what is refused", PATIENCE, async || {
+        cloud.node("edge-1").await.pointer("/refusedObjects/0").cloned()
+    })
+    .await;
+    assert_eq!((&refused["object"], &refused["reason"]), (&named, &"TooLarge".into()), "{refused:#}");
+    let status = agent.until("it shows the same", |status| !status["rejected"][0].is_null()).await;
+    assert_eq!(status["rejected"][0]["object"], named);
+    assert!(agent.process.log().iter().any(|line| line.contains("ConfigMap plant-0/too-large")));
+    let event = eventually("the Event is on the object", PATIENCE, async || {
+        let path = "/apis/events.k8s.io/v1/namespaces/plant-0/events";
+        let events: Value = cloud.client().get(path).await.ok()?;
+        events["items"].as_array()?.iter().find(|event| event["reason"] == "ObjectRejected").cloned()
+    })
+    .await;
+    assert_eq!(
+        (&event["regarding"]["kind"], &event["regarding"]["name"]),
+        (&"ConfigMap".into(), &"too-large".into())
+    );
 }

@@ -3,7 +3,9 @@
 
 use crate::site;
 use serde_json::{Value, json};
-use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually};
+use site::fleet::{ended, said};
+use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually, sized};
+use std::process::Command;
 
 const NAMESPACED: &str = "/apis/edgesync.io/v1alpha1/namespaces/plant-0/placements";
 const CLUSTER: &str = "/apis/edgesync.io/v1alpha1/clusterplacements";
@@ -132,4 +134,50 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
         placement("Placement", "odd", &json!({"objects": {"kinds": []}, "nodes": {"names": ["Edge"]}}));
     let refused = cloud.client().put::<Value>(&path, &wrong).await.unwrap_err().to_string();
     assert!(refused.contains("spec.objects.kinds") && refused.contains("spec.nodes.names[0]"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_an_object_is_on_a_node_or_is_not_is_said() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let agent = Agent::start_with(&site, "edge-1", cloud.mqtt, |settings| {
+        settings.text("sync.max_object", "256KiB");
+    })
+    .await;
+    let apart = json!({"objects": {"kinds": ["services"]}, "nodes": {"names": ["gw-*"]}});
+    cloud
+        .apply([config_map(0), sized("too-large", 300 << 10), placement("Placement", "apart", &apart)])
+        .await;
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "plant-0"},
+        "spec": {"ports": [{"port": 80}]}});
+    cloud.apply([service]).await;
+    agent.until("it holds the small one", |status| status["objects"]["total"] == 1).await;
+    let explain = async |object: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        command.args(["explain-placement", "edge-1", object, "-n", "plant-0"]);
+        command.env("EDGESYNC_CLOUD_SERVER", &cloud.socket);
+        said(&ended(command).await)
+    };
+    let small = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    let held = eventually("what is held is said", PATIENCE, async || {
+        let text = explain(&format!("cm/{small}")).await;
+        text.contains("the node holds the newest version").then_some(text)
+    })
+    .await;
+    assert!(
+        held.contains("is to be on node 'edge-1'") && held.contains("placed by: [[placement]] 1 of the"),
+        "{held}"
+    );
+    eventually("what is rejected is said", PATIENCE, async || {
+        explain("configmap/too-large").await.contains("the node rejects it, TooLarge").then_some(())
+    })
+    .await;
+    let not = explain("service/s").await;
+    assert!(not.contains("is not to be on node 'edge-1': nothing places it on the node"), "{not}");
+    assert!(not.contains("objects.kinds does not have Service"), "{not}");
+    assert!(
+        not.contains("Placement plant-0/apart") && not.contains("nodes.names: edge-1 does not fit gw-*"),
+        "{not}"
+    );
+    assert!(explain("cm/nothing").await.contains("there is no ConfigMap 'nothing' in plant-0"));
 }

@@ -98,6 +98,23 @@ fn the_cloud_sides_file_documents_every_key_with_its_default() {
     check_documented::<config::cloud::Config>(CLOUD);
 }
 
+#[test]
+fn relative_paths_count_from_the_directory_of_the_file() {
+    let text = "[store]\npath = \"db/edge.db\"\n[api]\nsocket = \"/run/e.sock\"\n[link]\nbroker = \"mqtts://b\"\nca_file = \"ca.crt\"\n";
+    let variables = [("EDGESYNC_IDENTITY_DIRECTORY".into(), "identity/a".into())];
+    let loaded = config::parse::<edge::Config>(Path::new("/srv/node/edge.toml"), text, variables).unwrap();
+    let config = loaded.config;
+    assert_eq!(config.store.path, Path::new("/srv/node/db/edge.db"));
+    assert_eq!(config.api.socket, Path::new("/run/e.sock"));
+    assert_eq!(config.identity.directory.as_deref(), Some(Path::new("/srv/node/identity/a")));
+    assert_eq!(config.link.ca_file.as_deref(), Some(Path::new("/srv/node/ca.crt")));
+    // What follows from others follows from what they are.
+    assert_eq!(config.api.kubeconfig, Path::new("/srv/node/db/kubeconfig"));
+    let here = config::parse::<edge::Config>(Path::new("edge.toml"), text, []).unwrap().config;
+    assert_eq!(here.store.path, Path::new("db/edge.db"));
+    assert_eq!(here.link.password_file, None);
+}
+
 /// What is indented in the comments of a file.
 fn example(text: &str) -> String {
     let lines =

@@ -190,6 +190,7 @@ fn down() -> Vec<Down> {
             total: 50407,
             data: "abcdef".into(),
             receipt: 0,
+            object: None,
         }),
         Down::Confirm(Confirm { session: session(), revision: 5, pending: 2, held: 1 }),
         Down::InventoryRequest(InventoryRequest { session: session(), buckets }),

@@ -10,6 +10,7 @@ use super::Driver;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
 use crate::join::renewal::Validity;
+use crate::object::ObjectRef;
 use crate::object::time::rfc3339;
 use crate::process::systemd;
 use crate::sync::change::{RejectReason, Rejected};
@@ -77,7 +78,8 @@ impl Driver {
             }
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
-                tracing::warn!(%uid, %resource_version, ?reason, why = message, "an object was rejected");
+                let name = object.as_deref().map(named);
+                tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "an object was rejected");
                 self.rejections.add(reason);
                 match reason {
                     RejectReason::TooLarge => self.limits.object_size += 1,
@@ -88,17 +90,18 @@ impl Driver {
                     self.rejected.pop_first();
                 }
                 let note = format!("{reason:?}: {message}");
-                let regarding = match object {
-                    Some(object) => Regarding::Object(*object, uid.clone()),
-                    None => Regarding::Node,
-                };
-                self.upstream.events.emit(Why::ObjectRejected, regarding, note);
                 let entry = json!({
+                    "object": object,
                     "uid": &*uid,
                     "resourceVersion": resource_version,
                     "reason": reason,
                     "message": message,
                 });
+                let regarding = match object {
+                    Some(object) => Regarding::Object(*object, uid.clone()),
+                    None => Regarding::Node,
+                };
+                self.upstream.events.emit(Why::ObjectRejected, regarding, note);
                 self.rejected.insert(uid.to_string(), entry);
             }
         }
@@ -165,4 +168,10 @@ impl Driver {
             self.status_at = Instant::now() + STATUS_EVERY;
         }
     }
+}
+
+/// An object in a word: `ConfigMap plant/line-1`.
+fn named(object: &ObjectRef) -> String {
+    let ObjectRef { kind, namespace, name, .. } = object;
+    if namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {namespace}/{name}") }
 }

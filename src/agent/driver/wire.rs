@@ -170,11 +170,9 @@ impl Driver {
     }
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
-        if self.link_state.connected {
-            tracing::warn!(peer = self.peer, %cause, ?retry_in, "the connection is lost");
-        } else {
-            tracing::info!(peer = self.peer, %cause, ?retry_in, "no connection");
-        }
+        let again = Duration::from_millis(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
+        let words = if self.link_state.connected { "the connection is lost" } else { "no connection" };
+        tracing::warn!(peer = self.peer, %cause, retry_in = ?again, "{words}");
         self.link_state = LinkState {
             connected: false,
             since: Some(Timestamp::now()),

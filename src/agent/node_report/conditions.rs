@@ -108,8 +108,10 @@ fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>
         let message = format!("less than {least} are left to the database of the {total} it may have");
         (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
     } else if let Some(disk) = disk {
-        let (disk, left) = (size(disk.least()), size(within.least()));
-        let message = format!("at least {disk} are free on the disk of the database, and {left} left to it");
+        let (disk, left, total) = (size(disk.least()), size(within.least()), size(within.total));
+        let message = format!(
+            "more is free than should be at least: {disk} on the disk of the database, {left} of the {total} that it may have"
+        );
         (ConditionStatus::False, "EnoughRoom", message)
     } else {
         let message = "the system does not say how much is free on the disk of the database".to_owned();

@@ -45,7 +45,10 @@ async fn marked() -> (Bed, Report) {
         ("identity/node.pem", format!("-----BEGIN PRIVATE KEY-----\n{MARKER}\n-----END PRIVATE KEY-----\n")),
         ("state/token", format!("{MARKER}-token-of-clients\n")),
         ("state/token-secrets", format!("{MARKER}-token-of-readers\n")),
-        ("state/seal.key", format!("edgesync-seal 1\nkey 1 t plain {MARKER}AAAAAAAAAAAA\n")),
+        (
+            "state/seal.key",
+            format!("edgesync-seal 1\nkey 1 2026-11-23T12:12:31Z plain {MARKER}AAAAAAAAAAAA\n"),
+        ),
         ("password", format!("{MARKER}-password\n")),
     ] {
         fs::write(bed.path(file), text).unwrap();
@@ -73,13 +76,15 @@ async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
     bundle.text(
         "journal.txt",
         &format!(
-            "t gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"
+            "2026-11-23T12:12:31Z gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"
         ),
     );
     for (name, content) in &bundle.files {
         let text = String::from_utf8(content.clone()).unwrap();
         assert!(!text.contains(MARKER), "{name}:\n{text}");
     }
+    let journal = bundle.files.iter().rfind(|(name, _)| name.ends_with("journal.txt")).unwrap();
+    assert!(journal.1.starts_with(b"2026-11-23T12:12:31Z gw"), "a time is no secret");
     let packed = bundle.pack().unwrap();
     let plain = zstd::bulk::decompress(&packed, 32 << 20).unwrap();
     assert!(!plain.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));

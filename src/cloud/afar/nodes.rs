@@ -2,11 +2,12 @@
 //!
 //! Replicas know more than they write: how many objects a node holds and when it has reported last is not told here.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cloud::answers::BEING_REMOVED;
 use crate::cloud::lifecycle::Counts;
 use crate::cloud::source::mark::SERVED_BY;
 use crate::object::Object;
@@ -54,24 +55,19 @@ fn state(node: &Object, is_ready: Option<bool>) -> &'static str {
 }
 
 /// A node that has a Node.
-pub(super) fn show(
-    node: &Object,
-    lease: Option<&Object>,
-    removed: Option<Timestamp>,
-    is_revoked: bool,
-) -> Value {
+pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timestamp>) -> Value {
     let is_ready = condition(node, READY).map(|ready| ready.status == "True");
     let counts = counts(node);
     let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
-    let state = match (removed, is_revoked) {
+    let state = match removed {
         // The Node is deleted next, or whoever was about to do that has died.
-        (Some(_), _) => "being removed",
-        (None, true) => "revoked",
-        (None, false) => state(node, is_ready),
+        Some(_) => BEING_REMOVED,
+        None => state(node, is_ready),
     };
     let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
     json!({
         "name": node.name(),
+        "labels": node.labels(),
         "state": state,
         "ready": is_ready,
         "lastRenewal": renewed,
@@ -82,7 +78,6 @@ pub(super) fn show(
         "heldBack": counts.map(|counts| counts.held),
         "filesInEffect": files.map(|(in_effect, _)| in_effect),
         "filesNotInEffect": files.map(|(_, not_in_effect)| not_in_effect),
-        "revoked": is_revoked,
         "removed": removed.map(rfc3339),
     })
 }
@@ -100,21 +95,15 @@ fn agent(node: &Object) -> Option<&str> {
 }
 
 /// All nodes in the order of their names, those too that were removed.
-pub(super) fn all(
-    nodes: &[Object],
-    leases: &[Object],
-    removed: &[(String, Timestamp)],
-    revoked: &[String],
-) -> Vec<Value> {
+pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<Value> {
     let leases: HashMap<&str, &Object> = leases.iter().map(|lease| (lease.name(), lease)).collect();
     let since: HashMap<&str, Timestamp> = removed.iter().map(|(name, since)| (&**name, *since)).collect();
-    let revoked: HashSet<&str> = revoked.iter().map(String::as_str).collect();
     let gone = removed.iter().map(|(name, since)| (name.as_str(), show_removed(name, *since)));
     let mut shown: BTreeMap<&str, Value> = gone.collect();
     shown.extend(nodes.iter().map(|node| {
         let name = node.name();
         let lease = leases.get(name).copied();
-        (name, show(node, lease, since.get(name).copied(), revoked.contains(name)))
+        (name, show(node, lease, since.get(name).copied()))
     }));
     shown.into_values().collect()
 }

@@ -33,7 +33,7 @@ fn a_node_is_what_its_conditions_say() {
         ("True", vec![], "connecting", [None; 3]),
         ("Unknown", vec![("Unknown", held)], "offline", [None; 3]),
     ] {
-        let node = nodes::show(&node(ready, &in_sync), None, None, false);
+        let node = nodes::show(&node(ready, &in_sync), None, None);
         assert_eq!(node["state"], state, "{node}");
         assert_eq!(node["ready"], ready == "True");
         for (field, count) in ["pending", "rejected", "heldBack"].iter().zip(shown) {
@@ -41,7 +41,7 @@ fn a_node_is_what_its_conditions_say() {
         }
     }
     let silent = object(json!({"metadata": {"name": "edge-1"}}));
-    let shown = nodes::show(&silent, None, None, false);
+    let shown = nodes::show(&silent, None, None);
     assert_eq!((&shown["state"], &shown["ready"]), (&json!("offline"), &Value::Null));
     assert_eq!(nodes::held(&silent), None);
 }
@@ -53,15 +53,14 @@ fn a_node_shows_who_serves_it_and_what_became_of_its_name() {
         "spec": {"renewTime": "2026-11-23T06:00:00.000000Z"},
     }));
     let node = node("True", &[("True", "")]);
-    let shown = nodes::show(&node, Some(&lease), None, false);
+    let shown = nodes::show(&node, Some(&lease), None);
     assert_eq!(shown["servedBy"], "cloud-a");
     assert_eq!(shown["lastRenewal"], "2026-11-23T06:00:00.000000Z");
     assert_eq!(shown["agentVersion"], "0.1.0");
-    assert_eq!(nodes::show(&node, None, None, true)["state"], "revoked");
-    assert_eq!(nodes::show(&node, None, Some(at(1)), true)["state"], "being removed");
+    assert_eq!(nodes::show(&node, None, Some(at(1)))["state"], "being removed");
 
     let removed = [("a".to_owned(), at(1)), ("edge-1".to_owned(), at(2)), ("z".to_owned(), at(3))];
-    let all = nodes::all(&[node], &[lease], &removed, &["edge-1".to_owned()]);
+    let all = nodes::all(&[node], &[lease], &removed);
     let states: Vec<_> = all.iter().map(|node| (node["name"].as_str().unwrap(), &node["state"])).collect();
     assert_eq!(
         states,

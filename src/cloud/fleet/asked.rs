@@ -64,7 +64,9 @@ impl<S: Source> Fleet<S> {
                     return Some(Asked::Removed { answer, items, at: None });
                 };
                 self.work.frame(0);
-                items.push((name.clone(), node.show(name, &self.lifecycle)));
+                let mut shown = node.show(name, &self.lifecycle, self.registered.contains(name));
+                shown["labels"] = json!(self.labels.get(name));
+                items.push((name.clone(), shown));
                 Some(Asked::Nodes { answer, items, at: Some(name.clone()) })
             }
             Asked::Removed { answer, mut items, at } => {

@@ -92,9 +92,9 @@ impl<S: Source> Fleet<S> {
     }
 
     fn read(&self, uids: Vec<Uid>) {
-        let (source, inbox, managed_fields) = (self.source.clone(), self.inbox.clone(), self.managed_fields);
+        let (source, inbox, left_out) = (self.source.clone(), self.inbox.clone(), self.left_out);
         tokio::spawn(async move {
-            let bodies = source.bodies(uids.clone(), managed_fields).await;
+            let bodies = source.bodies(uids.clone(), left_out).await;
             let _ = inbox.send(Inbox::Bodies(uids, bodies)).await;
         });
     }

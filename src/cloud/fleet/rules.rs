@@ -85,6 +85,14 @@ impl Rules {
     pub(super) fn has(&self, uid: &str) -> bool {
         self.known.contains_key(uid)
     }
+
+    /// The object that a rule is.
+    pub(super) fn name(&self, id: RuleId) -> Option<String> {
+        let known = self.known.values().find(|known| known.id == Some(id))?;
+        let Summary { resource, namespace, name, .. } = &*known.summary;
+        let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        Some(format!("{} {place}{name}", resource.kind))
+    }
 }
 
 impl<S: Source> Fleet<S> {

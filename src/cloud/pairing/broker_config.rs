@@ -77,19 +77,21 @@ pub(crate) fn files(pairing: &Pairing, wanted: &BrokerConfig) -> Result<BTreeMap
 fn check(wanted: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
     if wanted.names.is_empty() {
-        return problem("at least one host name or address of the broker is needed, as nodes know it".into());
+        return problem("no host name or address of the broker is known: give --name NAME as nodes know it, or set pairing.names in the \
+             configuration"
+                .into());
     }
     for name in &wanted.names {
         if name.parse::<IpAddr>().is_err()
             && let Err(problem) = check_subdomain(name)
         {
-            return Err(Status::bad_request(format!("the host name of the broker {problem}")));
+            return Err(Status::bad_request(format!("--name: the host name of the broker {problem}")));
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     if !wanted.directory.starts_with('/') || !wanted.directory.chars().all(plain) {
         return problem(
-            "the directory must be an absolute path of letters, digits, '/', '.', '_' and '-' only".into(),
+            "--installed (or --output) must be an absolute path of letters, digits, '/', '.', '_' and '-' only".into(),
         );
     }
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '%' | '$' | '+' | '#');

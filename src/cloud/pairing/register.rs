@@ -28,7 +28,9 @@ use crate::cluster::Failure;
 use crate::object::ObjectKey;
 use crate::object::{Labels, Status};
 use crate::store::cloud::operators::OperatorRecord;
-use crate::store::cloud::pairing::{CertificateRecord, PairingRefusal, Revocations, TokenRecord};
+use crate::store::cloud::pairing::{
+    CertificateRecord, MemberRecord, PairingRefusal, Revocations, TokenRecord,
+};
 use crate::store::cloud::{CloudError, CloudStore};
 
 #[cfg(feature = "kubernetes")]
@@ -268,6 +270,16 @@ impl Register {
     /// The labels of the token that a node joined with last; none if its name was never used.
     pub async fn member_labels(&self, node: &str) -> Result<Option<Labels>> {
         ask!(self, member_labels(node))
+    }
+
+    /// The names that somebody has joined under and that are not removed, in their order.
+    pub async fn members(&self) -> Result<Vec<MemberRecord>> {
+        ask!(self, members())
+    }
+
+    /// The same of one name.
+    pub async fn member(&self, node: &str) -> Result<Option<MemberRecord>> {
+        ask!(self, member(node))
     }
 
     /// The nodes that were removed from the fleet, and when, in the order of their names.

@@ -137,7 +137,7 @@ async fn answer(pairing: &Pairing, shown: Option<&Certificate>, question: &Quest
     match (path, question.method.as_str()) {
         ("/ca.crt", "GET") => Ok(der(pairing.shared.authority.certificate())),
         ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(pairing, shown, question).await?)),
-        (MEMBERSHIP, "GET") => membership(pairing, shown),
+        (MEMBERSHIP, "GET") => membership(pairing, shown).await,
         ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
         _ => Err(Status::new(
             Reason::NotFound,
@@ -177,7 +177,7 @@ fn bearer(question: &Question) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> {
+async fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> {
     let Some((shown, node)) = shown.and_then(|shown| Some((shown, shown.node()?))) else {
         return Err(Status::new(
             Reason::Unauthorized,
@@ -189,11 +189,14 @@ fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> 
         let message = format!("the certificate has ended on {}: renew it first", shown.not_after());
         return Err(Status::new(Reason::Forbidden, message));
     }
+    // Whoever has a certificate that is good and is no member was removed.
+    let removed = pairing.shared.register.member(node).await?.is_none();
     let membership = Membership {
         node: node.to_owned(),
         broker: pairing.shared.broker.clone(),
         prefix: pairing.shared.prefix.clone(),
         time: now().to_string(),
+        removed,
     };
     let body = serde_json::to_vec(&membership).map_err(Status::internal)?;
     Ok(Answer { media: "application/json", body })

@@ -12,7 +12,7 @@ use crate::api::{Missing, Storage as _};
 use crate::cloud::CloudObjects;
 use crate::cloud::uploads::clip;
 use crate::object::schema::Schema;
-use crate::object::{Resource, kinds};
+use crate::object::{LeftOut, Resource, kinds};
 use crate::placement::KindMatch;
 use crate::store::cloud::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use crate::sync::change::Uid;
@@ -97,8 +97,8 @@ impl Source for Embedded {
         self.store().follow()
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, managed_fields: bool) -> Result<Vec<Loaded>> {
-        Ok(self.store().bodies(uids, managed_fields).await?)
+    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+        Ok(self.store().bodies(uids, left_out).await?)
     }
 
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>> {

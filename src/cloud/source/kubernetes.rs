@@ -40,7 +40,7 @@ use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem, Throttle};
 use crate::config::cloud::Config;
 use crate::config::{Kubernetes as Options, ObjectSyncs};
 use crate::object::schema::Schema;
-use crate::object::{Resource, Target};
+use crate::object::{LeftOut, Resource, Target};
 use crate::placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
 use crate::store::cache::Cache;
 use crate::sync::change::Uid;
@@ -259,8 +259,8 @@ impl Source for Kubernetes {
         Intake::new(feed, cache.clone(), Arc::clone(problems), beside)
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, _: bool) -> Result<Vec<Loaded>> {
-        self.0.cache.bodies(uids).await.map_err(SourceError::new)
+    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+        self.0.cache.bodies(uids, left_out).await.map_err(SourceError::new)
     }
 
     fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {

@@ -13,6 +13,9 @@ use crate::tls::HandshakeError;
 /// Clocks that differ by no more than this are right enough, in seconds.
 const TOLERATED: i64 = 300;
 
+/// What to do about an identity that is not let in any more.
+const REVOKED: &str = "join again with --force and a new token for this name";
+
 impl JoinError {
     /// Whether nobody has answered.
     #[must_use]
@@ -31,6 +34,9 @@ impl JoinError {
             Self::Call(error) => of_call(error),
             Self::Clock { .. } => {
                 Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
+            }
+            Self::Agent { problem, .. } | Self::Broker { problem, .. } if problem.contains("revoked") => {
+                Some(REVOKED.to_owned())
             }
             Self::Files(FilesError::Io(error)) => of_files(error.cause.kind()).map(str::to_owned),
             _ => None,
@@ -83,7 +89,12 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
         HandshakeError::Network { .. } => {
             "check that the port is that of the join service (10002 unless changed), and what stands between"
         }
-        HandshakeError::Refused { .. } => "join again with --force and a new token",
+        // The join service is content without one.
+        HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
+            "that port wants a certificate before anything is said, as that of MQTT does: give --cloud the port of the join \
+             service, 10002 unless changed"
+        }
+        HandshakeError::Refused { .. } => REVOKED,
         HandshakeError::OutsideItsTime { .. } => return None,
     };
     Some(advice.to_owned())
@@ -180,6 +191,10 @@ mod tests {
         let names = vec!["10.0.0.1".to_owned(), "hub.example".to_owned()];
         let other_name = HandshakeError::OtherName { host: host.clone(), names };
         let not_tls = HandshakeError::NotTls { host: host.clone(), problem: "HTTP".into() };
+        let refused_by = |reason: &str| {
+            CallError::Tls(HandshakeError::Refused { host: host.clone(), reason: reason.to_owned() })
+        };
+        let (mqtt, revoked) = (refused_by("none was shown"), refused_by("revoked"));
         let silent = CallError::Unreachable { url, problem: "check it".into() };
         for (error, words, unreachable) in [
             (refused(401), &["token create"][..], false),
@@ -187,6 +202,8 @@ mod tests {
             (refused(409), &["--node", "node revoke"], false),
             (CallError::Tls(other_name), &["10.0.0.1, hub.example", "pairing.names", "cloud.example"], false),
             (CallError::Tls(not_tls), &["10002"], false),
+            (mqtt, &["MQTT", "10002"], false),
+            (revoked, &["--force", "new token"], false),
             (CallError::Tls(HandshakeError::Network { host, problem: "eof".into() }), &["10002"], true),
             (silent, &[], true),
         ] {

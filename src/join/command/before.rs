@@ -20,6 +20,8 @@ const DOCUMENTED: &str = include_str!("../../../config/edgesync.toml");
 pub(super) struct Before {
     /// The configuration file itself, whatever links lead to it.
     pub(super) path: PathBuf,
+    /// The same as it was named: relative paths count from there.
+    pub(super) named: PathBuf,
     /// Its text, or the documented one.
     pub(super) text: String,
     /// What is in force.
@@ -54,14 +56,14 @@ impl Before {
 
     /// Reads it; `name` is what the node will be called, if that is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
-        let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-        let path =
-            path.map_err(|error| JoinError::Other(format!("the path of the configuration: {error}")))?;
+        let failed = |error| JoinError::Other(format!("the path of the configuration: {error}"));
+        let named = std::path::absolute(path).map_err(failed)?;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| named.clone());
         let text = read_text(&path)?.unwrap_or_else(|| DOCUMENTED.to_owned());
-        let config = understand(&path, &text, name)?;
+        let config = understand(&named, &text, name)?;
         let store = std::path::absolute(&config.store.path).unwrap_or_else(|_| config.store.path.clone());
         let member = read_member(&config)?;
-        Ok(Self { path, text, config, root: store.with_file_name("identity"), member })
+        Ok(Self { path, named, text, config, root: store.with_file_name("identity"), member })
     }
 }
 

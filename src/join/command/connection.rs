@@ -3,10 +3,12 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::JoinError;
+use crate::api::{self, Address};
 use crate::config::LinkType;
 use crate::config::edge::Config;
 use crate::join::files::FilesError;
@@ -18,6 +20,9 @@ use crate::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// How much longer than the link itself its owner waits.
 const BEYOND: Duration = Duration::from_secs(5);
+
+/// How often the agent is asked while it tries to connect.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Why the broker did not let the node in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +36,30 @@ enum NotConnected {
 /// Whether an agent runs here; its connection must not be thrown out by another one.
 pub(super) fn agent_runs(config: &Config) -> bool {
     UnixStream::connect(&config.api.socket).is_ok()
+}
+
+/// Asks the agent that runs here whether it is connected, and waits while it tries for the first time.
+pub(super) async fn ask_agent(config: &Config) -> Result<(), JoinError> {
+    let until = Instant::now() + config.link.connect_timeout + BEYOND;
+    let client = api::Client::new(Address::Unix(config.api.socket.clone()));
+    loop {
+        let status = client.get::<Value>("/edgesync/v1/status").await;
+        let status = status.map_err(|error| {
+            JoinError::Other(format!("what runs at {} does not say how it is: {error}", client.address()))
+        })?;
+        if status["cloud"]["removed"] == true {
+            return Err(JoinError::Removed { node: config.node.name.clone() });
+        }
+        if status["link"]["state"] == "connected" {
+            return Ok(());
+        }
+        let cause = status["link"]["cause"].as_str();
+        if cause.is_some() || Instant::now() > until {
+            let problem = cause.unwrap_or("nothing was heard so far").to_owned();
+            return Err(JoinError::Agent { broker: config.peer().to_string(), problem });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// Connects once, with the topics of the agent but without its presence.

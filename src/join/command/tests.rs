@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::broker::{Broker, BrokerOptions, FleetEvent, FleetEvents};
@@ -44,6 +45,27 @@ impl Device {
 
     fn loaded(&self) -> Config {
         config::parse::<Config>(&self.config(), &self.text(), []).unwrap().config
+    }
+
+    /// An agent that has this status.
+    fn agent_that_says(&self, status: &'static str) -> tokio::task::JoinHandle<()> {
+        let path = self.path("e.sock");
+        let _ = std::fs::remove_file(&path);
+        let listener = tokio::net::UnixListener::bind(path).unwrap();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{status}",
+            status.len()
+        );
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    if stream.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        })
     }
 
     fn sets(&self) -> Vec<String> {
@@ -120,9 +142,13 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     let (result, said) = join(&options).await;
     result.unwrap();
     assert_eq!(cloud.let_in().await, "pump-7");
-    for words in
-        ["pump-7", "lets the node in", "systemctl enable --now edgesync", "edgesync check", "edgesync status"]
-    {
+    for words in [
+        "pump-7",
+        "lets the node in",
+        "edgesync run --config",
+        "edgesync check --config",
+        "edgesync status --socket",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("signature") && !said.contains("\nclock"), "{said}");
@@ -148,17 +174,33 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     result.unwrap();
     assert_eq!(cloud.let_in().await, "pump-7");
     assert!(said.contains("joined already") && said.contains("lets the node in"), "{said}");
-    assert_eq!((cloud.asked(), device.text()), (asked, text.clone()));
+    assert_eq!(
+        (cloud.asked(), device.text()),
+        (asked + 1, text.clone()),
+        "only whether it is still a member"
+    );
 
-    // With an agent that runs, its connection is left alone.
-    let _agent = std::os::unix::net::UnixListener::bind(device.path("e.sock")).unwrap();
+    // With an agent that runs, its connection is left alone, and it is asked how that is.
+    let agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
     let (result, said) = join(&options).await;
     result.unwrap();
     assert!(said.contains("the agent runs and has the connection"), "{said}");
+    agent.abort();
+    for (status, words) in [
+        (r#"{"link": {"state": "disconnected", "cause": "the certificate was revoked"}}"#, "was revoked"),
+        (r#"{"link": {"state": "connected"}, "cloud": {"removed": true}}"#, "node admit pump-7"),
+    ] {
+        let agent = device.agent_that_says(status);
+        let (result, _) = join(&options).await;
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        agent.abort();
+    }
+    let _agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
 
     let (result, said) = join(&JoinOptions { force: true, ..options }).await;
     result.unwrap();
-    assert!(said.contains("systemctl restart edgesync"), "{said}");
+    assert!(said.contains("takes over the new identity") && !said.contains("systemctl"), "{said}");
     assert!(cloud.asked() > asked && device.text() != text);
     assert_eq!(device.sets().len(), 1);
 }
@@ -405,8 +447,13 @@ fn the_broker_without_a_host_is_where_the_service_is() {
         ("mqtts://:8884", "fd00::1", "mqtts://[fd00::1]:8884"),
         ("mqtts://broker.example", "cloud.example", "mqtts://broker.example:8883"),
     ] {
-        let membership =
-            Membership { node: "a".into(), broker: said.into(), prefix: "p".into(), time: String::new() };
+        let membership = Membership {
+            node: "a".into(),
+            broker: said.into(),
+            prefix: "p".into(),
+            time: String::new(),
+            removed: false,
+        };
         let asked = JoinUrl { host: host.into(), port: 10002 };
         assert_eq!(broker_of(&membership, &asked).unwrap().to_string(), expected);
     }

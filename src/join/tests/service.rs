@@ -164,6 +164,7 @@ pub(in crate::join) fn cloud(authority: &Authority, broker: &str, asked: &Asked)
                     broker: broker.to_owned(),
                     prefix: "plant/v1".into(),
                     time: CLOUD_TIME.into(),
+                    removed: false,
                 };
                 reply(200, serde_json::to_vec(&membership).unwrap())
             }

@@ -86,6 +86,18 @@ impl CloudStore {
     }
 }
 
+/// Reads everything at once, in the snapshot of a transaction.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for damage.
+pub(super) fn read_all(conn: &Connection) -> Result<CheckReport, CloudError> {
+    let (mut place, mut report) = (Place::Table(0), CheckReport::default());
+    while !matches!(place, Place::End) {
+        (place, report) = piece(conn, &place, report)?;
+    }
+    Ok(report)
+}
+
 /// What was found to be damaged first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Damage(Arc<OnceLock<String>>);

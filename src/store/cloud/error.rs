@@ -106,8 +106,8 @@ impl From<rusqlite::Error> for CloudError {
 pub enum OpenError {
     /// The file is damaged. It is never refilled in silence: what it held exists nowhere else.
     #[error(
-        "the database '{}' is damaged: restore a backup, or start with an empty one by allowing the damaged \
-         file to be set aside", path.display()
+        "the database '{}' is damaged: restore a backup with 'edgesync-cloud restore'; if there is none, move the file away and \
+         apply all manifests before nodes connect", path.display()
     )]
     Corrupt {
         /// The database file.

@@ -24,7 +24,7 @@ use crate::store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use crate::store::writer::{Writer, WriterLimits};
 
 /// The mark of a cloud database: "esCl".
-const KIND: Kind = Kind { application_id: 0x6573_436c, migrations: CLOUD };
+pub(super) const KIND: Kind = Kind { application_id: 0x6573_436c, migrations: CLOUD };
 
 /// How the cloud's store is opened.
 #[derive(Clone, Debug)]

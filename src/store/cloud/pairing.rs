@@ -110,7 +110,51 @@ pub struct Revocations {
     pub doubtful: Vec<String>,
 }
 
+/// A name that somebody has joined under, and that is not removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// The name.
+    pub node: String,
+    /// When the last of its certificates that are not revoked ends.
+    pub ends: Option<Timestamp>,
+    /// Whether it has certificates, all of them revoked.
+    pub is_revoked: bool,
+}
+
+/// All of them, as [`member`] reads them.
+const MEMBERS: &str =
+    "SELECT name, max(CASE WHEN revoked IS NULL THEN not_after END), count(serial), count(revoked)
+     FROM members LEFT JOIN certificates ON node = name
+     WHERE name NOT IN (SELECT name FROM removed_nodes)";
+
 impl CloudStore {
+    /// The names that somebody has joined under and that are not removed, in their order.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn members(&self) -> Result<Vec<MemberRecord>, CloudError> {
+        self.readers
+            .run(|conn| {
+                let mut select = conn.prepare_cached(&format!("{MEMBERS} GROUP BY name ORDER BY name"))?;
+                Ok(select.query_map([], member)?.collect::<Result<_, _>>()?)
+            })
+            .await
+    }
+
+    /// The same of one name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn member(&self, node: &str) -> Result<Option<MemberRecord>, CloudError> {
+        let node = node.to_owned();
+        self.readers
+            .run(move |conn| {
+                let mut select = conn.prepare_cached(&format!("{MEMBERS} AND name = ?1 GROUP BY name"))?;
+                Ok(select.query_row([&node], member).optional()?)
+            })
+            .await
+    }
+
     /// Records a token.
     ///
     /// # Errors
@@ -458,6 +502,15 @@ fn token(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
         used: row.get(5)?,
         revoked: optional_time(row, 6)?,
         labels: read_labels(row, 7)?,
+    })
+}
+
+fn member(row: &Row<'_>) -> rusqlite::Result<MemberRecord> {
+    let (all, revoked): (u32, u32) = (row.get(2)?, row.get(3)?);
+    Ok(MemberRecord {
+        node: row.get(0)?,
+        ends: optional_time(row, 1)?,
+        is_revoked: all > 0 && all == revoked,
     })
 }
 

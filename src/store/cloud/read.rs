@@ -11,7 +11,7 @@ use super::nodes::record_before;
 use super::objects::resource_id;
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use crate::object::{Resource, Scope, without_managed_fields};
+use crate::object::{LeftOut, Resource, Scope};
 use crate::store::StoreError;
 use crate::sync::cloud::Loaded;
 use crate::sync::message::Body;
@@ -62,7 +62,7 @@ pub(super) fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>,
 pub(super) fn bodies(
     conn: &Connection,
     uids: &[Arc<str>],
-    managed_fields: bool,
+    left_out: LeftOut,
 ) -> Result<Vec<Loaded>, CloudError> {
     let mut statement =
         conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1 AND sync_node IS NULL")?;
@@ -71,7 +71,7 @@ pub(super) fn bodies(
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
         let body: String = row.get(1)?;
-        let body = match Body::new(if managed_fields { body } else { without_managed_fields(body) }) {
+        let body = match Body::new(left_out.of(body)) {
             Ok(body) => body,
             Err(error) => {
                 tracing::error!(%uid, %error, "an object that is not JSON: it cannot be sent");

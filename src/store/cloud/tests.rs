@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::object::objectsync::OBJECT_SYNC;
-use crate::object::{ObjectRef, ObjectSync, Scope, kinds};
+use crate::object::{LAST_APPLIED, LeftOut, ObjectRef, ObjectSync, Scope, kinds};
 use crate::placement::Summary;
 use crate::sync::digest::Epoch;
 use serde_json::{Value, json};
@@ -428,17 +428,23 @@ async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
 }
 
 #[tokio::test]
-async fn bodies_are_read_without_managed_fields_unless_asked_for() {
+async fn bodies_are_read_without_the_notes_of_writers_unless_asked_for() {
     let Fixture { store, .. } = &fixture();
     let mut object = config_map("a", &json!({"k": "v"}));
     object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
+    object.set_metadata("annotations", json!({LAST_APPLIED: "{}", "of": "others"}));
     let stored = store.create(&kind("cm"), object).await.unwrap();
     let uids = vec!["unknown".into(), Arc::clone(&stored.uid)];
-    let bodies = store.bodies(uids.clone(), false).await.unwrap();
+    let all = LeftOut { managed_fields: true, last_applied: true };
+    let bodies = store.bodies(uids.clone(), all).await.unwrap();
     let [body] = &bodies[..] else { panic!("{bodies:?}") };
     assert_eq!((&body.uid, body.version.as_str()), (&stored.uid, &*stored.version.to_string()));
-    assert!(!body.body.as_str().contains("managedFields"));
-    assert_eq!(store.bodies(uids, true).await.unwrap()[0].body.as_str(), stored.body);
+    let text = body.body.as_str();
+    assert!(
+        !text.contains("managedFields") && !text.contains(LAST_APPLIED) && text.contains("others"),
+        "{text}"
+    );
+    assert_eq!(store.bodies(uids, LeftOut::default()).await.unwrap()[0].body.as_str(), stored.body);
 }
 
 #[tokio::test]

@@ -475,6 +475,7 @@ impl CloudMachine {
             offset: offset as u64,
             total: total as u64,
             data,
+            object: announce_only.then(|| Box::new(ready.out.object_ref())),
         };
         if announce_only || end == total {
             self.launch(&ready, Lane::Large, end);

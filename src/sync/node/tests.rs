@@ -43,6 +43,27 @@ fn the_transition_time_moves_only_when_the_status_does() {
 }
 
 #[test]
+fn a_node_is_heard_of_when_it_says_something_else() {
+    let mut node = new_node("n");
+    let heard = |node: &Object| node.fields()["status"]["conditions"][0]["lastHeartbeatTime"].clone();
+    let ready = condition(READY, ConditionStatus::True, "Renewed");
+    set_node_condition(&mut node, &ready, at(0));
+    assert_eq!(heard(&node), rfc3339(at(0)));
+    // The same words make no new version.
+    let before = node.to_json();
+    set_node_condition(&mut node, &ready, at(50));
+    assert_eq!(node.to_json(), before);
+    set_node_condition(&mut node, &Condition { message: "since long".into(), ..ready.clone() }, at(60));
+    assert_eq!(heard(&node), rfc3339(at(60)));
+    // One from before there was this.
+    let old = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Renewed",
+        "lastTransitionTime": rfc3339(at(7))}]}});
+    let mut node = serde_json::from_value::<Object>(old).unwrap();
+    set_node_condition(&mut node, &ready, at(90));
+    assert_eq!(heard(&node), rfc3339(at(7)));
+}
+
+#[test]
 fn a_time_that_comes_with_a_condition_is_within_what_can_be() {
     let with_time =
         |status, time| Condition { last_transition_time: Some(time), ..condition("X", status, "Because") };

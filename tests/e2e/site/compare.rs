@@ -80,6 +80,12 @@ fn without_own(object: &mut Value) -> String {
     let metadata = object["metadata"].as_object_mut().unwrap();
     // Not sent to nodes.
     metadata.remove("managedFields");
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+    }
     // A node counts its own versions; the cloud's stand in the records.
     match metadata.remove("resourceVersion") {
         Some(Value::String(version)) => version,

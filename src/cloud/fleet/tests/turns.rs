@@ -13,6 +13,7 @@ use crate::cloud::source::{
 use crate::cloud::work::MAX_TURN;
 use crate::config::ObjectSyncs;
 use crate::link::{Cause, Shared, Topic};
+use crate::object::LeftOut;
 use crate::object::schema::Schema;
 use crate::placement::{KindMatch, Summary, Unread};
 use crate::sync::cloud::{Loaded, Record, RecordBatch};
@@ -70,7 +71,7 @@ impl<const SHARED: bool> Source for Store<SHARED> {
         self.0.lock().unwrap().changes.take().unwrap()
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, _: bool) -> Result<Vec<Loaded>> {
+    async fn bodies(&self, uids: Vec<Uid>, _: LeftOut) -> Result<Vec<Loaded>> {
         let state = self.0.lock().unwrap();
         let found = uids.into_iter().filter_map(|uid| {
             let object = state.objects.get(&uid)?;

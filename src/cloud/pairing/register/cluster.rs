@@ -22,7 +22,9 @@ use crate::cluster::{Cluster, Failure, Precondition};
 use crate::object::node_labels::has_reported;
 use crate::object::{Labels, Object, ObjectKey, Resource, ResourceVersion, kinds};
 use crate::store::cloud::MAX_REMOVED_NODES;
-use crate::store::cloud::pairing::{CertificateRecord, PairingRefusal, Revocations, TokenRecord};
+use crate::store::cloud::pairing::{
+    CertificateRecord, MemberRecord, PairingRefusal, Revocations, TokenRecord,
+};
 
 /// How often a write is tried that others are faster with.
 const TRIES: u32 = 16;
@@ -126,21 +128,21 @@ impl ClusterRegister {
         self.shared.known.changes.subscribe()
     }
 
-    /// The nodes that were removed, and when, and those whose certificates are all revoked, as the cluster has it now.
+    /// The nodes that were removed, and when, and the other names that were joined under, as the cluster has it now.
     ///
     /// # Errors
     /// The cluster's.
-    pub async fn removed_and_revoked(&self) -> Result<(Vec<(String, Timestamp)>, Vec<String>)> {
-        self.known(|table| (table.removed(), table.revocations().nodes)).await
+    pub async fn removed_and_members(&self) -> Result<(Vec<(String, Timestamp)>, Vec<MemberRecord>)> {
+        self.known(|table| (table.removed(), table.members())).await
     }
 
     /// The same of one node, read from the quorum.
     ///
     /// # Errors
     /// The cluster's; a name that somebody else has written.
-    pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, bool)> {
+    pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
         let (_, member) = self.read_member(node).await?;
-        Ok((member.removed, member.is_shut_out()))
+        Ok((member.removed, member.record()))
     }
 
     /// What is known of a name; nothing if it was never used. Only for who follows.
@@ -277,6 +279,22 @@ impl ClusterRegister {
     pub(super) async fn member_labels(&self, node: &str) -> Result<Option<Labels>> {
         let (_, member) = self.read_member(node).await?;
         Ok(member.used.then_some(member.labels))
+    }
+
+    /// See [`super::Register::members`].
+    ///
+    /// # Errors
+    /// The cluster's.
+    pub(super) async fn members(&self) -> Result<Vec<MemberRecord>> {
+        self.known(Table::members).await
+    }
+
+    /// The same of one name, read from the quorum.
+    ///
+    /// # Errors
+    /// The cluster's; a name that somebody else has written.
+    pub(super) async fn member(&self, node: &str) -> Result<Option<MemberRecord>> {
+        Ok(self.read_member(node).await?.1.record())
     }
 
     pub(super) async fn removed(&self) -> Result<Vec<(String, Timestamp)>> {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::objects::{self, LABEL, of_hash};
 use crate::object::{Labels, Object};
-use crate::store::cloud::pairing::{CertificateRecord, PairingRefusal, check_held};
+use crate::store::cloud::pairing::{CertificateRecord, MemberRecord, PairingRefusal, check_held};
 use crate::tls::certificate::sha256_hex;
 
 /// What [`LABEL`] says of it.
@@ -211,6 +211,21 @@ impl Member {
     /// Whether it has certificates, and all of them are revoked.
     pub(super) fn is_shut_out(&self) -> bool {
         !self.certificates.is_empty() && self.certificates.iter().all(|given| given.revoked.is_some())
+    }
+
+    /// What is told of it, if somebody has joined under it and it is not removed.
+    pub(super) fn record(&self) -> Option<MemberRecord> {
+        (self.used && self.removed.is_none()).then(|| MemberRecord {
+            node: self.node.clone(),
+            ends: self.ends(),
+            is_revoked: self.is_shut_out(),
+        })
+    }
+
+    /// When the last of its certificates that are not revoked ends.
+    pub(super) fn ends(&self) -> Option<Timestamp> {
+        let good = self.certificates.iter().filter(|given| given.revoked.is_none());
+        good.map(|given| given.not_after).max()
     }
 
     /// Whether of something that is revoked nobody has said that a broker refuses it.

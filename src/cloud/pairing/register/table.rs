@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::member::Member;
 use super::{Changed, Membership, RevocationChange};
 use crate::object::{Labels, ResourceVersion};
-use crate::store::cloud::pairing::Revocations;
+use crate::store::cloud::pairing::{MemberRecord, Revocations};
 
 /// The most sets of labels that are kept for names that have them too.
 const MAX_SHARED_LABELS: usize = 1024;
@@ -34,6 +34,8 @@ struct Known {
     membership: Membership,
     /// When its first certificate ends.
     first_end: Option<Timestamp>,
+    /// When the last one that is not revoked ends.
+    last_end: Option<Timestamp>,
     revoked: Option<Box<Revoked>>,
 }
 
@@ -139,6 +141,7 @@ impl Table {
         Known {
             membership: Membership { used: member.used, labels, removed: member.removed },
             first_end: member.certificates.iter().map(|given| given.not_after).min(),
+            last_end: member.ends(),
             revoked,
         }
     }
@@ -167,6 +170,18 @@ impl Table {
     pub(super) fn removed(&self) -> Vec<(String, Timestamp)> {
         let removed = self.members.iter();
         removed.filter_map(|(node, known)| Some((node.to_string(), known.membership.removed?))).collect()
+    }
+
+    /// The names that somebody has joined under and that are not removed, in their order.
+    pub(super) fn members(&self) -> Vec<MemberRecord> {
+        let is_one = |known: &Known| known.membership.used && known.membership.removed.is_none();
+        let members = self.members.iter().filter(|(_, known)| is_one(known));
+        let record = |(node, known): (&Arc<str>, &Known)| MemberRecord {
+            node: node.to_string(),
+            ends: known.last_end,
+            is_revoked: known.revoked.as_ref().is_some_and(|revoked| revoked.is_shut_out),
+        };
+        members.map(record).collect()
     }
 
     /// What is revoked.

@@ -1,0 +1,111 @@
+//! `edgesync-cloud backup`, `restore` and `verify`: the database of the cloud side.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+
+use super::EXIT_FAILED;
+use super::check;
+use super::maintenance::{Owner, Sheet, refused, write_bundle};
+use super::output::size;
+use crate::check::{bundle, cloud_side};
+use crate::config;
+use crate::config::cloud::{Config, StoreType};
+use crate::process::chain;
+use crate::store::StoreError;
+use crate::store::cloud::CheckReport;
+use crate::store::cloud::CloudError;
+use crate::store::cloud::inspect;
+
+/// The database; none where a cluster is the store.
+fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let config = config::load::<Config>(config)?.config;
+    Ok((config.store.r#type == StoreType::Sqlite).then_some(config.store.path))
+}
+
+const NO_DATABASE: &str =
+    "store.type is \"kubernetes\": there is no database, what is to be kept is in the cluster";
+
+/// Copies the database while the cloud side runs or not.
+pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    if fs::symlink_metadata(file).is_ok() {
+        return refused(&format!("{} exists: name a new file", file.display()));
+    }
+    let copied = match inspect::backup(&path, file) {
+        Ok(copied) => copied,
+        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
+    };
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
+    sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
+    sound(&mut sheet, copied)?;
+    sheet.line("CA", "not in the copy: keep pairing.directory too, once")?;
+    Ok(0)
+}
+
+/// Puts a copy in the place of the database.
+pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    // Whoever owns the directory runs the cloud side, where there is no database.
+    let owner = Owner::of(&path).or_else(|_| Owner::of(crate::store::durable::directory_of(&path)));
+    let owner = owner.with_context(|| format!("looking at {}", path.display()))?;
+    let (report, aside) = match inspect::restore(file, &path) {
+        Ok(restored) => restored,
+        Err(CloudError::Store(StoreError::InUse { .. })) => {
+            return refused("the cloud side runs: stop it first, 'systemctl stop edgesync-cloud'");
+        }
+        Err(error) => return refused(&format!("{} is not restored: {}", file.display(), chain(&error))),
+    };
+    owner.give(&path)?;
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    if let Some(aside) = aside {
+        sheet.line("set aside", format!("{}: what was there before", aside.display()))?;
+    }
+    sound(&mut sheet, report)?;
+    sheet.line("next", "start the cloud side; nodes that know more than this copy are corrected to it")?;
+    Ok(0)
+}
+
+/// Reads the whole database.
+pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    match inspect::inspect(&path) {
+        Ok(report) => {
+            sound(&mut sheet, report)?;
+            Ok(0)
+        }
+        Err(error) => {
+            sheet.line("damage", chain(&error))?;
+            sheet.line(
+                "result",
+                "restore a backup: 'edgesync-cloud restore FILE', with the cloud side stopped",
+            )?;
+            Ok(EXIT_FAILED)
+        }
+    }
+}
+
+/// Collects what a report of a problem needs.
+pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
+    let bundle = check::wait(async {
+        let report = cloud_side::run(config).await;
+        bundle::cloud_side::collect(config, &report).await
+    })?;
+    let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
+    write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
+}
+
+fn sound(sheet: &mut Sheet<'_>, report: CheckReport) -> anyhow::Result<()> {
+    sheet.line("rows", format!("{} objects, {} changes in the history", report.objects, report.changes))?;
+    sheet.line("result", "sound: rows, indexes and structure fit")
+}

@@ -1,0 +1,183 @@
+//! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the cloud side runs or not.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags};
+
+use super::CloudError;
+use super::check::{CheckReport, read_all};
+use super::open::KIND;
+use crate::store::StoreError;
+use crate::store::durable::{self, with_suffix};
+use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path};
+
+/// What is beside a database while it is in use.
+const BESIDE: [&str; 2] = ["-wal", "-shm"];
+
+/// Reads everything in one snapshot: whether rows are what they were written as, and the structure is sound.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for damage; the database of another program, or of a newer one; the system's.
+pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
+    let conn = open(path)?;
+    let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let report = read_all(&tx)?;
+    let verdict: String =
+        tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(StoreError::from)?;
+    if verdict == "ok" { Ok(report) } else { Err(StoreError::corrupt(verdict).into()) }
+}
+
+/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+///
+/// # Errors
+/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
+    let source = open(path)?;
+    let file = durable::create(to).map_err(StoreError::from)?;
+    let copied = copy(&source, to, &file);
+    if copied.is_err() {
+        // The failure of the copy counts.
+        let _ = fs::remove_file(to);
+    }
+    copied
+}
+
+fn copy(source: &Connection, to: &Path, file: &File) -> Result<CheckReport, CloudError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let copied = || -> Result<(), StoreError> {
+        let mut copy = Connection::open_with_flags(to, flags)?;
+        copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
+        copy.pragma_update(None, "synchronous", "off")?;
+        // All pages in one step: a step is one snapshot, and holds up nobody who writes.
+        Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
+        copy.close().map_err(|(_, error)| error)?;
+        file.sync_all()?;
+        durable::sync_directory(to)?;
+        Ok(())
+    };
+    copied()?;
+    inspect(to)
+}
+
+/// Puts a copy in the place of the database. The one that was there is set aside; its name is returned, if there was one. The
+/// copy is looked through first, and stays.
+///
+/// # Errors
+/// See [`inspect`]; [`StoreError::InUse`] while the cloud side runs.
+pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>), CloudError> {
+    let report = inspect(from)?;
+    // Nobody may open it meanwhile.
+    let _lock = engine::lock(path)?;
+    let fresh = with_suffix(path, ".restoring");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::from(error).into()),
+        _ => {}
+    }
+    backup(from, &fresh)?;
+    let moved = || -> Result<Option<PathBuf>, StoreError> {
+        let stamp = Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string();
+        let aside = path.exists().then(|| with_suffix(path, &stamp));
+        for part in BESIDE.iter().chain([&""]) {
+            let old = with_suffix(path, part);
+            if let Some(aside) = aside.as_ref().filter(|_| old.exists()) {
+                fs::rename(&old, with_suffix(aside, part))?;
+            }
+        }
+        fs::rename(&fresh, path)?;
+        durable::sync_directory(path)?;
+        Ok(aside)
+    };
+    Ok((report, moved()?))
+}
+
+/// The names of Secrets, which are not told.
+///
+/// # Errors
+/// See [`inspect`].
+pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
+    let names = || -> Result<Vec<String>, StoreError> {
+        let conn = open(path)?;
+        let mut select = conn.prepare(
+            "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id WHERE kind = 'Secret'",
+        )?;
+        let names = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        Ok(names)
+    };
+    Ok(names()?)
+}
+
+/// Opens the file in the way that leaves the least behind: without a log and a user nothing is made at all.
+fn open(path: &Path) -> Result<Connection, StoreError> {
+    fs::metadata(path)?;
+    let conn = if wal_path(path).exists() {
+        open_reader(path, &EngineOptions::default())?
+    } else {
+        open_unchanging(path)?
+    };
+    let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found != KIND.application_id {
+        return Err(StoreError::Foreign { path: path.to_owned(), found });
+    }
+    let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX);
+    match found {
+        found if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
+        found if found < known => Err(StoreError::internal(format!(
+            "its schema is version {found}; the cloud side brings it to {known} when it starts"
+        ))),
+        _ => Ok(conn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::{Object, kinds};
+    use crate::store::cloud::{CloudOptions, CloudStore};
+
+    async fn with_objects(path: &Path, names: &[&str]) {
+        let store = CloudStore::open(path, &CloudOptions::default()).unwrap();
+        let kind = std::sync::Arc::new(kinds::by_word("cm").unwrap().resource());
+        for name in names {
+            let object: Object = serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "lab", "name": name}}))
+            .unwrap();
+            store.create(&kind, object).await.unwrap();
+        }
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_made_while_it_is_used_and_put_back_when_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, copy) = (dir.path().join("cloud.db"), dir.path().join("copy.db"));
+        with_objects(&path, &["a", "b"]).await;
+        let before = inspect(&path).unwrap();
+        let running = CloudStore::open(&path, &CloudOptions::default()).unwrap();
+        assert_eq!(backup(&path, &copy).unwrap().objects, before.objects);
+        assert!(backup(&path, &copy).is_err(), "a file that exists is not touched");
+        assert!(matches!(restore(&copy, &path), Err(CloudError::Store(StoreError::InUse { .. }))));
+        running.close().await;
+
+        with_objects(&path, &["c"]).await;
+        let (report, aside) = restore(&copy, &path).unwrap();
+        assert_eq!(report.objects, before.objects);
+        assert_eq!(inspect(&aside.unwrap()).unwrap().objects, before.objects + 1);
+        assert_eq!(inspect(&path).unwrap().objects, before.objects);
+        // It is one that the cloud side opens.
+        with_objects(&path, &["d"]).await;
+
+        // What is damaged takes nobody's place.
+        let bytes = fs::read(&copy).unwrap();
+        fs::write(&copy, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(restore(&copy, &path).is_err() && inspect(&copy).is_err());
+        assert_eq!(inspect(&path).unwrap().objects, before.objects + 1);
+    }
+}
