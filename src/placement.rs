@@ -17,6 +17,7 @@
 
 mod changing;
 mod differences;
+mod finding;
 mod on_node;
 pub mod rules;
 mod slots;

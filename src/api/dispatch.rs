@@ -14,6 +14,8 @@ pub(super) use documents::Schemas;
 
 use super::audit::{self, Actor};
 use super::auth;
+#[cfg(feature = "cloud")]
+use super::browser;
 use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
@@ -125,12 +127,22 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 drop(bytes);
                 let role = head.actor.caller.role;
                 let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
-                let answer = self.extension.call(ExtensionCall { method, path, query, body, role }).await;
+                let call = ExtensionCall { method, path, query, body, role };
+                #[cfg(feature = "cloud")]
+                if let Some(ready) = self.extension.ready(&call, self.stopping.subscribe()).await? {
+                    return Ok(response::ready(ready));
+                }
+                let answer = self.extension.call(call).await;
                 if let Some((method, path, asked)) = acted {
                     let code = answer.as_ref().map_or_else(|status| status.code, |_| 200);
                     head.actor.administered(&method, &path, &asked, code);
                 }
                 self.value(&answer?, &head)
+            }
+            #[cfg(feature = "cloud")]
+            Request::Page(path) => {
+                let file = self.extension.file(&path).ok_or_else(Status::no_such_path)?;
+                Ok(browser::page(&file, head.if_none_match))
             }
             Request::Objects(request) => {
                 let accepted = Accepted::read(head.accept, pretty)?;

@@ -64,6 +64,8 @@ pub enum CloudCommand {
     },
     /// Show the nodes: whether they are ready, connected and in sync, and what is pending
     Nodes(ShowArgs),
+    /// Say where the page is that shows the fleet in a browser, with a key that is good for twelve hours
+    Page(ServerArgs),
     /// Show the versions that nodes have reported: ObjectSync records
     Syncs {
         /// Only those of this node

@@ -17,6 +17,9 @@ use crate::process::memory;
 /// What the cloud side answers about its nodes: an object with `items`.
 pub const NODES_PATH: &str = "/edgesync/v1/nodes";
 
+/// Where the page is, with a key.
+pub const PAGE_PATH: &str = "/edgesync/v1/page";
+
 /// What `nodes` shows of each of them.
 const NODE_COLUMNS: &[RecordColumn] = &[
     RecordColumn::value("name", "/name"),
@@ -63,6 +66,10 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Nodes(ShowArgs { output, server }) => program::ask(async |terminal| {
             let answer = Fleet::open(server).await?.get(NODES_PATH).await?;
             records::table_of(&answer, NODE_COLUMNS, output.output, Timestamp::now(), terminal)
+        }),
+        CloudCommand::Page(server) => program::ask(async |terminal| {
+            let answer: Value = client(server).await?.post(PAGE_PATH, &Value::Null).await?;
+            Ok(writeln!(terminal.out, "{}", answer["url"].as_str().unwrap_or_default())?)
         }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();

@@ -14,6 +14,7 @@ use crate::sync::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
+use super::summary::{Past, Row};
 use super::work::Work;
 
 /// Lines in the log that what a node says may cause in ten seconds.
@@ -61,6 +62,13 @@ pub(super) struct Node {
     pub(super) in_effect: Option<bool>,
     /// The same of whether it is in sync.
     pub(super) in_sync_elsewhere: bool,
+    /// Bytes of frames to it and from it.
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Its last hour.
+    pub(super) past: Past,
+    /// What pages were told of it.
+    pub(super) row: Option<Row>,
 }
 
 impl Node {
@@ -89,6 +97,10 @@ impl Node {
             standing: Standing::default(),
             in_effect: None,
             in_sync_elsewhere: false,
+            sent: 0,
+            received: 0,
+            past: Past::default(),
+            row: None,
         }
     }
 
@@ -157,6 +169,8 @@ impl Node {
             "filesInEffect": files.map(|files| files.in_effect),
             "filesNotInEffect": files.map(|files| files.not_in_effect + files.conflicts),
             "confirmedRevision": machine.confirmed(),
+            "bytesSent": self.sent,
+            "bytesReceived": self.received,
             "roundTripMilliseconds": machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
             "counters": {
                 "hellos": counters.hellos,
@@ -182,6 +196,7 @@ impl Node {
             .map(|(uid, refusal)| {
                 json!({
                     "uid": &**uid,
+                    "object": desired.get(uid).map(|desired| desired.object),
                     "resourceVersion": refusal.version,
                     "reason": refusal.reason,
                     "message": refusal.message,

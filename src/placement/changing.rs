@@ -17,6 +17,12 @@ use crate::object::Target;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(usize);
 
+impl RuleId {
+    pub(super) fn number(self) -> usize {
+        self.0
+    }
+}
+
 impl Placement {
     /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from now on.
     pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {
@@ -63,6 +69,12 @@ impl Placement {
                 None
             }
         }
+    }
+
+    /// A rule that was there from the beginning.
+    #[must_use]
+    pub fn configured(&self, number: usize) -> Option<RuleId> {
+        self.rules.get(number).map(|_| RuleId(number))
     }
 
     /// How many objects and how many nodes a rule selects.
