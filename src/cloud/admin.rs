@@ -12,12 +12,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
 use super::answers::{self, WantedAdmission, WantedOperator, wanted};
-use super::fleet::{RolloutOf, Told, WantedObjects};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
-use super::summary::Board;
+use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
 use crate::api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
 use crate::broker::Downlink;
 use crate::object::Status;
@@ -48,13 +47,13 @@ pub(super) enum AdminRequest {
     /// The last hour of a node.
     Past(String, oneshot::Sender<Option<Value>>),
     /// The objects of a node.
-    Objects(String, WantedObjects, oneshot::Sender<Option<Value>>),
+    Objects(String, Wanted, oneshot::Sender<Option<Value>>),
     /// How far something is rolled out.
-    Rollout(RolloutOf, Told),
+    Rollout(RolloutOf, RolloutAnswer),
     /// All rules that place objects on nodes.
     Rules(oneshot::Sender<Value>),
     /// Objects of all nodes.
-    Find(WantedObjects, oneshot::Sender<Value>),
+    Find(Wanted, oneshot::Sender<Value>),
     /// The keys of all labels of nodes, or who has which value of one.
     Labels(Option<String>, oneshot::Sender<Value>),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
@@ -180,7 +179,7 @@ impl Admin {
 
     /// What pages ask for; nothing if it is something else.
     async fn look(&self, path: &[&str], call: &ExtensionCall) -> Result<Option<Value>> {
-        let wanted = || WantedObjects {
+        let wanted = || Wanted {
             kind: call.parameter("kind").into(),
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),

@@ -1,19 +1,15 @@
 //! The page for browsers: its files, which are part of the program, and the keys with which it asks where there are no
 //! certificates. Why: `docs/decisions/0023-page.md`.
 
-mod keys;
-
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::pairing::pages::Keys;
 use crate::api::{PageFile, PageKeys, Role};
 use crate::object::time::rfc3339;
-use keys::Keys;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -53,12 +49,9 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A page whose keys are signed with the secret in a file. At this address it is served without TLS.
-    ///
-    /// # Errors
-    /// The file's.
-    pub(super) fn open(secret: &Path, address: Option<SocketAddr>) -> Result<Self> {
-        Ok(Self { keys: Arc::new(Keys::open(secret)?), address })
+    /// A page with these keys. At this address it is served without TLS.
+    pub(super) fn new(keys: Keys, address: Option<SocketAddr>) -> Self {
+        Self { keys: Arc::new(keys), address }
     }
 
     /// Who may ask.

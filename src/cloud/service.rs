@@ -29,6 +29,7 @@ use super::admin::{Admin, BrokerDefaults, Parts};
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
 use super::page::Page;
+use super::pairing::pages::Keys;
 use super::pairing::service::JoinService;
 use super::pairing::{Pairing, PairingOptions};
 use super::probes::Probes;
@@ -274,8 +275,8 @@ async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<List
         Address::Tcp(address) => Some(*address),
         _ => None,
     });
-    let page = Page::open(&beside.with_file_name("page.key"), address).context("opening the page")?;
-    Ok((Some(page), listener))
+    let keys = Keys::open(&beside.with_file_name("page.key")).context("opening the page")?;
+    Ok((Some(Page::new(keys, address)), listener))
 }
 
 async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {

@@ -6,6 +6,7 @@
 mod history;
 mod past;
 mod row;
+mod wanted;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Bytes;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -21,6 +22,7 @@ use crate::object::status::Result;
 pub(super) use history::{History, Sample};
 pub(super) use past::{Past, Seen};
 pub(super) use row::{Row, STATES, State, Tally};
+pub(super) use wanted::{RolloutAnswer, RolloutOf, Wanted};
 
 /// Deltas that are kept for pages that come back: about five minutes.
 const DELTAS: usize = 300;

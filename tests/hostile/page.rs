@@ -78,9 +78,10 @@ async fn without_a_key_there_is_the_page_and_nothing_in_it() {
     assert_eq!(page.ask("GET", "/page/main.js", &[]).await.code, 200);
     for path in ["/page/../cloud.toml", "/page/%2e%2e/cloud.db", "/page/nothing.js", "/page/site/index.html"]
     {
-        assert_eq!(page.ask("GET", path, &[]).await.code, 404, "{path}");
+        let answer = page.ask("GET", path, &[]).await;
+        assert!([401, 404].contains(&answer.code), "{path}: {answer:?}");
     }
-    assert_eq!(page.ask("POST", "/page/", &[]).await.code, 405);
+    assert_eq!(page.ask("POST", "/page/main.js", &[]).await.code, 401);
     for path in
         [NODES, "/edgesync/v1/summary", "/edgesync/v1/summary?watch=1", "/api/v1/nodes", "/metrics", "/"]
     {

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::Fleet;
-use super::looking::{Gathered, Wanted};
+use super::looking::Gathered;
 use crate::cloud::metrics::CloudNumbers;
 use crate::cloud::source::Source;
+use crate::cloud::summary::Wanted;
 use crate::placement::Placed;
 
 /// What was asked, with the answer as far as it is known, and the node that was looked at last.

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::Fleet;
 use super::rollouts::show_object;
 use crate::cloud::source::Source;
+use crate::cloud::summary::Wanted;
 use crate::object::Resource;
-use crate::placement::{Placed, Placement};
+use crate::placement::Placed;
 use crate::sync::cloud::CloudPhase;
 
 /// Objects that are shown of those that fit.
@@ -20,36 +21,6 @@ const PART: u32 = 1024;
 const OBJECTS_A_UNIT: usize = 8;
 /// Values of a label that are told apart, and keys of labels.
 const MOST_VALUES: usize = 1000;
-
-/// Which objects somebody looks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::cloud) struct Wanted {
-    /// The kind, in any spelling; empty for all.
-    pub(in crate::cloud) kind: String,
-    /// The namespace; empty for all.
-    pub(in crate::cloud) namespace: String,
-    /// What the name has in it; empty for all.
-    pub(in crate::cloud) name: String,
-    /// It is the whole name.
-    pub(in crate::cloud) exact: bool,
-    /// Secrets are told of.
-    pub(in crate::cloud) secrets: bool,
-}
-
-impl Wanted {
-    fn fits(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
-        let kind = self.kind.is_empty()
-            || self.kind.eq_ignore_ascii_case(&resource.kind)
-            || self.kind.eq_ignore_ascii_case(&resource.plural);
-        let name = match self.exact {
-            true => name == self.name,
-            false => name.contains(&self.name),
-        };
-        kind && name
-            && (self.namespace.is_empty() || self.namespace == namespace)
-            && (self.secrets || !Placement::is_secret(resource))
-    }
-}
 
 /// Labels of nodes, as far as they are gathered.
 #[derive(Debug, Default)]
@@ -89,7 +60,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
         let more = found.len() > MOST;
         found.truncate(MOST);
-        found.sort_by(|one, other| one.object.key().cmp(&other.object.key()));
+        found.sort_by_key(|one| one.object.key());
         let items: Vec<Value> = found.iter().map(|object| show_object(object)).collect();
         json!({ "items": items, "more": more })
     }

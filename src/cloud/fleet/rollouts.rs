@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::Fleet;
 use super::summing::row_of;
 use crate::cloud::node::Node;
 use crate::cloud::source::{Source, key_of};
-use crate::cloud::summary::{STATES, State};
+use crate::cloud::summary::{RolloutAnswer, RolloutOf, STATES, State};
 use crate::object::time::rfc3339;
 use crate::placement::{Placed, RuleId};
 use crate::sync::change::Uid;
@@ -34,20 +33,6 @@ const POINT_EVERY: i64 = 10_000;
 const NAMED: usize = 50;
 /// So many nodes are gathered in a unit of work.
 const NODES_A_UNIT: usize = 8;
-
-/// What is rolled out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cloud) enum RolloutOf {
-    /// An object, by its UID.
-    Object(Uid),
-    /// What a rule selects that is an object, by its UID.
-    Rule(Uid),
-    /// What a rule of the configuration selects: the first one is 0.
-    Configured(usize),
-}
-
-/// Who is to be told; nothing if there is no such object or rule.
-pub(in crate::cloud) type Told = oneshot::Sender<Option<Value>>;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -75,7 +60,7 @@ struct Tracked {
     since: Option<i64>,
     points: VecDeque<(i64, [usize; 3])>,
     shown: Value,
-    waiting: Vec<Told>,
+    waiting: Vec<RolloutAnswer>,
 }
 
 #[derive(Debug)]
@@ -111,7 +96,7 @@ impl Straggler {
 
 impl<S: Source> Fleet<S> {
     /// Somebody asks how far something is.
-    pub(super) fn ask_rollout(&mut self, of: RolloutOf, answer: Told) {
+    pub(super) fn ask_rollout(&mut self, of: RolloutOf, answer: RolloutAnswer) {
         let now = self.now();
         let tracked = &mut self.rollouts.tracked;
         let place = tracked.iter().position(|tracked| tracked.of == of).unwrap_or_else(|| {

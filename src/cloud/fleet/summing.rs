@@ -1,13 +1,13 @@
 //! What pages show of all nodes, gathered from some of them in each turn of the loop, once a second while somebody looks and
 //! every ten seconds otherwise.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Fleet;
-use super::asked::after;
 use crate::cloud::lifecycle::NodeLifecycle;
 use crate::cloud::node::Node;
 use crate::cloud::source::Source;
@@ -139,7 +139,8 @@ impl<S: Source> Fleet<S> {
             return true;
         }
         let all = self.nodes.len() <= SMALL || self.summing.passes.is_multiple_of(NUMBERS_EVERY);
-        let Some((name, node)) = self.nodes.range_mut::<str, _>(after(pass.at.as_deref())).next() else {
+        let from = pass.at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let Some((name, node)) = self.nodes.range_mut::<str, _>((from, Bound::Unbounded)).next() else {
             (pass.removed, pass.at) = (true, None);
             return true;
         };

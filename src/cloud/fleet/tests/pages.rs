@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::cloud::summary::Board;
+use crate::cloud::summary::{Board, RolloutOf, Wanted};
 
 /// Nodes with one object that all get, and what pages are told of them.
 struct Shown {
@@ -121,16 +121,16 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     while shown.site.fleet.placement.object(&stored.uid).is_none() {
         shown.site.turn().await;
     }
-    let wanted = WantedObjects { name: "all".into(), ..WantedObjects::default() };
+    let wanted = Wanted { name: "all".into(), ..Wanted::default() };
     let names = |found: &Value| -> Vec<String> {
         found["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
     };
     let found = shown.ask(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
     assert_eq!(names(&found), ["all"]);
-    let all = WantedObjects { secrets: true, ..wanted.clone() };
+    let all = Wanted { secrets: true, ..wanted.clone() };
     let found = shown.ask(|answer| AdminRequest::Find(all, answer)).await;
     assert_eq!(names(&found), ["all", "all-keys"]);
-    let exact = WantedObjects { exact: true, name: "al".into(), ..WantedObjects::default() };
+    let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
     assert!(names(&shown.ask(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
     let on_node =
         shown.ask(|answer| AdminRequest::Objects("node-1".into(), wanted.clone(), answer)).await.unwrap();

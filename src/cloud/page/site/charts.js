@@ -16,7 +16,7 @@ function frame(title, height, at, top, show, children, legend) {
   const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: 'none', 'aria-hidden': 'true', class: 'plot' },
     ...[0, 0.5, 1].map(part => svg('line', { x1: 0, x2: WIDTH, y1: height * part, y2: height * part, class: 'grid' })), ...children);
   const scale = el('div', { class: 'scale', 'aria-hidden': 'true' }, [1, 0.5, 0].map(part => el('span', {}, show(top * part))));
-  const times = at.length > 1 && el('div', { class: 'times', 'aria-hidden': 'true' }, el('span', {}, clock(at[0])), el('span', {}, clock(at.at(-1))));
+  const times = at.length > 1 && el('div', { class: 'times', 'aria-hidden': 'true' }, [at[0], at.at(-1)].map(one => el('span', {}, clock(one, at.at(-1) - at[0]))));
   return el('figure', { class: 'chart' }, el('figcaption', {}, title, legend), el('div', { class: 'canvas' }, scale, drawing), times);
 }
 
@@ -44,12 +44,12 @@ export function curve({ title, at, series, height = 120, show = number, of = 0, 
   return made;
 }
 
-/** Nodes by state over time, one layer upon the other: troubles at the bottom, where they are seen. */
+/** Nodes that are not in sync over time, by state, one layer upon the other: those that need somebody at the bottom. */
 export function layers(title, at, counts, height = 96) {
   if (at.length < 2) return el('figure', { class: 'chart' }, el('figcaption', {}, title), el('p', { class: 'none' }, 'A point is added every ten seconds.'));
-  const order = [4, 5, 3, 6, 2, 1, 0];
+  const order = [4, 5, 3, 6, 2, 1];
   const totals = at.map((_, place) => order.reduce((sum, state) => sum + counts[state][place], 0));
-  const top = Math.max(1, ...totals);
+  const top = round(Math.max(1, ...totals));
   const x = xs(at);
   let below = at.map(() => 0);
   const drawn = [];
@@ -65,6 +65,6 @@ export function layers(title, at, counts, height = 96) {
   }
   const made = frame(title, height, at, top, number, drawn);
   const words = order.filter(state => counts[state].at(-1)).map(state => `${counts[state].at(-1)} ${STATES[state].word}`).join(', ');
-  made.append(el('p', { class: 'unseen' }, `Now: ${words || 'no nodes'}`));
+  made.append(el('p', { class: 'unseen' }, `Now: ${words || 'none'}`));
   return made;
 }

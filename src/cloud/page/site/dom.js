@@ -45,7 +45,10 @@ const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' });
 const NUMBER = new Intl.NumberFormat('en');
 
 export const number = value => NUMBER.format(value ?? 0);
-export const clock = milliseconds => CLOCK.format(milliseconds);
+const SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' });
+
+/** The time of day, with seconds if what it is a part of is short. */
+export const clock = (milliseconds, whole = Infinity) => (whole < 600_000 ? SECONDS : CLOCK).format(milliseconds);
 
 /** `3 min`, `2 h`, `5 d`. */
 export function span(seconds) {

@@ -43,9 +43,11 @@ export class Heatmap {
     this.y = new Float32Array(total);
     this.labels = [];
     let place = 0, left = 0, top = 0, tallest = 0;
+    // All groups have as many rows, so that they stand in lines.
+    const deep = Math.max(1, Math.round(Math.sqrt(total / Math.max(1, this.groups.length) / 2)));
     for (const [label, names] of this.groups) {
       const most = Math.max(1, Math.floor(this.width / size));
-      const columns = labelled ? Math.min(most, Math.max(Math.ceil(72 / size), Math.ceil(Math.sqrt(names.length * 2)))) : most;
+      const columns = labelled ? Math.min(most, Math.max(Math.ceil(80 / size), Math.ceil(names.length / deep))) : most;
       const rows = Math.ceil(names.length / columns);
       const wide = columns * size, head = labelled ? LABEL : 0;
       if (left && left + wide > this.width) {

@@ -107,7 +107,7 @@ export function overview(main, parameters, go) {
 
   async function past() {
     const seen = await get('summary/history');
-    if (!ended) fill(hour, layers('Nodes by state, the last hour', seen.at.map(second => second * 1000), seen.counts));
+    if (!ended) fill(hour, layers('Nodes that are not in sync, the last hour', seen.at.map(second => second * 1000), seen.counts));
   }
 
   function list() {
@@ -160,11 +160,13 @@ export function overview(main, parameters, go) {
     canvas.scrollIntoView({ block: 'nearest' });
   }
 
-  let known = 0, listing = 0;
+  const quiet = task => () => task().catch(() => { /* the line at the top tells */ });
+  let known = 0, listing = 0, asking = 0;
   const end = follow(changed => {
     count();
     if (changed === null || known !== nodes.size) lay();
     else map.change(changed);
+    if (known !== nodes.size && !asking) asking = setTimeout(() => { asking = 0; quiet(labels)(); }, 1500);
     known = nodes.size;
     if (!listing) listing = setTimeout(() => { listing = 0; list(); }, 500);
   });
@@ -174,7 +176,6 @@ export function overview(main, parameters, go) {
   const repaint = () => map.draw();
   dark.addEventListener('change', repaint);
 
-  const quiet = task => () => task().catch(() => { /* the line at the top tells */ });
   count(); lay(); list();
   quiet(labels)(); quiet(past)();
   timers = [setInterval(quiet(labels), LABELS_EVERY), setInterval(quiet(past), HISTORY_EVERY)];
@@ -183,6 +184,7 @@ export function overview(main, parameters, go) {
     end();
     timers.forEach(clearInterval);
     clearTimeout(listing);
+    clearTimeout(asking);
     sized.disconnect();
     dark.removeEventListener('change', repaint);
   };

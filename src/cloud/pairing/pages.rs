@@ -10,11 +10,12 @@ use jiff::Timestamp;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::files;
 use crate::api::{PageKeys, Role};
 use crate::store::durable;
 
 /// How long a key is good, in seconds.
-pub(super) const LIFETIME: i64 = 12 * 3600;
+const LIFETIME: i64 = 12 * 3600;
 
 const SECRET_BYTES: usize = 32;
 /// What is signed: what it is, the role, and the end.
@@ -23,17 +24,17 @@ const HEAD: &str = "page1";
 const MAX_KEY: usize = 200;
 
 /// What signs keys. Not shown.
-pub(super) struct Keys(hmac::Key);
+pub(in crate::cloud) struct Keys(hmac::Key);
 
 impl Keys {
     /// Reads the secret, or makes it: 32 random bytes, mode 0600. Whoever removes the file makes all keys useless.
     ///
     /// # Errors
     /// The file's.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let secret = match std::fs::read(path) {
-            Ok(secret) => secret,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+    pub(in crate::cloud) fn open(path: &Path) -> Result<Self> {
+        let secret = match files::read_secret(path)? {
+            Some(secret) => secret,
+            None => {
                 let mut secret = [0; SECRET_BYTES];
                 if SystemRandom::new().fill(&mut secret).is_err() {
                     bail!("the system gives no random bytes");
@@ -41,7 +42,6 @@ impl Keys {
                 durable::write(path, &secret, 0o600)?;
                 secret.to_vec()
             }
-            Err(error) => bail!("cannot read {}: {error}", path.display()),
         };
         if secret.len() != SECRET_BYTES {
             bail!(
@@ -53,7 +53,7 @@ impl Keys {
     }
 
     /// A key for a role, from now on.
-    pub(super) fn sign(&self, role: Role, now: Timestamp) -> (String, Timestamp) {
+    pub(in crate::cloud) fn sign(&self, role: Role, now: Timestamp) -> (String, Timestamp) {
         let ends = now.as_second().saturating_add(LIFETIME);
         let head = format!("{HEAD}.{role}.{ends}");
         let signature = BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, head.as_bytes()));
