@@ -12,7 +12,7 @@ try {
   const page = await browser.page(`${many.address}#/?group=site`);
   await until('groups', () => page.evaluate(() => document.querySelector('select').value === 'site'));
   await page.locator('.plot').waitFor();
-  await page.setViewportSize({ width: 1180, height: 900 });
+  await page.setViewportSize({ width: 1180, height: 816 });
   await page.waitForTimeout(500);
   await page.screenshot({ path: join(import.meta.dirname, '../../docs/page.png') });
 } finally {

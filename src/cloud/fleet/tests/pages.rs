@@ -89,10 +89,10 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     changed.set_metadata("uid", json!(shown.object.uid));
     let stored = shown.site.store.update(&config_map(), changed, shown.object.version).await.unwrap();
     shown.site.until_in_sync(NODES - 1, &stored).await;
-    let end = Instant::now() + PATIENCE;
+    let (end, version) = (Instant::now() + PATIENCE, stored.version.to_string());
     let told = loop {
         let told = shown.rollout().await;
-        if told["holding"] == 2 && told["version"] == stored.version.to_string() {
+        if told["holding"] == 2 && told["version"] == *version {
             break told;
         }
         assert!(Instant::now() < end, "{told}");

@@ -111,7 +111,7 @@ export function overview(main, parameters, go) {
   }
 
   function list() {
-    const wanted = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].trouble || row[1] === 7) && fits(row[0], row[1]));
+    const wanted = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].trouble) && fits(row[0], row[1]));
     wanted.sort((one, other) => URGENCY.indexOf(one[1]) - URGENCY.indexOf(other[1]) || one[2] - other[2] || (one[0] < other[0] ? -1 : 1));
     const some = wanted.slice(0, ROWS);
     const title = chosen.size || search ? 'Nodes that fit' : all ? 'All nodes' : 'Nodes that need a look';
