@@ -35,6 +35,8 @@ mod node;
 mod objects;
 #[path = "budgets/outbox.rs"]
 mod outbox;
+#[path = "budgets/page.rs"]
+mod page;
 #[path = "budgets/processes.rs"]
 mod processes;
 #[path = "budgets/relay.rs"]
@@ -79,6 +81,7 @@ const SECTIONS: &[Section] = &[
     ("api", "The API of the cloud side", api::figures),
     ("big-cloud", "A cloud with 1,000,000 objects", big_cloud::figures),
     ("leases", "Leases in the store of the cloud side", leases::figures),
+    ("page", "50 pages in browsers beside 10,000 nodes", page::figures),
     ("kubeedge", "As an edge node of KubeEdge", kubeedge::figures),
     ("kubernetes", "Replicas over a Kubernetes cluster", kubernetes::figures),
 ];

@@ -2,8 +2,8 @@
 //! keeps the objects is behind the [`Storage`] trait.
 //!
 //! # Layout
-//! - a connection becomes requests: `listen`, `server`, `limits`, `stall`, `auth`, `compress`, `metrics`; their bodies take
-//!   memory: `body`, `weight`;
+//! - a connection becomes requests: `listen`, `server`, `limits`, `stall`, `auth`, `browser`, `compress`, `metrics`; their bodies
+//!   take memory: `body`, `weight`;
 //! - a request line becomes a typed request (pure): `request`, `media`;
 //! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
 //!   (`discovery`, `openapi`);
@@ -20,6 +20,8 @@ mod apply;
 mod audit;
 mod auth;
 mod body;
+#[cfg(feature = "cloud")]
+mod browser;
 mod client;
 mod convert;
 mod discovery;
@@ -67,11 +69,15 @@ mod write;
 
 pub use address::{Address, AddressError};
 pub use audit::TARGET as AUDIT;
+#[cfg(feature = "cloud")]
+pub use auth::PageKeys;
 pub use auth::{Access, Caller, Operators, Peer, Role};
 pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
 #[cfg(feature = "cloud")]
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
+#[cfg(feature = "cloud")]
+pub use extension::{PageFile, Ready};
 pub use kind::{Kind, PrinterColumn, ScalePaths, Writable};
 #[cfg(feature = "cloud")]
 pub use kubeconfig::Kubeconfig;

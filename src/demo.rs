@@ -115,7 +115,9 @@ pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -
         }
     };
     if let (true, Some(stage)) = (options.keep && code != EXIT_INTERRUPTED, &stage) {
-        screen.print(&how_to_look(stage, &workspace));
+        // A cloud side that has just failed may not answer.
+        let page = stage.page().await.unwrap_or_else(|error| format!("there is no page: {}", chain(&error)));
+        screen.print(&how_to_look(stage, &workspace, &page));
         interrupt.wait().await;
     }
     drop(stage);
@@ -175,14 +177,16 @@ fn result(outcome: &Outcome, time: Duration) -> String {
     text
 }
 
-fn how_to_look(stage: &Stage<'_>, workspace: &Workspace) -> String {
+fn how_to_look(stage: &Stage<'_>, workspace: &Workspace, page: &str) -> String {
     let (cloud, agent) = (stage.programs().cloud.display(), stage.programs().agent.display());
     let server = format!("--server {}", stage.cloud_api.address());
     let socket = format!("--socket {}", workspace.file("edgesync.sock").display());
     let file = |name: &str| workspace.file(name).display().to_string();
     let [cloud_log, agent_log] = Stage::logs(workspace);
     format!(
-        "\nEverything keeps running until Ctrl-C. From another terminal, look at the cloud side:\n\
+        "\nEverything keeps running until Ctrl-C. In a browser on this machine, look at the fleet:\n\
+         \x20 {page}\n\
+         From another terminal, look at the cloud side:\n\
          \x20 {cloud} nodes {server}\n\
          \x20 {cloud} get configmaps -A {server}\n\
          \x20 {cloud} syncs --node {NODE} {server}\n\

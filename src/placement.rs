@@ -18,6 +18,7 @@
 mod changing;
 mod differences;
 mod explain;
+mod finding;
 mod on_node;
 pub mod rules;
 mod slots;

@@ -108,6 +108,13 @@ pub trait Operators: Send + Sync {
     fn revoked(&self) -> tokio::sync::watch::Receiver<()>;
 }
 
+/// The keys of pages that browsers show.
+#[cfg(feature = "cloud")]
+pub trait PageKeys: Send + Sync {
+    /// What whoever shows this key may do; none if it is no key, or not any more.
+    fn role(&self, key: &str) -> Option<Role>;
+}
+
 /// The rules of who has which role.
 #[derive(Clone)]
 pub struct Access {
@@ -118,6 +125,9 @@ pub struct Access {
     operators: Option<Arc<dyn Operators>>,
     /// Of those who show nothing.
     anybody: Option<Role>,
+    /// Of pages, which come without TLS, from this machine.
+    #[cfg(feature = "cloud")]
+    pages: Option<Arc<dyn PageKeys>>,
 }
 
 /// Tokens are not shown.
@@ -134,21 +144,42 @@ impl Access {
     #[must_use]
     pub fn tokens(tokens: Vec<(String, Role)>, own_uid: u32) -> Self {
         let tokens = tokens.into_iter().filter(|(token, _)| !token.is_empty()).collect();
-        Self { tokens, own_uid, group: Role::Local, operators: None, anybody: None }
+        Self {
+            tokens,
+            own_uid,
+            group: Role::Local,
+            operators: None,
+            anybody: None,
+            #[cfg(feature = "cloud")]
+            pages: None,
+        }
     }
 
     /// Operators with their certificates. The user of the process and root need none on the Unix socket; others there may
     /// look.
     #[must_use]
     pub fn certificates(operators: Arc<dyn Operators>, own_uid: u32) -> Self {
-        Self { tokens: Vec::new(), own_uid, group: Role::View, operators: Some(operators), anybody: None }
+        Self { group: Role::View, operators: Some(operators), ..Self::tokens(Vec::new(), own_uid) }
+    }
+
+    /// Whether operators come with a browser.
+    #[cfg(feature = "cloud")]
+    pub(super) fn is_of_operators(&self) -> bool {
+        self.operators.is_some()
+    }
+
+    /// Browsers on this machine show keys, too.
+    #[cfg(feature = "cloud")]
+    #[must_use]
+    pub fn with_pages(self, pages: Arc<dyn PageKeys>) -> Self {
+        Self { pages: Some(pages), ..self }
     }
 
     /// Whoever gets there may look.
     #[cfg(feature = "cloud")]
     #[must_use]
     pub fn anybody() -> Self {
-        Self { tokens: Vec::new(), own_uid: 0, group: Role::View, operators: None, anybody: Some(Role::View) }
+        Self { group: Role::View, anybody: Some(Role::View), ..Self::tokens(Vec::new(), 0) }
     }
 
     /// Who it is that sends a request with this `Authorization` header. On the Unix socket a token may raise the role, never
@@ -169,6 +200,12 @@ impl Access {
             Peer::Unix { uid: Some(uid) } if *uid == 0 || *uid == self.own_uid => Some(Role::Admin),
             Peer::Unix { .. } => Some(self.group),
         };
+        #[cfg(feature = "cloud")]
+        if let (Peer::Tcp(_), Some(pages), Some(key)) = (peer, &self.pages, authorization.and_then(token))
+            && let Some(role) = pages.role(&key)
+        {
+            return Ok(Caller { name: "page".into(), role });
+        }
         let by_token = match authorization {
             Some(header) => Some(self.role_of(header).ok_or_else(unauthorized)?),
             None => None,

@@ -14,6 +14,8 @@ pub(super) use documents::Schemas;
 
 use super::audit::{self, Actor};
 use super::auth;
+#[cfg(feature = "cloud")]
+use super::browser;
 use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
@@ -130,7 +132,12 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 drop(bytes);
                 let role = head.actor.caller.role;
                 let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
-                let answer = self.extension.call(ExtensionCall { method, path, query, body, role }).await;
+                let call = ExtensionCall { method, path, query, body, role };
+                #[cfg(feature = "cloud")]
+                if let Some(ready) = self.extension.ready(&call, self.stopping.subscribe()).await? {
+                    return Ok(response::ready(ready));
+                }
+                let answer = self.extension.call(call).await;
                 if let Some((method, path, asked)) = acted {
                     let code = answer.as_ref().map_or_else(|status| status.code, |_| 200);
                     head.actor.administered(&method, &path, &asked, code);
@@ -143,6 +150,11 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 let answer = reviews::answer(review, &self.storage.kinds(), head.actor.caller, sent);
                 let format = Accepted::read(head.accept, pretty)?.format;
                 Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
+            }
+            #[cfg(feature = "cloud")]
+            Request::Page(path) => {
+                let file = self.extension.file(&path).ok_or_else(Status::no_such_path)?;
+                Ok(browser::page(&file, head.if_none_match))
             }
             Request::Objects(request) => {
                 let accepted = Accepted::read(head.accept, pretty)?;

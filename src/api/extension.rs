@@ -2,7 +2,11 @@
 
 use std::future::Future;
 
+#[cfg(feature = "cloud")]
+use hyper::body::Bytes;
 use serde_json::Value;
+#[cfg(feature = "cloud")]
+use tokio::sync::{mpsc, watch};
 
 use super::auth::Role;
 use super::metrics::MetricsWriter;
@@ -17,12 +21,54 @@ pub trait Extension: Send + Sync + 'static {
     /// Any status; it becomes the response.
     fn call(&self, call: ExtensionCall) -> impl Future<Output = Result<Value>> + Send;
 
+    /// Answers a request with JSON that is there already, the same bytes for everybody, or that comes line by line until
+    /// `stopping` turns true. `None` for what [`Extension::call`] answers.
+    ///
+    /// # Errors
+    /// Any status; it becomes the response.
+    #[cfg(feature = "cloud")]
+    fn ready(
+        &self,
+        call: &ExtensionCall,
+        stopping: watch::Receiver<bool>,
+    ) -> impl Future<Output = Result<Option<Ready>>> + Send {
+        let _ = (call, stopping);
+        std::future::ready(Ok(None))
+    }
+
+    /// A file of the page for browsers, by its path below `/page/`.
+    #[cfg(feature = "cloud")]
+    fn file(&self, path: &str) -> Option<PageFile> {
+        let _ = path;
+        None
+    }
+
     /// Adds to what `/metrics` says. It is asked for when somebody looks, so what it takes to know costs nothing
     /// otherwise.
     fn metrics(&self, out: &mut MetricsWriter<'_>) -> impl Future<Output = ()> + Send {
         let _ = out;
         std::future::ready(())
     }
+}
+
+/// JSON that nobody has to make for a request.
+#[cfg(feature = "cloud")]
+#[derive(Debug)]
+pub enum Ready {
+    /// All of it.
+    Whole(Bytes),
+    /// Lines as they come.
+    Lines(mpsc::Receiver<Result<Bytes>>),
+}
+
+/// A file of the page for browsers.
+#[cfg(feature = "cloud")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFile {
+    /// What it is.
+    pub media_type: &'static str,
+    /// Its content.
+    pub body: &'static [u8],
 }
 
 /// A request under `/edgesync/v1/`.
@@ -38,6 +84,14 @@ pub struct ExtensionCall {
     pub body: Value,
     /// What who asks may do.
     pub role: Role,
+}
+
+impl ExtensionCall {
+    /// A parameter of the query; empty if it is not there.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> &str {
+        self.query.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
 }
 
 /// No further paths.

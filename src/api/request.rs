@@ -48,6 +48,9 @@ pub(super) enum Request {
     Review(Review),
     /// Objects of a kind.
     Objects(Box<ObjectsRequest>),
+    /// `/page/` and below: a file of the page for browsers.
+    #[cfg(feature = "cloud")]
+    Page(String),
 }
 
 /// Objects of a kind: what to do with them, where they are, and how.
@@ -240,6 +243,8 @@ impl Request {
                 return objects(method, group, version, rest, &query);
             }
             ["version"] => Self::Version,
+            #[cfg(feature = "cloud")]
+            ["page", rest @ ..] => Self::Page(rest.join("/")),
             ["metrics"] => Self::Metrics,
             [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
                 Self::Health(health(endpoint, check.first(), &query))

@@ -94,6 +94,17 @@ pub(super) fn stream(media_type: &'static str, body: ResponseBody) -> Response<R
     response
 }
 
+/// JSON that was there before it was asked for.
+#[cfg(feature = "cloud")]
+pub(super) fn ready(ready: super::extension::Ready) -> Response<ResponseBody> {
+    use super::extension::Ready;
+    let body = match ready {
+        Ready::Whole(bytes) => ResponseBody::Whole(Some(bytes)),
+        Ready::Lines(lines) => ResponseBody::Lines(lines),
+    };
+    stream(Format::Json.media_type(), body)
+}
+
 /// Adds warnings as headers (RFC 9111 section 5.5, with the code that Kubernetes uses).
 pub(super) fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {

@@ -122,7 +122,7 @@ mod tests {
         Arc::new(Kind { writable, ..Kind::bare(Arc::new(resource)) })
     }
 
-    fn allowed(kinds: &[Arc<Kind>], role: Role, asked: Value) -> bool {
+    fn allowed(kinds: &[Arc<Kind>], role: Role, asked: &Value) -> bool {
         let caller = Caller { name: "ada".into(), role };
         let sent = json!({ "spec": { "resourceAttributes": asked } });
         let status = &answer(Review::Access, kinds, &caller, sent)["status"];
@@ -137,7 +137,7 @@ mod tests {
             kind("ns", Writable::Everything),
         ];
         let ask = |role, verb: &str, plural: &str| {
-            allowed(&kinds, role, json!({ "verb": verb, "resource": plural }))
+            allowed(&kinds, role, &json!({ "verb": verb, "resource": plural }))
         };
         assert!(ask(Role::View, "get", "configmaps") && !ask(Role::View, "create", "configmaps"));
         assert!(!ask(Role::View, "get", "secrets") && ask(Role::Edit, "get", "secrets"));
@@ -152,21 +152,21 @@ mod tests {
         assert!(why["status"]["reason"].as_str().is_some_and(|why| why.contains("'edit'")), "{why}");
         assert!(!ask(Role::Admin, "use", "configmaps") && !ask(Role::Admin, "get", "widgets"));
         let log = json!({ "verb": "get", "resource": "configmaps", "subresource": "log" });
-        assert!(!allowed(&kinds, Role::Admin, log));
+        assert!(!allowed(&kinds, Role::Admin, &log));
         let held = [kind("cm", Writable::Nothing)];
-        assert!(!allowed(&held, Role::Admin, json!({ "verb": "create", "resource": "configmaps" })));
+        assert!(!allowed(&held, Role::Admin, &json!({ "verb": "create", "resource": "configmaps" })));
     }
 
     #[test]
     fn who_asks_is_told_name_role_and_rules() {
         let kinds = [kind("cm", Writable::Everything), kind("secret", Writable::Everything)];
         let caller = Caller { name: "ada".into(), role: Role::View };
-        let answer = answer(Review::Myself, &kinds, &caller, Value::Null);
+        let myself = answer(Review::Myself, &kinds, &caller, Value::Null);
         assert_eq!(
-            answer["status"]["userInfo"],
+            myself["status"]["userInfo"],
             json!({"username": "ada", "groups": ["role:view", "system:authenticated"]})
         );
-        assert_eq!(answer["kind"], "SelfSubjectReview");
+        assert_eq!(myself["kind"], "SelfSubjectReview");
         let rules = &answer(Review::Rules, &kinds, &caller, json!({}))["status"]["resourceRules"];
         assert_eq!(
             rules,

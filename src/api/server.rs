@@ -23,6 +23,8 @@ use super::accept::choose;
 use super::audit::Actor;
 use super::auth::{Access, Caller, Peer, Role};
 use super::body::{HttpBody, Rooms};
+#[cfg(feature = "cloud")]
+use super::browser;
 use super::dispatch::{Api, Head, Schemas};
 use super::extension::Extension;
 use super::limits::Limits;
@@ -286,11 +288,26 @@ impl<K: Storage, E: Extension> Server<K, E> {
             }
             _ => None,
         };
+        #[cfg(feature = "cloud")]
+        let stray = stray.or_else(|| match peer {
+            Peer::Unix { .. } => None,
+            _ if !self.access.is_of_operators() => None,
+            _ => browser::refusal(&head.method, &head.headers, &parsed),
+        });
         if let Some(message) = stray {
             return response::status(&Status::new(Reason::Forbidden, message), "", Format::Json);
         }
         let authorization = header(&head.headers, &AUTHORIZATION);
         let open = matches!(parsed, Ok(Request::Health(_) | Request::Version));
+        #[cfg(feature = "cloud")]
+        let open = open || matches!(parsed, Ok(Request::Page(_)));
+        #[cfg(feature = "cloud")]
+        if matches!(parsed, Ok(Request::Discovery(super::request::Discovery::Root)))
+            && browser::wants_html(&head.headers)
+            && self.api.extension.file("").is_some()
+        {
+            return browser::to_page();
+        }
         let mut is_known = true;
         let caller = match self.access.authenticate(authorization, peer) {
             Ok(caller) => caller,
@@ -306,6 +323,13 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Err(refusal) => return response::status(&refusal.status, refusal.allow, Format::Json),
         };
         let is_watch = matches!(&request, Request::Objects(request) if request.verb == Verb::Watch);
+        #[cfg(feature = "cloud")]
+        let is_watch = is_watch || browser::is_watch(&request);
+        #[cfg(feature = "cloud")]
+        let caller = match self.access.is_of_operators() {
+            true => browser::narrowed(caller, peer, &request),
+            false => caller,
+        };
         if is_known {
             match visitor.stay(is_watch) {
                 Ok(stays) => *stay = Some(stays),

@@ -72,6 +72,8 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Say why an object is on a node, or is not: what each rule of placement says, and what holds it back
     ExplainPlacement(ExplainArgs),
+    /// Say where the page is that shows the fleet in a browser, with a key that is good for twelve hours
+    Page(ServerArgs),
     /// Show the versions that nodes have reported: ObjectSync records
     Syncs {
         /// Only those of this node

@@ -21,6 +21,9 @@ use crate::api::{ClientError, encode};
 use crate::config::cloud::Config;
 use crate::process::memory;
 
+/// Where the page is, with a key.
+pub const PAGE_PATH: &str = "/edgesync/v1/page";
+
 /// Runs the program with the arguments of the process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -52,6 +55,10 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::ExplainPlacement(args) => {
             program::ask(async |terminal| explain::run(args, terminal).await)
         }
+        CloudCommand::Page(server) => program::ask(async |terminal| {
+            let answer: Value = client(server).await?.post(PAGE_PATH, &Value::Null).await?;
+            Ok(writeln!(terminal.out, "{}", answer["url"].as_str().unwrap_or_default())?)
+        }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
             records::syncs_of(&Fleet::open(server).await?, node.as_deref(), output.output, now, terminal)

@@ -8,15 +8,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
 use super::answers::{self, WantedAdmission, WantedOperator, wanted};
 use super::metrics::{self, CloudNumbers};
+use super::page::{self, Page};
 use super::pairing::Pairing;
 use super::pairing::broker_config::{self, BrokerConfig, Flavor};
 use super::pairing::register::Register;
-use crate::api::{Extension, ExtensionCall, MetricsWriter, Role};
+use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
+use crate::api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
 use crate::broker::Downlink;
 use crate::object::status::{Reason, Result};
 use crate::object::time::rfc3339;
@@ -46,6 +48,18 @@ pub(super) enum AdminRequest {
     Remove(String, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
     Admit(String, Answer),
+    /// The last hour of a node.
+    Past(String, oneshot::Sender<Option<Value>>),
+    /// The objects of a node.
+    Objects(String, Wanted, oneshot::Sender<Option<Value>>),
+    /// How far something is rolled out.
+    Rollout(RolloutOf, RolloutAnswer),
+    /// All rules that place objects on nodes.
+    Rules(oneshot::Sender<Value>),
+    /// Objects of all nodes.
+    Find(Wanted, oneshot::Sender<Value>),
+    /// The keys of all labels of nodes, or who has which value of one.
+    Labels(Option<String>, oneshot::Sender<Value>),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
@@ -65,9 +79,13 @@ pub(super) struct Parts {
     pub(super) broker: BrokerDefaults,
     /// Where nodes join, as far as it is known: `https://HOST:PORT`.
     pub(super) service: Option<String>,
+    /// What is shown of the whole fleet.
+    pub(super) board: Arc<Board>,
+    /// The page, if it is served.
+    pub(super) page: Option<Page>,
 }
 
-/// Serves `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
+/// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
 /// `operators` and `broker-config`; and the metrics of the cloud side.
 #[derive(Clone)]
 pub(super) struct Admin {
@@ -225,6 +243,58 @@ impl Admin {
         Ok(answers::certificates(node, certificates))
     }
 
+    /// What pages ask for; nothing if it is something else.
+    async fn look(&self, path: &[&str], call: &ExtensionCall) -> Result<Option<Value>> {
+        let wanted = || Wanted {
+            kind: call.parameter("kind").into(),
+            namespace: call.parameter("namespace").into(),
+            name: call.parameter("name").into(),
+            exact: call.parameter("exact") == "1",
+            secrets: call.role >= Role::Edit,
+        };
+        let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
+        let shown = match path {
+            ["nodes", node, "history"] => {
+                let past = self.ask(|answer| AdminRequest::Past((*node).into(), answer)).await?;
+                past.ok_or_else(|| unknown(node))?
+            }
+            ["nodes", node, "objects"] => {
+                let objects =
+                    self.ask(|answer| AdminRequest::Objects((*node).into(), wanted(), answer)).await?;
+                objects.ok_or_else(|| unknown(node))?
+            }
+            ["objects"] => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
+            ["labels"] => {
+                let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
+                self.ask(|answer| AdminRequest::Labels(key, answer)).await?
+            }
+            ["rollouts"] => self.ask(AdminRequest::Rules).await?,
+            ["rollouts", "objects", uid] => {
+                let of = RolloutOf::Object((*uid).into());
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            ["rollouts", "placements", uid] => {
+                let of = RolloutOf::Rule((*uid).into());
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            ["rollouts", "configured", number] => {
+                let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                let of = RolloutOf::Configured(number.ok_or_else(gone)?);
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(shown))
+    }
+
+    /// Where the page is, with a key that has the role of who asks.
+    fn invite(&self, role: Role) -> Result<Value> {
+        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
+        let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
+                       at the start";
+        invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
+    }
+
     /// What concerns tokens, operators and brokers.
     async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
         let (pairing, now) = (&self.parts.pairing, Timestamp::now());
@@ -289,6 +359,14 @@ impl BrokerDefaults {
 impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let path: Vec<&str> = call.path.split('/').collect();
+        if call.method == "POST" && path == ["page"] {
+            return self.invite(call.role);
+        }
+        if call.method == "GET"
+            && let Some(shown) = self.look(&path, &call).await?
+        {
+            return Ok(shown);
+        }
         if call.method != "GET" && call.role != Role::Admin {
             let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
@@ -326,6 +404,27 @@ impl Extension for Admin {
             ("POST", ["nodes", node, "revoke"]) => self.revoke(node).await,
             _ => self.pairing(call.method.as_str(), &path, &call.body).await,
         }
+    }
+
+    async fn ready(&self, call: &ExtensionCall, stopping: watch::Receiver<bool>) -> Result<Option<Ready>> {
+        if call.method != "GET" {
+            return Ok(None);
+        }
+        let board = &self.parts.board;
+        Ok(match call.path.as_str() {
+            "summary" if matches!(call.parameter("watch"), "1" | "true") => {
+                let revision = call.parameter("revision").parse().ok();
+                let from = revision.map(|revision| (call.parameter("start"), revision));
+                Some(Ready::Lines(board.watch(from, stopping)))
+            }
+            "summary" => Some(Ready::Whole(board.snapshot())),
+            "summary/history" => Some(Ready::Whole(board.history())),
+            _ => None,
+        })
+    }
+
+    fn file(&self, path: &str) -> Option<PageFile> {
+        self.parts.page.as_ref().and_then(|_| page::file(path))
     }
 
     async fn metrics(&self, out: &mut MetricsWriter<'_>) {

@@ -6,13 +6,16 @@ mod bodies;
 mod effects;
 mod explain;
 mod line;
+mod looking;
 mod news;
 mod numbers;
 mod opening;
 mod placing;
 mod removal;
 mod replicas;
+mod rollouts;
 mod rules;
+mod summing;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -42,16 +45,20 @@ use super::lifecycle::NodeLifecycle;
 use super::node::{DesiredOn, Node};
 use super::pairing::Pairing;
 use super::source::{Change, Changes, MAX_BODIES, NodeFacts, Result, Source};
+use super::summary::Board;
 use super::work::Work;
 use asked::{Asked, Questions};
 use bodies::Bodies;
 use line::Line;
+use looking::Gathered;
 use news::News;
 use numbers::Counts;
 use opening::Openings;
 use removal::Removals;
 use replicas::Replicas;
+use rollouts::Rollouts;
 use rules::Rules;
+use summing::Summing;
 use upstream::{Events, Intake, Stored};
 
 /// Answers of the source, and links that have room again, that wait for the loop.
@@ -133,6 +140,8 @@ pub(super) struct Fleet<S: Source> {
     pairing: Pairing,
     questions: Questions,
     replicas: Replicas,
+    summing: Summing,
+    rollouts: Rollouts,
 }
 
 fn cloud_config(config: &Config) -> CloudConfig {
@@ -220,6 +229,8 @@ impl<S: Source> Fleet<S> {
             pairing,
             questions: Questions::new(),
             replicas: Replicas::default(),
+            summing: Summing::new(Board::new(String::new())),
+            rollouts: Rollouts::new(config.placement.rules.len()),
         };
         fleet.read_all().await?;
         let mut standings = fleet.source.standings().await?;
@@ -323,12 +334,14 @@ impl<S: Source> Fleet<S> {
         let untold = self.spread_news();
         let unanswered = self.gather();
         self.look_at_rules();
-        let more = self.drain() || untold || unanswered || self.has_rules_due();
+        let uncounted = self.sum_up() || self.count_rollouts();
+        let more = self.drain() || untold || unanswered || uncounted || self.has_rules_due();
         self.read_next();
         self.write_due();
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
         let next = earlier(self.deadlines.first().map(|(at, _)| *at), self.lifecycle.deadline());
         let next = earlier(next, earlier(self.reading_deadline(), self.differences_deadline()));
+        let next = earlier(next, earlier(Some(self.summing.deadline()), self.rollouts_deadline()));
         next.map_or(idle, |at| (self.origin + at).min(idle))
     }
 
@@ -558,6 +571,7 @@ impl<S: Source> Fleet<S> {
 
     fn frame(&mut self, name: &str, payload: &[u8]) {
         self.decoded = payload.len();
+        self.summing.received += payload.len() as u64;
         if self.is_shut_out(name) {
             return;
         }
@@ -588,6 +602,7 @@ impl<S: Source> Fleet<S> {
         self.meet(name);
         let registered = self.registered.contains(name) && !self.lifecycle.wants_report(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
+        node.received += payload.len() as u64;
         match &frame {
             Up::Hello(hello) => {
                 node.agent = Some(hello.agent.chars().take(64).collect());
@@ -647,6 +662,26 @@ impl<S: Source> Fleet<S> {
             AdminRequest::Admit(name, answer) => self.admit_on_request(&name, answer),
             AdminRequest::ConfirmDeletions(name, answer) => {
                 let _ = answer.send(self.confirm_deletions(&name));
+            }
+            AdminRequest::Past(name, answer) => {
+                let node = self.nodes.get(&name);
+                let _ = answer.send(node.map(|node| node.past.show(self.summing.minute)));
+            }
+            AdminRequest::Objects(name, wanted, answer) => {
+                let _ = answer.send(self.objects_on(&name, &wanted));
+            }
+            AdminRequest::Rollout(of, answer) => self.ask_rollout(of, answer),
+            AdminRequest::Rules(answer) => drop(answer.send(self.show_rules())),
+            AdminRequest::Find(wanted, answer) => {
+                self.questions.push_back(Asked::Find { answer, wanted, found: Vec::new(), from: 0 });
+            }
+            AdminRequest::Labels(key, answer) => {
+                self.questions.push_back(Asked::Labels {
+                    answer,
+                    key,
+                    gathered: Gathered::default(),
+                    at: None,
+                });
             }
             AdminRequest::Numbers(answer) => {
                 self.questions.push_back(Asked::Numbers { answer, numbers: Box::default(), at: None });

@@ -15,6 +15,7 @@ use crate::sync::timing::Now;
 use super::answers::NEVER_CONNECTED;
 use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
+use super::summary::{Past, Row};
 use super::work::Work;
 
 /// Lines in the log that what a node says may cause in ten seconds.
@@ -62,6 +63,13 @@ pub(super) struct Node {
     pub(super) in_effect: Option<bool>,
     /// The same of whether it is in sync.
     pub(super) in_sync_elsewhere: bool,
+    /// Bytes of frames to it and from it.
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Its last hour.
+    pub(super) past: Past,
+    /// What pages were told of it.
+    pub(super) row: Option<Row>,
 }
 
 impl Node {
@@ -90,6 +98,10 @@ impl Node {
             standing: Standing::default(),
             in_effect: None,
             in_sync_elsewhere: false,
+            sent: 0,
+            received: 0,
+            past: Past::default(),
+            row: None,
         }
     }
 
@@ -167,6 +179,8 @@ impl Node {
             "filesInEffect": files.map(|files| files.in_effect),
             "filesNotInEffect": files.map(|files| files.not_in_effect + files.conflicts),
             "confirmedRevision": machine.confirmed(),
+            "bytesSent": self.sent,
+            "bytesReceived": self.received,
             "roundTripMilliseconds": machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
             "counters": {
                 "hellos": counters.hellos,

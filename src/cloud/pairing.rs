@@ -17,6 +17,7 @@ mod heeding;
 mod keys;
 mod office;
 mod operators;
+pub(super) mod pages;
 pub(super) mod register;
 mod request;
 pub(super) mod service;

@@ -20,6 +20,7 @@ use crate::link::presence::CloudPresence;
 use crate::link::{Introduction, Publish, Topics};
 use crate::process::Service;
 use crate::process::connection::{configured_link, packet_limit, read_trust};
+use crate::process::random;
 use crate::process::systemd::{self, Signals};
 use crate::store::cloud::{CloudOptions, CloudStore};
 use crate::tls::{self, Clock};
@@ -27,10 +28,13 @@ use crate::tls::{self, Clock};
 use super::admin::{Admin, BrokerDefaults, Parts};
 use super::fleet::Fleet;
 use super::objects::CloudObjects;
+use super::page::Page;
+use super::pairing::pages::Keys;
 use super::pairing::service::JoinService;
 use super::pairing::{Pairing, PairingOptions};
 use super::probes::Probes;
 use super::source::{Embedded, Source};
+use super::summary::Board;
 use super::upkeep::Upkeep;
 
 /// Over how long a replica that ends sends its nodes to the others, at most.
@@ -151,6 +155,8 @@ async fn serve<S: Source, K: Storage, T>(
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
     };
+    let (page, page_listener) = open_page(&config).await?;
+    let board = Board::new(format!("{:016x}", random()));
     let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
     let parts = Parts {
         database,
@@ -162,8 +168,14 @@ async fn serve<S: Source, K: Storage, T>(
             max_packet: packet_limit(config.link.max_frame),
         },
         service: joining.address.map(|address| join_url(&config, address)),
+        board: Arc::clone(&board),
+        page: page.clone(),
     };
     let access = Access::certificates(pairing.operators(), own_uid());
+    let access = match &page {
+        Some(page) => access.with_pages(page.keys()),
+        None => access,
+    };
     let extension = Admin::new(requests, parts);
     probes.started(extension.clone(), {
         let objects = Arc::clone(&objects);
@@ -180,7 +192,7 @@ async fn serve<S: Source, K: Storage, T>(
         joining.keep(&pairing, Some((kubeconfig, api)));
     }
     let mut api = JoinSet::new();
-    for listener in [socket, listener] {
+    for listener in [Some(socket), Some(listener), page_listener].into_iter().flatten() {
         let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
         api.spawn(async move {
             let stopped = async move {
@@ -199,6 +211,7 @@ async fn serve<S: Source, K: Storage, T>(
     let fleet = Fleet::start(&config, source, downlink.clone(), pairing);
     let (fleet, kept, failed) = match signals.unless_stopped(fleet).await {
         Some(Ok(mut fleet)) => {
+            fleet.show_on(board);
             systemd::status(&running);
             probes.readiness().set(None);
             let kept = begin();
@@ -233,6 +246,37 @@ async fn serve<S: Source, K: Storage, T>(
         .await;
     tracing::info!("stopped");
     failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("reading the store")))
+}
+
+/// The page, and where browsers on this machine get it.
+async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<Listener>)> {
+    if !config.page.enabled {
+        return Ok((None, None));
+    }
+    let listener = match config.page.address() {
+        // Nodes are served, whoever has the address of the page.
+        Some(address) => Listener::bind(&Address::Tcp(address))
+            .await
+            .inspect(|listener| {
+                let address = listener.address();
+                tracing::info!(%address, "the page is served: 'edgesync-cloud page' says how to open it");
+            })
+            .inspect_err(
+                |error| tracing::warn!(%address, %error, "the page is not served without certificates"),
+            )
+            .ok(),
+        None => None,
+    };
+    let beside = match config.store.r#type {
+        StoreType::Sqlite => &config.store.path,
+        StoreType::Kubernetes => &config.kubernetes.cache,
+    };
+    let address = listener.as_ref().and_then(|listener| match listener.address() {
+        Address::Tcp(address) => Some(*address),
+        _ => None,
+    });
+    let keys = Keys::open(&beside.with_file_name("page.key")).context("opening the page")?;
+    Ok((Some(Page::new(keys, address)), listener))
 }
 
 async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {

@@ -30,6 +30,8 @@ pub struct Config {
     pub nodes: Nodes,
     /// The API for operators.
     pub api: Api,
+    /// The page for browsers.
+    pub page: Page,
     /// The log.
     pub log: Log,
 }
@@ -216,6 +218,36 @@ section! {
     max_body: usize = 32 << 20, fixed units::size(max_body, 64 * KIB..=256 * MIB);
 }
 
+section! {
+    /// The page for browsers.
+    #[derive(Eq)]
+    pub struct Page in "page";
+    /// Whether there is one.
+    enabled: bool = true, fixed units::flag(enabled);
+    /// Where browsers on this machine get it, without TLS; none for nowhere but at the API.
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10_553))),
+        fixed units::address_or_off(listen);
+}
+
+impl Page {
+    /// Where it is served without TLS.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listen.filter(|_| self.enabled)
+    }
+
+    /// Without TLS a key could be read on its way.
+    fn check(&self, review: &mut Review<'_>) {
+        if let Some(address) = self.address().filter(|address| !address.ip().to_canonical().is_loopback()) {
+            let message = format!(
+                "page.listen = \"{address}\" is without TLS, so it must be a loopback address: elsewhere browsers get the page \
+                 at api.listen, with the certificate of an operator"
+            );
+            review.conflict(&["page.listen"], message);
+        }
+    }
+}
+
 impl Sync {
     fn check(&self, link: &Link, review: &mut Review<'_>) {
         let orders = [
@@ -270,7 +302,7 @@ impl Settings for Config {
         &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER", "EDGESYNC_CLOUD_KUBECONFIG"];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, log } = self;
+        let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, page, log } = self;
         placement.bind(keys);
         store.bind(keys);
         kubernetes.bind(keys);
@@ -280,6 +312,7 @@ impl Settings for Config {
         pairing.bind(keys);
         nodes.bind(keys);
         api.bind(keys);
+        page.bind(keys);
         log.bind(keys);
     }
 
@@ -294,6 +327,7 @@ impl Settings for Config {
         }
         self.link.check(review);
         self.sync.check(&self.link, review);
+        self.page.check(review);
         if self.pairing.directory.as_os_str().is_empty() {
             self.pairing.directory = self.store.path.with_file_name("pki");
             review.derived("pairing.directory", "beside store.path");
@@ -319,6 +353,7 @@ impl Settings for Config {
             ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
             ("api.listen", Some(self.api.listen)),
             ("api.health", self.api.health),
+            ("page.listen", self.page.address()),
             ("pairing.listen", self.pairing.listen),
         ];
         for (number, (one, address)) in listens.iter().enumerate() {

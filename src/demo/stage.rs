@@ -13,6 +13,7 @@ use super::proxy::{Link, Passed};
 use super::screen::Screen;
 use super::{DemoError, count};
 use crate::api::{Address, Client, ClientError};
+use crate::cli::cloud::PAGE_PATH;
 use crate::cli::edge::STATUS_PATH;
 use crate::cli::nodes::NODES_PATH;
 
@@ -140,6 +141,15 @@ impl<'a> Stage<'a> {
             Err(ClientError::Api(status)) if status.code == 404 => Ok(NodeView::default()),
             view => Ok(view?),
         }
+    }
+
+    /// The address of the page.
+    ///
+    /// # Errors
+    /// The cloud side does not answer.
+    pub(super) async fn page(&self) -> Result<String, DemoError> {
+        let invitation: Value = self.cloud_api.post(PAGE_PATH, &Value::Null).await?;
+        Ok(invitation["url"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Waits until the cloud side sees the node as `expected` wants it.

@@ -77,6 +77,12 @@ impl Placement {
         }
     }
 
+    /// A rule that was there from the beginning.
+    #[must_use]
+    pub fn configured(&self, number: usize) -> Option<RuleId> {
+        self.rules.get(number).map(|_| RuleId(number))
+    }
+
     /// How many objects and how many nodes a rule selects.
     #[must_use]
     pub fn selected_by(&self, id: RuleId) -> (usize, usize) {

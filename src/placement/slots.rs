@@ -245,6 +245,11 @@ impl Slots {
         self.table.name(slot)
     }
 
+    /// Kind and namespace.
+    pub(super) fn words(&self, slot: &Slot) -> Option<(&Resource, &str)> {
+        self.table.words.get(slot.words as usize).map(|words| (&*words.resource, &*words.namespace))
+    }
+
     /// Another set of rules selects an object. Returns the one before.
     pub(super) fn select(&mut self, id: Id, rules: u32) -> Option<u32> {
         self.table.get_mut(id).map(|slot| std::mem::replace(&mut slot.rules, rules))

@@ -44,7 +44,7 @@ pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
     CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, Record, RecordBatch,
-    Refusal,
+    Refusal, Stands,
 };
 pub use witness::Witnesses;
 
@@ -505,6 +505,21 @@ impl CloudMachine {
     pub fn pending(&self) -> u64 {
         let waits = self.behind || self.view.is_awaited();
         (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
+    }
+
+    /// How the node stands with an object that it is to hold; nothing while that is not known.
+    #[must_use]
+    pub fn stands_with(&self, uid: &str) -> Option<Stands<'_>> {
+        let difference = self.ledger.difference(uid).filter(|_| !self.behind)?;
+        let refusal = self.trouble.get(uid).and_then(|trouble| trouble.refusal.as_ref());
+        Some(Stands { other: difference, refusal })
+    }
+
+    /// Objects that the node does not hold as it is to; nothing while that is not known.
+    #[must_use]
+    pub fn differing(&self) -> Option<impl Iterator<Item = &Uid>> {
+        let is_known = self.ledger.is_open() && !self.behind;
+        is_known.then(|| self.ledger.differences().map(|(uid, _)| uid))
     }
 
     /// What the node holds, as far as it is recorded or proven: nothing if it is not connected.

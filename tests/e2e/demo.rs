@@ -144,6 +144,8 @@ fn kept_running_it_can_be_looked_at_with_the_commands_it_prints() {
         let answer = Command::new(words[0]).args(&words[1..]).output().unwrap();
         assert!(answer.status.success() && !answer.stdout.is_empty(), "{line}: {answer:?}");
     }
+    let page = text.lines().find(|line| line.starts_with("  http://127.0.0.1:")).unwrap();
+    assert!(page.contains("/page/#key="), "{page}");
     interrupt(&child);
     out.read_to_string(&mut text).unwrap();
     assert!(child.wait().unwrap().success(), "{text}");

@@ -14,3 +14,4 @@ mod device;
 mod flood;
 mod intruder;
 mod membership;
+mod page;

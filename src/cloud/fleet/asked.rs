@@ -3,14 +3,18 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::Fleet;
+use super::looking::Gathered;
 use crate::cloud::metrics::CloudNumbers;
 use crate::cloud::source::Source;
+use crate::cloud::summary::Wanted;
+use crate::placement::Placed;
 
 /// What was asked, with the answer as far as it is known, and the node that was looked at last.
 #[derive(Debug)]
@@ -24,6 +28,20 @@ pub(super) enum Asked {
     Removed {
         answer: oneshot::Sender<Value>,
         items: Vec<(String, Value)>,
+        at: Option<String>,
+    },
+    /// Objects by name, from the one of this number on.
+    Find {
+        answer: oneshot::Sender<Value>,
+        wanted: Wanted,
+        found: Vec<Arc<Placed>>,
+        from: u32,
+    },
+    /// The labels of all nodes, or one of them.
+    Labels {
+        answer: oneshot::Sender<Value>,
+        key: Option<String>,
+        gathered: Gathered,
         at: Option<String>,
     },
     Numbers {
@@ -86,6 +104,21 @@ impl<S: Source> Fleet<S> {
                 shown["items"] = Value::Array(items);
                 let _ = answer.send(shown);
                 None
+            }
+            Asked::Find { answer, wanted, mut found, from } => {
+                if let Some(from) = self.find_some(&wanted, from, &mut found) {
+                    return Some(Asked::Find { answer, wanted, found, from });
+                }
+                let _ = answer.send(Self::show_found(found));
+                None
+            }
+            Asked::Labels { answer, key, mut gathered, at } => {
+                let Some((name, _)) = self.nodes.range::<str, _>(after(at.as_deref())).next() else {
+                    let _ = answer.send(gathered.show(key.as_deref()));
+                    return None;
+                };
+                self.gather_labels(name, key.as_deref(), &mut gathered);
+                Some(Asked::Labels { answer, key, gathered, at: Some(name.clone()) })
             }
             Asked::Numbers { answer, mut numbers, at } => {
                 let Some((name, node)) = self.nodes.range::<str, _>(after(at.as_deref())).next() else {

@@ -187,6 +187,7 @@ impl<S: Source> Fleet<S> {
                 match frame.encode(compress_above) {
                     Ok(bytes) => {
                         self.written += bytes.len() as u64;
+                        node.sent += bytes.len() as u64;
                         self.work.frame(bytes.len());
                         tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
                         bytes

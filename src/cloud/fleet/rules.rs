@@ -82,6 +82,12 @@ impl Rules {
         self.known.keys()
     }
 
+    /// One of them: what it is, its number if it is in force, and whether it is as it was written.
+    pub(super) fn one(&self, uid: &str) -> Option<(&Arc<Summary>, Option<RuleId>, bool)> {
+        let Known { summary, in_force, id } = self.known.get(uid)?;
+        Some((summary, *id, in_force.problems.0.is_empty()))
+    }
+
     pub(super) fn has(&self, uid: &str) -> bool {
         self.known.contains_key(uid)
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+mod pages;
 mod turns;
 
 use serde_json::json;

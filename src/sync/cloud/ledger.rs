@@ -230,6 +230,11 @@ impl Ledger {
         tally
     }
 
+    /// Whether what is recorded of a UID differs from what is desired, and what that is; nothing if the ledger is closed.
+    pub(super) fn difference(&self, uid: &str) -> Option<Option<Option<&Record>>> {
+        self.differences.as_ref().map(|differences| differences.get(uid).map(Option::as_ref))
+    }
+
     /// Where what is recorded differs from what is desired; none if nothing is recorded.
     pub(super) fn differences(&self) -> impl Iterator<Item = (&Uid, Option<&Record>)> {
         self.differences.iter().flatten().map(|(uid, record)| (uid, record.as_ref()))

@@ -39,6 +39,15 @@ pub struct CloudConfig {
     pub max_unknown: usize,
 }
 
+/// How a node stands with one object.
+#[derive(Clone, Copy, Debug)]
+pub struct Stands<'a> {
+    /// Nothing if it holds the version that it is to hold; else what it holds instead, if anything.
+    pub other: Option<Option<&'a Record>>,
+    /// Why it refuses the object, if it does.
+    pub refusal: Option<&'a Refusal>,
+}
+
 #[cfg(test)]
 impl CloudConfig {
     /// Those of the configuration.

@@ -1,0 +1,198 @@
+//! Browsers: the page that they are shown, and what their requests may do. A page of elsewhere can have a browser send requests
+//! here, with the certificate of an operator, or to loopback. Pure.
+
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LOCATION, ORIGIN};
+use hyper::{Method, Response, StatusCode};
+
+use super::auth::{Caller, Peer, Role};
+use super::discovery::{Digest, matches_etag};
+use super::extension::PageFile;
+use super::request::{Discovery, Refusal, Request};
+use super::response::{self, ResponseBody};
+
+/// Which other page has made a browser send a request, if any.
+const SITE: &str = "sec-fetch-site";
+/// A header that a page can send to its own origin only: for any other a browser asks first, and is not answered.
+pub(super) const MARK: &str = "x-edgesync-page";
+/// What a key of a page may do beside looking: what the page asks before.
+const ACTIONS: [&str; 3] = ["confirm-deletions", "remove", "admit"];
+
+/// Nothing is loaded from elsewhere, no script stands in the page itself, and no other page shows it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+
+/// The headers of all that the page is made of.
+const HEADERS: [(&str, &str); 8] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-embedder-policy", "require-corp"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+];
+
+/// Why a request that a browser was made to send is not answered.
+pub(super) fn refusal(
+    method: &Method,
+    headers: &HeaderMap,
+    request: &Result<Request, Refusal>,
+) -> Option<&'static str> {
+    let site = headers.get(SITE);
+    let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
+    // The page itself has nothing that is anybody's: a link to it may stand anywhere.
+    let is_page = matches!(request, Ok(Request::Page(_) | Request::Discovery(Discovery::Root)))
+        && method == Method::GET;
+    if !is_own && !is_page {
+        return Some("requests of web pages must come from this server: Sec-Fetch-Site names another one");
+    }
+    let is_browser = site.is_some() || headers.contains_key(ORIGIN);
+    let changes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    (is_browser && changes && !headers.contains_key(MARK))
+        .then_some("requests of web pages that change something need the header X-Edgesync-Page")
+}
+
+/// What a key of a page allows, which is what comes without TLS where there are pages: to look, and what [`ACTIONS`] say, with
+/// the role that it was made for.
+pub(super) fn narrowed(caller: Caller, peer: &Peer, request: &Request) -> Caller {
+    let is_page = matches!(peer, Peer::Tcp(_));
+    let acts = match request {
+        Request::Extension { method, path, .. } if method == "POST" => {
+            let path: Vec<&str> = path.split('/').collect();
+            matches!(path.as_slice(), ["nodes", _, action] if ACTIONS.contains(action))
+        }
+        _ => false,
+    };
+    if !is_page || acts {
+        return caller;
+    }
+    Caller { role: caller.role.min(Role::View), ..caller }
+}
+
+/// Whether an extension is asked for lines that come as long as somebody listens.
+pub(super) fn is_watch(request: &Request) -> bool {
+    let Request::Extension { query, .. } = request else { return false };
+    query.iter().any(|(key, value)| key == "watch" && matches!(value.as_str(), "1" | "true"))
+}
+
+/// Whether somebody wants to see a page rather than to have data.
+pub(super) fn wants_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    accept.split(',').any(|one| one.split(';').next().is_some_and(|media| media.trim() == "text/html"))
+}
+
+/// Sends a browser to the page.
+pub(super) fn to_page() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(None));
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/page/"));
+    response
+}
+
+/// A file of the page.
+pub(super) fn page(file: &PageFile, if_none_match: Option<&str>) -> Response<ResponseBody> {
+    let mut digest = Digest::default();
+    digest.add(&String::from_utf8_lossy(file.body));
+    let tag = format!("\"{}\"", digest.hex());
+    let mut response = match if_none_match.is_some_and(|given| matches_etag(given, &tag)) {
+        true => response::not_modified(),
+        false => Response::new(ResponseBody::Whole(Some(file.body.into()))),
+    };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(file.media_type));
+    // A browser asks each time: the files are those of the program that runs.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
+    }
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn refused(method: &Method, path: &str, pairs: &[(&'static str, &str)]) -> bool {
+        let request = Request::parse(method.as_str(), path, None);
+        refusal(method, &headers(pairs), &request).is_some()
+    }
+
+    #[test]
+    fn what_another_page_has_a_browser_send_is_not_answered() {
+        for site in ["cross-site", "same-site", "else"] {
+            for path in ["/edgesync/v1/nodes", "/api/v1/nodes", "/metrics", "/nonsense"] {
+                assert!(refused(&Method::GET, path, &[(SITE, site)]), "{site} {path}");
+                assert!(refused(&Method::POST, path, &[(SITE, site), (MARK, "1")]), "{site} {path}");
+            }
+            assert!(!refused(&Method::GET, "/page/", &[(SITE, site)]), "a link to the page");
+            assert!(refused(&Method::POST, "/page/", &[(SITE, site)]));
+        }
+        for site in ["same-origin", "none"] {
+            assert!(!refused(&Method::GET, "/edgesync/v1/nodes", &[(SITE, site)]), "{site}");
+        }
+    }
+
+    #[test]
+    fn a_browser_changes_something_only_with_a_header_that_other_pages_cannot_send() {
+        let path = "/edgesync/v1/nodes/a/remove";
+        for from in [(SITE, "same-origin"), ("origin", "https://cloud:1")] {
+            assert!(refused(&Method::POST, path, &[from]), "{from:?}");
+            assert!(!refused(&Method::POST, path, &[from, (MARK, "1")]), "{from:?}");
+        }
+        assert!(!refused(&Method::POST, path, &[]), "kubectl and curl are no browsers");
+        assert!(!refused(&Method::DELETE, "/api/v1/nodes/a", &[]));
+    }
+
+    #[test]
+    fn the_key_of_a_page_looks_and_does_three_things() {
+        let caller = Caller { name: "page".into(), role: Role::Admin };
+        let (tcp, unix) = (Peer::Tcp(([127, 0, 0, 1], 1).into()), Peer::Unix { uid: Some(0) });
+        let role = |peer: &Peer, method: &str, path: &str| {
+            let request = Request::parse(method, path, None).unwrap();
+            narrowed(caller.clone(), peer, &request).role
+        };
+        for path in ["nodes/a/remove", "nodes/a/admit", "nodes/a/confirm-deletions"] {
+            assert_eq!(role(&tcp, "POST", &format!("/edgesync/v1/{path}")), Role::Admin, "{path}");
+        }
+        for path in ["nodes/a/revoke", "nodes/a/forget", "operators", "tokens", "broker-config", "a/b/remove"]
+        {
+            assert_eq!(role(&tcp, "POST", &format!("/edgesync/v1/{path}")), Role::View, "{path}");
+            assert_eq!(role(&unix, "POST", &format!("/edgesync/v1/{path}")), Role::Admin, "{path}");
+        }
+        for (method, path) in [("GET", "/api/v1/secrets"), ("DELETE", "/api/v1/nodes/a")] {
+            assert_eq!(role(&tcp, method, path), Role::View, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_who_asks_for_a_page_gets_it_at_the_root() {
+        let wants = |accept: &str| wants_html(&headers(&[("accept", accept)]));
+        assert!(wants("text/html,application/xhtml+xml,*/*;q=0.8"));
+        assert!(!wants("application/json, */*"));
+        assert!(!wants("*/*"));
+        assert!(!wants_html(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_file_of_the_page_has_a_tag_and_a_strict_policy() {
+        let file = PageFile { media_type: "text/css", body: b"a{}" };
+        let first = page(&file, None);
+        assert_eq!(first.status(), 200);
+        let tag = first.headers()[ETAG].to_str().unwrap().to_owned();
+        let again = page(&file, Some(&tag));
+        assert_eq!(again.status(), 304);
+        for response in [first, again] {
+            let policy = response.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+            assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+        }
+    }
+}

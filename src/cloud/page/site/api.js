@@ -1,0 +1,77 @@
+// What is asked of the server: its public API, and nothing else.
+
+const KEY = 'edgesync-key';
+const OWN = '/edgesync/v1/';
+
+/** Why an answer is none. */
+export class Refused extends Error {
+  constructor(code, message) { super(message); this.code = code; }
+}
+
+/** A key comes with an address and does not stay in it: that may be copied. Tells whether there was one. */
+export function takeKey() {
+  const given = /^#key=([A-Za-z0-9_.-]+)$/.exec(location.hash);
+  if (!given) return false;
+  localStorage.setItem(KEY, given[1]);
+  history.replaceState(null, '', '#/');
+  return true;
+}
+
+function headers(more) {
+  const key = localStorage.getItem(KEY);
+  return { Accept: 'application/json', ...(key && { Authorization: `Bearer ${key}` }), ...more };
+}
+
+async function refused(response) {
+  let message = response.statusText;
+  try { message = (await response.json()).message || message; } catch { /* it has none */ }
+  return new Refused(response.status, message);
+}
+
+async function ask(path, options = {}) {
+  const response = await fetch(path, { ...options, headers: headers(options.headers), cache: 'no-store', redirect: 'error' });
+  if (!response.ok) throw await refused(response);
+  return response;
+}
+
+/** What a path answers. */
+export const get = async (path, signal) => (await ask(path.startsWith('/') ? path : OWN + path, { signal })).json();
+
+/** The same; nothing if there is no such path or object, or it may not be seen. */
+export async function find(path, signal) {
+  try { return await get(path, signal); } catch (error) {
+    if (error instanceof Refused && [403, 404].includes(error.code)) return null;
+    throw error;
+  }
+}
+
+/** Has something done. The header cannot be sent by pages of elsewhere. */
+export const act = async path => (await ask(OWN + path, { method: 'POST', headers: { 'X-Edgesync-Page': '1' } })).json();
+
+/** Whether who looks may change something, as far as the key tells. */
+export function mayAct() {
+  const key = localStorage.getItem(KEY);
+  return !key || key.split('.')[1] === 'admin';
+}
+
+/** Calls `take` with each line of a stream until it ends. */
+export async function lines(path, take, signal) {
+  const response = await ask(OWN + path, { signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [];
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    let from = 0;
+    for (let end = value.indexOf('\n'); end >= 0; end = value.indexOf('\n', from)) {
+      parts.push(value.slice(from, end));
+      take(JSON.parse(parts.join('')));
+      parts = [];
+      from = end + 1;
+    }
+    parts.push(value.slice(from));
+  }
+}
+
+export const path = (...words) => words.map(encodeURIComponent).join('/');
+export const query = fields => new URLSearchParams(Object.entries(fields).filter(([, value]) => value)).toString();

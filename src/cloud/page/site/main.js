@@ -1,0 +1,81 @@
+// The page: which view an address leads to, and whether it is live.
+
+import { takeKey } from './api.js';
+import { command, el, empty, fill, clock } from './dom.js';
+import { fleet, follow, run } from './fleet.js';
+import { node } from './node.js';
+import { objects } from './objects.js';
+import { overview } from './overview.js';
+import { object, placement, rollouts } from './rollout.js';
+
+const main = document.getElementById('main');
+const live = document.getElementById('live');
+let end = null;
+
+const go = address => { location.hash = address; };
+
+function view([first, ...rest], parameters) {
+  if (first === '') return ['Overview', () => overview(main, parameters, go)];
+  if (first === 'nodes' && rest.length === 1) return [rest[0], () => node(main, rest[0])];
+  if (first === 'rollouts' && rest.length === 0) return ['Roll-outs', () => rollouts(main)];
+  if (first === 'placements' && rest.length === 2) return [rest[1], () => placement(main, ...rest)];
+  if (first === 'objects' && rest.length === 0) return ['Objects', () => objects(main, parameters)];
+  if (first === 'objects' && rest.length === 3) return [rest[2], () => object(main, ...rest)];
+  return ['Not found', () => { fill(main, empty('There is nothing at this address', el('p', {}, el('a', { href: '#/' }, 'To the overview')))); }];
+}
+
+function decoded(word) {
+  try { return decodeURIComponent(word); } catch { return word; }
+}
+
+function open(moved) {
+  if (takeKey()) return location.reload();
+  const [where, asked] = location.hash.replace(/^#\/?/, '').split('?');
+  const words = where.split('/').map(decoded);
+  end?.();
+  main.replaceChildren();
+  const [title, show] = view(words, new URLSearchParams(asked));
+  document.title = `${title} \u00b7 edgesync`;
+  end = show() ?? null;
+  const section = { nodes: '', placements: 'rollouts' }[words[0]] ?? words[0];
+  for (const link of document.querySelectorAll('nav a')) {
+    if (link.getAttribute('href') === `#/${section}`) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  if (moved) main.focus({ preventScroll: true });
+  if (moved) scrollTo(0, 0);
+}
+
+/** Whether what is shown is what is. */
+function tellLive() {
+  const known = fleet.at ? `: this is how it was at ${clock(fleet.at)}` : '';
+  const [what, words] = {
+    live: ['live', 'Live'],
+    connecting: ['wait', 'Connecting'],
+    lost: ['lost', `No connection${known}. Trying again.`],
+    refused: ['lost', 'Not let in'],
+  }[fleet.live];
+  if (live.className !== what || live.lastChild?.textContent !== words) {
+    live.className = what;
+    live.replaceChildren(el('i', { 'aria-hidden': 'true' }), el('span', {}, words));
+  }
+  if (fleet.live === 'refused' && !main.querySelector('.key')) {
+    end?.();
+    end = null;
+    const how = location.protocol === 'https:' ? ['This browser has shown no certificate of an operator. ', 'Make one, and import it:']
+      : ['This page needs a key, which is good for twelve hours. ', 'On the machine of the cloud side:'];
+    fill(main, el('div', { class: 'empty key' }, el('h1', {}, 'Who are you?'), el('p', {}, how),
+      command(location.protocol === 'https:' ? 'edgesync-cloud kubeconfig' : 'edgesync-cloud page'),
+      el('p', { class: 'none' }, 'Open the address that it prints.')));
+  } else if (fleet.live === 'live' && main.querySelector('.key')) {
+    open(false);
+  }
+}
+
+takeKey();
+open(false);
+addEventListener('hashchange', () => open(true));
+follow(tellLive);
+tellLive();
+setInterval(() => document.querySelectorAll('time').forEach(one => one.tell?.()), 1000);
+run();

@@ -1,0 +1,100 @@
+// How far something has come: a version of an object, or what a rule selects.
+
+import { find, get, path, query } from './api.js';
+import { curve } from './charts.js';
+import { el, empty, fill, long, name, number, table, text, time } from './dom.js';
+import { badge, byWord } from './states.js';
+
+const EVERY = 2000;
+
+/** Asks again and again until the view ends. */
+export function again(task, every) {
+  let timer, ended = false;
+  const turn = async () => {
+    try { await task(); } catch (error) { if (error.code === 401) ended = true; }
+    if (!ended) timer = setTimeout(turn, document.hidden ? every * 5 : every);
+  };
+  turn();
+  return () => { ended = true; clearTimeout(timer); };
+}
+
+const place = rule => rule.kind === 'configuration' ? path('placements', 'configuration', rule.name)
+  : path('placements', rule.namespace || '-', rule.name);
+
+export const ruleName = rule => rule.kind === 'configuration' ? `rule ${rule.name} of the configuration`
+  : `${rule.namespace ? `${rule.namespace}/` : ''}${rule.name}`;
+
+/** All rules. */
+export function rollouts(main) {
+  const body = el('div');
+  fill(main, el('h1', {}, 'Roll-outs'), body);
+  return again(async () => {
+    const { items } = await get('rollouts');
+    fill(body, items.length === 0 ? empty('No rule places anything', el('p', {}, 'A Placement says which objects go to which nodes. An object that names its nodes has a roll-out of its own: look for it in ', el('a', { href: '#/objects' }, 'Objects'), '.'))
+      : table('What places objects on nodes', ['Rule', 'Kind', '#Objects', '#Nodes', 'In force'], items.map(rule => [
+        el('a', { href: `#/${place(rule)}` }, name(ruleName(rule))), text(rule.kind), number(rule.objects), number(rule.nodes), rule.inForce ? 'yes' : 'no: its status says why'])));
+  }, 5000);
+}
+
+/** One rule, by its address. */
+export function placement(main, namespace, named) {
+  return show(main, 'Placement', async () => {
+    const { items } = await get('rollouts');
+    const rule = items.find(one => one.name === named && (one.kind === 'configuration' ? 'configuration' : one.namespace || '-') === namespace);
+    if (!rule) return null;
+    return rule.kind === 'configuration' ? path('configured', rule.name) : path('placements', rule.uid);
+  }, [el('h1', {}, 'Roll-out of ', name(namespace === 'configuration' ? `rule ${named} of the configuration` : `${namespace === '-' ? '' : `${namespace}/`}${named}`))]);
+}
+
+/** One object, by its address. */
+export function object(main, kind, namespace, named) {
+  const space = namespace === '-' ? '' : namespace;
+  return show(main, 'object', async () => {
+    const { items } = await get(`objects?${query({ kind, namespace: space, name: named, exact: '1' })}`);
+    const found = items.find(one => one.namespace === space);
+    return found ? path('objects', found.uid) : null;
+  }, [el('p', { class: 'above' }, text(kind)), el('h1', {}, space && [name(space), el('span', { class: 'slash' }, '/')], name(named))]);
+}
+
+function show(main, what, resolve, head) {
+  const body = el('div');
+  let where = null;
+  fill(main, el('header', { class: 'title' }, head), body);
+  return again(async () => {
+    where ??= await resolve();
+    const seen = where && await find(`rollouts/${where}`);
+    if (!seen) {
+      where = null;
+      return fill(body, empty(`There is no such ${what}`, el('p', {}, 'It was deleted, it is not in force, it goes to no node, or it is a Secret, which only its name in the command line shows.')));
+    }
+    fill(body, drawn(seen));
+  }, EVERY);
+}
+
+function drawn(seen) {
+  const { wanted, holding, behind, states, curve: points, stragglers } = seen;
+  const done = wanted ? Math.floor(holding / wanted * 100) : 0;
+  const counts = states.map((word, index) => [word, behind[index]]).filter(([, count]) => count > 0);
+  const effect = seen.inEffect + seen.notInEffect;
+  return [
+    el('div', { class: 'sum' },
+      el('p', { class: 'big' }, el('strong', {}, number(holding)), ` of ${number(wanted)} nodes hold `,
+        seen.object ? ['version ', name(seen.version)] : `all of ${number(seen.objects)} objects`),
+      el('p', { class: 'small' }, seen.since && ['Changed ', time(seen.since), '. '],
+        effect > 0 && `In effect on ${number(seen.inEffect)} of ${number(effect)} that tell. `,
+        wanted === 0 ? 'It goes to no node that is known.' : holding === wanted ? 'Everywhere.' : `${number(wanted - holding)} to go.`)),
+    el('progress', { max: Math.max(1, wanted), value: holding, 'aria-label': `${done} % of the nodes` }),
+    counts.length > 0 && el('ul', { class: 'badges' }, counts.map(([word, count]) => el('li', {}, badge(byWord(word)), ` ${number(count)}`))),
+    curve({
+      title: 'Nodes that hold it', at: points.at, height: 150, of: Math.max(1, ...points.wanted), step: true,
+      series: [{ label: 'hold it', values: points.holding, kind: 'main' }, { label: 'are to hold it', values: points.wanted, kind: 'other' }],
+    }),
+    el('h2', {}, 'Who does not'),
+    stragglers.length === 0 ? el('p', { class: 'none' }, 'Nobody.')
+      : table('Nodes that do not hold it', ['Node', 'Why', 'For', 'Holds', 'Says'], stragglers.map(one => [
+        el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), badge(byWord(one.why)), time(one.since, 'for'),
+        one.object ? text(`not yet: ${one.object}`) : one.held ? name(one.held) : one.why === 'offline' ? el('span', { class: 'none' }, 'not known before it returns') : 'nothing of it',
+        long(one.message ?? '')])),
+    wanted - holding > stragglers.length && el('p', { class: 'none' }, 'The first 50 for each reason are shown.'),
+  ];
+}

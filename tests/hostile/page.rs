@@ -1,0 +1,156 @@
+//! The page for browsers, asked by who should not: another user of the machine, another page in the operator's browser, a name that
+//! was bound anew to this machine, and whoever has taken the page over.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::site::{Cloud, Site, secret};
+
+/// What was answered.
+#[derive(Debug)]
+struct Answer {
+    code: u16,
+    head: String,
+    body: String,
+}
+
+/// A cloud side, and where its page is.
+struct Page {
+    _site: Site,
+    cloud: Cloud,
+    address: SocketAddr,
+    key: String,
+}
+
+impl Page {
+    async fn start() -> Self {
+        let site = Site::new();
+        let cloud = Cloud::start(&site).await;
+        let invitation: Value = cloud.client().post("/edgesync/v1/page", &Value::Null).await.unwrap();
+        let url = invitation["url"].as_str().unwrap();
+        let (address, key) = url.strip_prefix("http://").unwrap().split_once("/page/#key=").unwrap();
+        Self { _site: site, cloud, address: address.parse().unwrap(), key: key.to_owned() }
+    }
+
+    /// Sends a request with these headers; `Host` is right unless one is given.
+    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            text += &format!("Host: {}\r\n", self.address);
+        }
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all((text + "\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { code, head: head.to_lowercase(), body: body.to_owned() }
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.key)
+    }
+}
+
+const NODES: &str = "/edgesync/v1/nodes";
+const REMOVE: &str = "/edgesync/v1/nodes/nobody/remove";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_key_there_is_the_page_and_nothing_in_it() {
+    let page = Page::start().await;
+    let html = page.ask("GET", "/page/", &[]).await;
+    assert_eq!(html.code, 200, "{html:?}");
+    for header in [
+        "content-security-policy: default-src 'none'; script-src 'self';",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+        "cross-origin-opener-policy: same-origin",
+        "content-type: text/html",
+    ] {
+        assert!(html.head.contains(header), "{header} is missing: {}", html.head);
+    }
+    assert_eq!(page.ask("GET", "/page/main.js", &[]).await.code, 200);
+    for path in ["/page/../cloud.toml", "/page/%2e%2e/cloud.db", "/page/nothing.js", "/page/site/index.html"]
+    {
+        let answer = page.ask("GET", path, &[]).await;
+        assert!([401, 404].contains(&answer.code), "{path}: {answer:?}");
+    }
+    assert_eq!(page.ask("POST", "/page/main.js", &[]).await.code, 401);
+    for path in
+        [NODES, "/edgesync/v1/summary", "/edgesync/v1/summary?watch=1", "/api/v1/nodes", "/metrics", "/"]
+    {
+        assert_eq!(page.ask("GET", path, &[]).await.code, 401, "{path}");
+        let wrong = format!("Bearer page1.admin.9999999999.{}", page.key.rsplit('.').next().unwrap());
+        assert_eq!(page.ask("GET", path, &[("Authorization", &wrong)]).await.code, 401, "{path}");
+    }
+    let shown = page.ask("GET", "/", &[("Accept", "text/html,*/*;q=0.8")]).await;
+    assert_eq!((shown.code, shown.head.contains("location: /page/")), (303, true), "{shown:?}");
+    assert_eq!(page.ask("GET", NODES, &[("Authorization", &page.bearer())]).await.code, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_page_in_the_browser_gets_and_does_nothing() {
+    let page = Page::start().await;
+    let bearer = page.bearer();
+    let key = ("Authorization", bearer.as_str());
+    for stray in [
+        ("Host", "rebound.example"),
+        ("Host", "127.0.0.1.rebound.example:80"),
+        ("Origin", "https://elsewhere.example"),
+        ("Origin", "null"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ] {
+        assert_eq!(page.ask("GET", NODES, &[key, stray]).await.code, 403, "{stray:?}");
+        let marked = [key, stray, ("X-Edgesync-Page", "1")];
+        assert_eq!(page.ask("POST", REMOVE, &marked).await.code, 403, "{stray:?}");
+    }
+    let origin = format!("http://{}", page.address);
+    let own = [key, ("Origin", origin.as_str()), ("Sec-Fetch-Site", "same-origin")];
+    assert_eq!(page.ask("GET", NODES, &own).await.code, 200);
+    assert_eq!(page.ask("POST", REMOVE, &own).await.code, 403, "without the header");
+    let marked = [own.as_slice(), &[("X-Edgesync-Page", "1")]].concat();
+    assert_eq!(
+        page.ask("POST", REMOVE, &marked).await.code,
+        404,
+        "it is done, but for a node that is not there"
+    );
+    let asked = page.ask("OPTIONS", REMOVE, &[("Origin", "https://elsewhere.example")]).await;
+    assert!(!asked.head.contains("access-control"), "nobody else is let in: {asked:?}");
+    assert_eq!(page.ask("POST", REMOVE, &[key]).await.code, 404, "who is no browser needs no header");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_takes_the_page_over_finds_no_secret_and_makes_no_key() {
+    let page = Page::start().await;
+    page.cloud.apply([secret(1)]).await;
+    let bearer = page.bearer();
+    let headers = [("Authorization", bearer.as_str()), ("X-Edgesync-Page", "1")];
+    for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/x"] {
+        assert_eq!(page.ask("GET", path, &headers).await.code, 403, "{path}");
+    }
+    let found = page.ask("GET", "/edgesync/v1/objects?kind=secret", &headers).await;
+    assert_eq!(
+        (found.code, serde_json::from_str::<Value>(&found.body).unwrap()["items"].clone()),
+        (200, json!([]))
+    );
+    for path in ["tokens", "operators", "broker-config", "nodes/a/revoke", "nodes/a/forget"] {
+        let path = format!("/edgesync/v1/{path}");
+        assert_eq!(page.ask("POST", &path, &headers).await.code, 403, "{path}");
+    }
+    assert_eq!(page.ask("DELETE", "/api/v1/nodes/a", &headers).await.code, 403);
+    // A key that it makes is one that may look.
+    let made = page.ask("POST", "/edgesync/v1/page", &headers).await;
+    let made: Value = serde_json::from_str(&made.body).unwrap();
+    assert_eq!(made["role"], "view", "{made}");
+    let key = made["url"].as_str().unwrap().split_once("#key=").unwrap().1;
+    let weak = [("Authorization", &*format!("Bearer {key}")), ("X-Edgesync-Page", "1")];
+    assert_eq!(page.ask("POST", REMOVE, &weak).await.code, 403);
+    assert_eq!(page.ask("GET", NODES, &weak).await.code, 200);
+}

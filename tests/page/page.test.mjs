@@ -1,0 +1,272 @@
+// The page in a real browser, over real programs. `tests/page/run` runs it.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { simulate } from './simulated.mjs';
+import { accessible, Browser, clean, configMap, go, photograph, Site, text, until } from './support.mjs';
+
+const COUNT = 40;
+
+/** What a browser may take for ten thousand nodes. */
+const FIRST_PICTURE = 5000, HEAP = 100 << 20, FRAMES = 30;
+
+let browser;
+before(async () => { browser = await Browser.open(); });
+after(() => browser.close());
+
+describe('a fleet', () => {
+  let site, page;
+  before(async () => { site = await Site.open(); page = await browser.page(site.address); });
+  after(async () => { await page.close(); await site.close(); });
+
+  const sum = words => until(words, async () => (await text(page, '.big')).includes(words));
+
+  test('without nodes says what to do first', async () => {
+    await page.getByText('No node has joined yet').waitFor();
+    assert.match(await text(page, '.empty'), /edgesync-cloud token create/);
+    assert.equal(new URL(page.url()).hash, '#/', 'the key leaves the address');
+    await photograph(page, 'empty');
+    await accessible(page, 'a fleet without nodes');
+    clean(page);
+  });
+
+  test('that grows and syncs is shown without loading anything again', async () => {
+    await page.evaluate(() => { window.same = true; });
+    for (const [name, where] of [['edge-1', 'north'], ['edge-2', 'north'], ['edge-3', 'south']]) await site.device(name, { site: where });
+    await sum('3 of 3 nodes in sync');
+    await site.apply(...Array.from({ length: COUNT }, (_, number) => configMap(`line-${number}`, { speed: '40' })));
+    await until('all hold everything', async () => (await text(page, '.sum')).includes(`${3 * COUNT} of ${3 * COUNT} objects held`));
+    await sum('3 of 3 nodes in sync');
+    await site.stop('edge-3');
+    await sum('2 of 3 nodes in sync');
+    await page.locator('.listed').getByText('edge-3').waitFor();
+    await photograph(page, 'overview');
+    await accessible(page, 'the overview');
+    assert.equal(await page.evaluate(() => window.same), true, 'the page was loaded again');
+    clean(page);
+  });
+
+  test('is grouped and filtered, and its address says how', async () => {
+    await page.getByLabel('Group by').selectOption('site');
+    await page.locator('#state-offline').click();
+    assert.equal(await page.locator('#state-offline').getAttribute('aria-pressed'), 'true');
+    await until('the address', () => page.url().endsWith('#/?state=offline&group=site'));
+    assert.equal(await page.locator('.listed tbody tr').count(), 1);
+    const other = await browser.page(page.url());
+    await other.locator('#state-offline[aria-pressed=true]').waitFor();
+    await until('the same group', async () => await other.getByLabel('Group by').inputValue() === 'site');
+    clean(other);
+    await other.close();
+    await go(page, '#/');
+  });
+
+  test('shows each node', async () => {
+    await go(page, '#/nodes/edge-1');
+    await page.getByText(`${COUNT} of ${COUNT}`).waitFor();
+    await page.getByRole('region', { name: 'Objects of this node' }).getByText('line-12').waitFor();
+    await page.getByText('edgesync.io/StoreHealthy').waitFor();
+    const time = page.locator('dd time').first();
+    assert.match(await time.getAttribute('title'), /which is \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/);
+    await photograph(page, 'node');
+    await accessible(page, 'a node');
+    await go(page, '#/nodes/nobody');
+    await page.getByText('This node is not known').waitFor();
+    page.errors.splice(0, page.errors.length, ...page.errors.filter(error => !error.includes('404')));
+    clean(page);
+  });
+
+  test('shows objects, and how far a version has come, while it comes', async () => {
+    await go(page, '#/objects');
+    await page.getByLabel('Name has').fill('line-12');
+    await until('one object', async () => await page.locator('main tbody tr').count() === 1);
+    assert.ok(page.url().endsWith('#/objects?name=line-12'));
+    await page.getByLabel('Name has').fill('line');
+    await until('more objects', async () => await page.locator('main tbody tr').count() === COUNT);
+    await photograph(page, 'objects');
+    await accessible(page, 'objects');
+    await page.getByRole('link', { name: 'line-12' }).click();
+    await sum('2 of 3 nodes hold');
+    const before = await text(page, '.big .name');
+    await site.apply(configMap('line-12', { speed: '50' }));
+    await until('another version', async () => await text(page, '.big .name') !== before && (await text(page, '.big')).startsWith('2'));
+    await site.device('edge-3', { site: 'south' });
+    await sum('3 of 3 nodes hold');
+    await until('a curve', async () => await page.locator('.line.main').count() === 1);
+    await site.stop('edge-3');
+    await sum('2 of 3 nodes hold');
+    await page.getByText('not known before it returns').waitFor();
+    await photograph(page, 'rollout');
+    await accessible(page, 'a roll-out');
+    clean(page);
+  });
+
+  test('shows Placements and how far they are', async () => {
+    await site.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } });
+    await go(page, '#/rollouts');
+    await page.getByRole('link', { name: 'lines', exact: true }).click();
+    await sum(`2 of 3 nodes hold all of ${COUNT} objects`);
+    assert.ok(page.url().endsWith('#/placements/-/lines'));
+    await photograph(page, 'placement');
+    await accessible(page, 'the roll-out of a Placement');
+    clean(page);
+  });
+
+  test('is used with the keyboard alone', async () => {
+    await go(page, '#/');
+    await page.reload();
+    await sum('2 of 3');
+    const focused = () => page.evaluate(() => document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent);
+    const seen = [];
+    for (let steps = 0; steps < 40 && !(await focused()).startsWith('Map of all nodes'); steps += 1) {
+      await page.keyboard.press('Tab');
+      seen.push(await focused());
+    }
+    assert.ok(seen.some(one => one === 'Skip to the content') && seen.some(one => one === 'Roll-outs') && seen.some(one => one.startsWith('offline')), seen.join(' | '));
+    await page.keyboard.press('ArrowRight');
+    await page.keyboard.press('ArrowRight');
+    assert.match(await text(page, '[aria-live=polite]'), /^edge-2, in sync/);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'edge-2' }).waitFor();
+    await page.getByRole('button', { name: 'Remove' }).focus();
+    await page.keyboard.press('Enter');
+    await page.getByRole('dialog').waitFor();
+    await accessible(page, 'a question');
+    await page.keyboard.press('Escape');
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    assert.equal((await site.json('GET', 'nodes/edge-2')).state, 'in sync', 'nothing was done');
+    clean(page);
+  });
+
+  test('lets nodes be removed and admitted, after a question', async () => {
+    await go(page, '#/nodes/edge-3');
+    for (const [button, state] of [['Remove', 'removed'], ['Admit', null]]) {
+      await page.getByRole('button', { name: button }).click();
+      await page.getByRole('dialog').getByRole('button', { name: button }).click();
+      await page.getByText(`Done: ${button.toLowerCase()}.`).waitFor();
+      if (state) await until(state, async () => (await site.json('GET', 'nodes/edge-3')).state === state);
+      else await until('it is not removed any more', () => site.json('GET', 'nodes/edge-3').then(node => node.state !== 'removed', () => true));
+    }
+    page.errors.splice(0, page.errors.length, ...page.errors.filter(error => !error.includes('404')));
+    clean(page);
+  });
+
+  test('that cannot be reached any more is shown as it was, and goes on when it is back', async () => {
+    await go(page, '#/');
+    await sum('2 of ');
+    await site.stop('cloud', 'SIGKILL');
+    await page.getByText('No connection').waitFor();
+    assert.match(await text(page, '#live'), /this is how it was at \d\d:\d\d/);
+    assert.match(await text(page, '.big'), /^2 of /, 'what was known is still there');
+    await photograph(page, 'no-connection');
+    await site.cloudStarts();
+    await until('it is live', async () => await text(page, '#live') === 'Live');
+    await sum('2 of ');
+    // A browser notes each request that nobody answers.
+    page.errors = page.errors.filter(error => !/ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/.test(error));
+    clean(page);
+  });
+
+  test('asks who has no key for one', async () => {
+    await page.evaluate(() => localStorage.clear());
+    await page.reload();
+    await page.getByText('Who are you?').waitFor();
+    await photograph(page, 'key');
+    await accessible(page, 'the page without a key');
+    page.errors = page.errors.filter(error => !error.includes('401'));
+    clean(page);
+    // The page loads itself anew with the key.
+    await page.goto(site.address);
+    await sum('2 of ');
+  });
+});
+
+describe('what others say', () => {
+  const HOSTILE = ['<img src=x onerror="window.bad=1">', '<script>window.bad=1</script>', '"><svg onload=window.bad=1>', '\u202eecin si siht', '{{constructor.constructor("window.bad=1")()}}'];
+  const LINE = `${'long '.repeat(2048)}\u2066end`;
+
+  test('is text, however it looks', async () => {
+    const site = await Site.open('max_events = 100');
+    try {
+      await site.device('edge-1');
+      await until('the node', () => site.json('GET', '/api/v1/nodes/edge-1').then(node => node.status?.conditions?.length, () => 0));
+      const now = new Date().toISOString();
+      for (const [number, note] of [...HOSTILE.map(one => one), LINE.slice(0, 1000)].entries()) {
+        await site.json('POST', '/apis/events.k8s.io/v1/namespaces/default/events', {
+          metadata: { name: `odd-${number}`, namespace: 'default' }, eventTime: now.replace('Z', '000Z'), type: 'Normal', reason: 'Odd', action: 'Odd', note,
+          reportingController: 'test/test', reportingInstance: 'test', regarding: { apiVersion: 'v1', kind: 'Node', name: 'edge-1' },
+        });
+      }
+      const node = await site.json('GET', '/api/v1/nodes/edge-1');
+      node.status.conditions.push({ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: now.replace(/\.\d+/, ''), lastHeartbeatTime: now.replace(/\.\d+/, '') });
+      node.metadata.labels.odd = 'a';
+      node.metadata.annotations = { odd: HOSTILE[0] };
+      await site.json('PUT', '/api/v1/nodes/edge-1/status', node);
+      const page = await browser.page(site.address);
+      await go(page, '#/nodes/edge-1');
+      for (const note of HOSTILE) {
+        const shown = note.replace('\u202e', '\u27e8U+202E\u27e9');
+        await until(shown, async () => (await page.evaluate(() => document.body.innerText)).includes(shown));
+      }
+      await until('the long line is there, in a box', async () => (await page.locator('.long').allInnerTexts()).some(one => one.length > 10_000 && one.endsWith('\u27e8U+2066\u27e9end')));
+      assert.equal(await page.evaluate(() => window.bad), undefined);
+      assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
+      await photograph(page, 'hostile');
+      for (const odd of ['#/nodes/%3Cimg%20src%3Dx%20onerror%3Dwindow.bad%3D1%3E', '#/objects?name=%3Cscript%3Ewindow.bad%3D1%3C/script%3E', '#/%E0%A4%A', '#/objects/%00/-/%E2%80%AE', '#key=<x>', '#/?state=<x>&group="><b>']) {
+        await go(page, odd);
+        await page.waitForFunction(() => document.querySelector('main').children.length > 0);
+        assert.equal(await page.evaluate(() => window.bad), undefined, odd);
+      }
+      page.errors = page.errors.filter(error => !error.includes('404') && !error.includes('400'));
+      clean(page);
+      await page.close();
+    } finally { await site.close(); }
+  });
+});
+
+describe('ten thousand nodes', () => {
+  test('are drawn soon, take little memory, and are drawn anew without a jerk while 500 change each second', async t => {
+    const site = await Site.open();
+    const many = await simulate(site.address.split('#')[0]);
+    try {
+      const began = performance.now();
+      const page = await browser.page(many.address);
+      await until('the picture', () => page.evaluate(() => document.querySelector('.big')?.textContent.includes('of 10,000') && document.querySelector('canvas').width > 300));
+      await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+      const first = performance.now() - began;
+      await photograph(page, 'ten-thousand');
+      await page.getByLabel('Group by').selectOption('site');
+      await until('groups', () => page.url().includes('group=site'));
+      await page.locator('.plot').waitFor();
+      await page.waitForTimeout(300);
+      await photograph(page, 'ten-thousand-grouped');
+      await accessible(page, 'ten thousand nodes');
+      many.change(500);
+      const seen = await page.evaluate(() => new Promise(done => {
+        const frames = [], began = performance.now();
+        let last = began;
+        const frame = now => {
+          frames.push(now - last);
+          last = now;
+          if (now - began < 10_000) return requestAnimationFrame(frame);
+          done(frames);
+        };
+        requestAnimationFrame(frame);
+      }));
+      const longest = Math.max(...seen.slice(1)), rate = seen.length / 10;
+      const session = await page.context().newCDPSession(page);
+      await session.send('HeapProfiler.collectGarbage');
+      const heap = (await session.send('Runtime.getHeapUsage')).usedSize;
+      t.diagnostic(`first picture after ${Math.round(first)} ms; ${rate} frames a second, the longest ${Math.round(longest)} ms; heap ${(heap / 1e6).toFixed(1)} MB`);
+      assert.ok(first < FIRST_PICTURE, `the first picture took ${first} ms`);
+      assert.ok(heap < HEAP, `${heap} bytes of heap`);
+      assert.ok(rate >= FRAMES, `${rate} frames a second`);
+      page.errors = page.errors.filter(error => !error.includes('404'));
+      clean(page);
+      await page.close();
+    } finally {
+      await many.close();
+      await site.close();
+    }
+  });
+});

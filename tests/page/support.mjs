@@ -1,0 +1,227 @@
+// Real programs and a real browser: what all tests of the page share.
+
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { createWriteStream, existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+
+const tools = createRequire(join(process.env.EDGESYNC_PAGE_TOOLS, 'package.json'));
+const { chromium } = tools('playwright-core');
+const axe = await readFile(tools.resolve('axe-core/axe.min.js'), 'utf8');
+const run = promisify(execFile);
+
+const programs = process.env.EDGESYNC_PAGE_PROGRAMS;
+export const pictures = process.env.EDGESYNC_PAGE_PICTURES;
+const PATIENCE = 60_000;
+
+/** Waits until something is so, and says what was not. */
+export async function until(what, is, patience = PATIENCE) {
+  const end = Date.now() + patience;
+  for (;;) {
+    const seen = await is();
+    if (seen) return seen;
+    assert.ok(Date.now() < end, `not within ${patience / 1000} s: ${what}`);
+    await new Promise(go => setTimeout(go, 50));
+  }
+}
+
+/** A directory with a cloud side and agents in it. */
+export class Site {
+  static async open(config = '') {
+    const site = new Site();
+    site.directory = await mkdtemp(join(tmpdir(), 'edgesync-page-'));
+    site.processes = new Map();
+    await mkdir(pictures, { recursive: true });
+    await writeFile(site.file('cloud.toml'), `
+[store]
+path = "${site.file('cloud.db')}"
+[broker]
+listen = "127.0.0.1:0"
+[pairing]
+listen = "off"
+[api]
+socket = "${site.file('cloud.sock')}"
+listen = "127.0.0.1:0"
+[page]
+listen = "127.0.0.1:0"
+[nodes]
+trusted_labels = ["site"]
+${config}
+[[placement]]
+nodes = { names = ["edge-*"] }
+objects = { namespaces = ["plant"] }
+`);
+    await site.cloudStarts();
+    return site;
+  }
+
+  file(name) { return join(this.directory, name); }
+
+  start(name, program, ...args) {
+    const log = createWriteStream(this.file(`${name}.log`), { flags: 'a' });
+    const child = spawn(join(programs, program), args, { stdio: ['ignore', 'pipe', 'pipe'], env: { PATH: process.env.PATH } });
+    child.stdout.pipe(log);
+    child.stderr.pipe(log);
+    child.ended = new Promise(done => child.once('exit', done));
+    this.processes.set(name, child);
+  }
+
+  async stop(name, signal = 'SIGTERM') {
+    const child = this.processes.get(name);
+    if (!child) return;
+    this.processes.delete(name);
+    child.kill(signal);
+    await child.ended;
+  }
+
+  async ask(program, ...args) {
+    const env = { PATH: process.env.PATH, EDGESYNC_CLOUD_SERVER: this.file('cloud.sock') };
+    const { stdout } = await run(join(programs, program), args, { env, maxBuffer: 64 << 20 });
+    return stdout;
+  }
+
+  cloud(...args) { return this.ask('edgesync-cloud', ...args); }
+
+  /** Starts the cloud side, at the ports that it had before, if any. */
+  async cloudStarts() {
+    if (this.address) {
+      const config = await readFile(this.file('cloud.toml'), 'utf8');
+      const at = (section, port) => text => text.replace(`[${section}]\nlisten = "127.0.0.1:0"`, `[${section}]\nlisten = "127.0.0.1:${port}"`);
+      const { port } = new URL(this.address);
+      await writeFile(this.file('cloud.toml'), [at('page', port), at('broker', this.ports.broker)].reduce((text, change) => change(text), config));
+    }
+    this.start('cloud', 'edgesync-cloud', 'run', '--config', this.file('cloud.toml'));
+    this.address = (await until('the cloud side to serve', async () => {
+      assert.equal(this.processes.get('cloud').exitCode, null, await this.log('cloud'));
+      return existsSync(this.file('cloud.sock')) && this.cloud('page').catch(() => null);
+    })).trim();
+    const log = await this.log('cloud');
+    this.ports = { broker: /embedded on [\d.]+:(\d+)/.exec(log)[1] };
+  }
+
+  async log(name) { return existsSync(this.file(`${name}.log`)) ? readFile(this.file(`${name}.log`), 'utf8') : ''; }
+
+  /** Starts a device. */
+  async device(name, labels = {}) {
+    const given = Object.entries(labels).map(([key, value]) => `${key} = "${value}"`).join(', ');
+    await mkdir(this.file(name), { recursive: true });
+    await writeFile(this.file(`${name}.toml`), `
+[node]
+name = "${name}"
+labels = { ${given} }
+[store]
+path = "${this.file(`${name}/edge.db`)}"
+[link]
+broker = "mqtt://127.0.0.1:${this.ports.broker}"
+backoff_min = "100ms"
+backoff_max = "500ms"
+[api]
+socket = "${this.file(`${name}/api.sock`)}"
+listen = "off"
+`);
+    this.start(name, 'edgesync', 'run', '--config', this.file(`${name}.toml`));
+  }
+
+  /** Asks the cloud side on its socket. */
+  async json(method, path, body) {
+    const { request } = await import('node:http');
+    return new Promise((done, failed) => {
+      const full = path.startsWith('/') ? path : `/edgesync/v1/${path}`;
+      const asked = request({ socketPath: this.file('cloud.sock'), method, path: full, headers: { 'content-type': 'application/json' } }, async answer => {
+        let text = '';
+        for await (const part of answer) text += part;
+        if (answer.statusCode >= 400) failed(new Error(`${method} ${path}: ${answer.statusCode} ${text}`));
+        else done(JSON.parse(text));
+      });
+      asked.once('error', failed);
+      asked.end(body === undefined ? undefined : JSON.stringify(body));
+    });
+  }
+
+  async apply(...objects) {
+    await writeFile(this.file('manifest.json'), JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }));
+    await this.cloud('apply', '-f', this.file('manifest.json'));
+  }
+
+  async close() {
+    await Promise.all([...this.processes.keys()].map(name => this.stop(name)));
+    await rm(this.directory, { recursive: true, force: true });
+  }
+}
+
+export const configMap = (name, data, namespace = 'plant') => ({ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name, namespace }, data });
+
+/** A browser with nothing in it. What a page logs as an error, and asks of another origin, is noted. */
+export class Browser {
+  static async open() {
+    const browser = new Browser();
+    browser.directory = await mkdtemp(join(tmpdir(), 'edgesync-chromium-'));
+    browser.context = await chromium.launchPersistentContext(browser.directory, {
+      executablePath: process.env.EDGESYNC_PAGE_CHROMIUM ?? '/usr/bin/chromium', headless: true, viewport: { width: 1280, height: 860 }, timezoneId: 'Europe/Berlin', locale: 'en-GB',
+      args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--enable-precise-memory-info'],
+    });
+    return browser;
+  }
+
+  /** A new page. `errors` has all that went wrong in it, `strays` each request to elsewhere. */
+  async page(address) {
+    const page = await this.context.newPage();
+    const { origin } = new URL(address);
+    page.errors = [];
+    page.strays = [];
+    page.on('console', message => { if (['error', 'warning'].includes(message.type())) page.errors.push(message.text()); });
+    page.on('pageerror', error => page.errors.push(String(error)));
+    page.on('request', asked => { if (new URL(asked.url()).origin !== origin && !asked.url().startsWith('data:')) page.strays.push(asked.url()); });
+    page.setDefaultTimeout(PATIENCE);
+    await page.goto(address);
+    return page;
+  }
+
+  async close() {
+    await this.context.close();
+    await rm(this.directory, { recursive: true, force: true });
+  }
+}
+
+export const go = (page, hash) => page.evaluate(hash => { location.hash = hash; }, hash);
+
+/** What an element says, in one line. */
+export const text = (page, where) => page.locator(where).first().textContent().then(said => said.replace(/\s+/g, ' ').trim());
+
+/** Nothing went wrong in a page, and it asked nobody else. */
+export function clean(page) {
+  assert.deepEqual(page.errors.splice(0), [], 'errors in the console');
+  assert.deepEqual(page.strays.splice(0), [], 'requests that leave the origin');
+}
+
+/** What axe finds, in both colour schemes. */
+export async function accessible(page, what) {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    const session = await page.context().newCDPSession(page);
+    // Past the policy of the page, which would not have it.
+    await session.send('Runtime.evaluate', { expression: `typeof axe === 'undefined' && (() => { ${axe} })()` });
+    const { result } = await session.send('Runtime.evaluate', { expression: 'axe.run(document).then(found => JSON.stringify(found.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200) + " " + node.failureSummary.slice(0, 300))])))', awaitPromise: true, returnByValue: true });
+    await session.detach();
+    assert.deepEqual(JSON.parse(result.value), [], `axe on ${what}, ${colorScheme}`);
+  }
+  await page.emulateMedia({ colorScheme: 'light' });
+}
+
+/** The view in the light, in the dark, and on a phone. */
+export async function photograph(page, what) {
+  for (const [how, size, colorScheme] of [['light', [1280, 860], 'light'], ['dark', [1280, 860], 'dark'], ['phone', [390, 844], 'light']]) {
+    await page.setViewportSize({ width: size[0], height: size[1] });
+    await page.emulateMedia({ colorScheme });
+    await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wide <= 0, `${what} is ${wide} px too wide (${how})`);
+    await page.screenshot({ path: join(pictures, `${what}-${how}.png`), fullPage: false });
+  }
+  await page.setViewportSize({ width: 1280, height: 860 });
+  await page.emulateMedia({ colorScheme: 'light' });
+}
