@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use crate::api::{Kind, Writable};
 use crate::object::kinds::KnownKind;
 use crate::object::schema::{self, Schema};
+use crate::object::sort_few;
 use crate::object::{ObjectKey, Resource, Scope, kinds, objectsync};
 use crate::store::edge::LocalKind;
 use crate::store::seal::SealOptions;
@@ -146,7 +147,9 @@ impl KnownKinds {
         let mut resources: Vec<Resource> = built_in.collect();
         resources
             .extend(self.read(|known| known.held.values().map(|held| (**held).clone()).collect::<Vec<_>>()));
-        resources.sort_by(|a, b| (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural)));
+        sort_few(&mut resources, |a, b| {
+            (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural))
+        });
         resources.dedup_by(|a, b| path(a) == path(b));
         let found = |resource: &Resource| self.kind(&resource.group, &resource.version, &resource.plural);
         let served: Vec<_> = resources.iter().filter_map(found).collect();

@@ -27,6 +27,7 @@ use self::fieldset::FieldSet;
 use self::managed::{Entry, Managed};
 use super::trail::Trail;
 use crate::object::schema::Schema;
+use crate::object::sort_few;
 use crate::object::status::{Cause, Result};
 use crate::object::{Object, Status, split_api_version};
 
@@ -296,6 +297,6 @@ fn conflicts<'m>(
         }
         conflicts.retain(|(_, fields)| !fields.is_empty());
     }
-    conflicts.sort_by(|(a, _), (b, _)| a.manager.cmp(&b.manager));
+    sort_few(&mut conflicts, |(a, _), (b, _)| a.manager.cmp(&b.manager));
     conflicts
 }

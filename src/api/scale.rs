@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::kind::{Kind, ScalePaths};
+use crate::object::Gather as _;
 use crate::object::status::{Cause, Result};
 use crate::object::{Object, Status};
 
@@ -19,7 +20,7 @@ pub(super) fn of(paths: &ScalePaths, object: &Object) -> Value {
     let metadata: Map<String, Value> = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), object.metadata()?.get(name)?.clone())))
-        .collect();
+        .gather();
     json!({
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",

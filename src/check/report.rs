@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::Finding;
+use crate::object::Gather as _;
 
 /// All results in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Report {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "result": worst.unwrap_or("ok"),
-            "counts": counts.into_iter().collect::<serde_json::Map<_, _>>(),
+            "counts": counts.into_iter().gather::<serde_json::Map<_, _>>(),
             "checks": checks.collect::<Vec<Value>>(),
         })
     }

@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::slot::{Change, Keys, Raw, Slot, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
+use crate::object::sort_few;
 
 /// The longest configuration file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -160,11 +161,12 @@ impl<'a> Reader<'a> {
                 .map_or(String::new(), |near| format!("; did you mean {near}?"));
             warnings.push(format!("environment variable {name} is ignored: it names no key{hint}"));
         }
-        self.problems.sort_by_key(|problem| match problem.place {
+        let order = |problem: &Problem| match problem.place {
             Place::Whole => (0, 0),
             Place::Line { line, column, .. } => (line, column),
             Place::Variable(_) => (usize::MAX, 0),
-        });
+        };
+        sort_few(&mut self.problems, |a, b| order(a).cmp(&order(b)));
     }
 
     fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::api::kind::Kind;
+use crate::object::sort_few;
 
 /// A group with its versions, the preferred one first.
 #[derive(Debug)]
@@ -47,8 +48,9 @@ pub(in crate::api) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
         }
     }
     for group in &mut groups {
-        group.versions.sort_by_key(|version| {
-            (!version.kinds.iter().any(|kind| kind.preferred), rank(version.name), version.name)
+        sort_few(&mut group.versions, |a, b| {
+            let order = |of: &Version<'_>| (!of.kinds.iter().any(|kind| kind.preferred), rank(of.name));
+            order(a).cmp(&order(b)).then_with(|| a.name.cmp(b.name))
         });
     }
     groups

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+use crate::object::sort_few;
 use crate::store::StoreError;
 use crate::store::durable::{self, sync_directory, with_suffix};
 use crate::store::engine::wal_path;
@@ -155,7 +156,7 @@ pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)
         .map(|entries| entries.flatten().map(|entry| entry.path()).filter(is_aside).collect())
         .unwrap_or_default();
-    files.sort();
+    sort_few(&mut files, Ord::cmp);
     files
 }
 

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Row};
 use super::journal::{self, Recent};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, uid_key};
 use super::seals::Seals;
+use crate::object::sort_few;
 
 use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
 use crate::object::{Resource, ResourceVersion};
@@ -315,7 +316,7 @@ pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, Stor
             kinds.push((Arc::clone(&kind.resource), unsigned(row.get(1)?)));
         }
     }
-    kinds.sort();
+    sort_few(&mut kinds, Ord::cmp);
     Ok(kinds)
 }
 
