@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
             Place::Line { line, column, .. } => (line, column),
             Place::Variable(_) => (usize::MAX, 0),
         };
-        sort_few(&mut self.problems, |a, b| order(a).cmp(&order(b)));
+        sort_few(self.problems, |a, b| order(a).cmp(&order(b)));
     }
 
     fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
