@@ -169,7 +169,7 @@ async fn what_fails_is_named_and_the_rest_is_applied() {
     assert!(lines[1].starts_with(&format!("error: {file}, document 2: line ")), "{err}");
     assert!(lines[2].starts_with(&format!("error: {file}, document 3: ConfigMap \"B!\": ")), "{err}");
     assert!(lines[2].contains("metadata.name: ") && lines[2].ends_with("(Invalid)"), "{err}");
-    let other = format!("{}---\n{}", good("x"), good("y").replace("name: y", "name: y, namespace: other"));
+    let other = format!("{}---\n{}", good("x"), good("z").replace("name: z", "name: z, namespace: other"));
     let (summary, printed) = applied(&client, &["-"], Some("lab"), &other).await;
     assert_eq!((summary.created, summary.failed), (1, 1));
     assert!(printed.err().contains("the manifest says 'other' but -n says 'lab'"), "{}", printed.err());

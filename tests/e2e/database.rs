@@ -14,7 +14,7 @@ const NODE: &str = "edge-1";
 /// Bytes that are flipped, one after the other.
 const FLIPS: usize = 25;
 /// One page holds a few objects; so many may be lost with it.
-const PAGE_OBJECTS: u64 = 8;
+const PAGE_OBJECTS: u64 = 12;
 
 /// A cloud and an agent that hold so many objects.
 async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {

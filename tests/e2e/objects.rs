@@ -180,7 +180,7 @@ async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody
     assert!(differences.is_empty(), "{differences:?}");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
-    let output = command.arg("status").arg("--socket").arg(&agent.socket).output().unwrap();
+    let output = command.args(["status", "-v"]).arg("--socket").arg(&agent.socket).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains(uid.as_str().unwrap()) && shown.contains("TooLarge"), "{shown}");
 
