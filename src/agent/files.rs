@@ -487,15 +487,18 @@ impl Task {
                     tracing::error!(rule, problem, "objects cannot be brought into effect");
                     tell::emit_trouble(&self.events, &problem);
                 }
+                let view = self.view.borrow().clone();
+                self.show_view(view);
             }
         }
-        let problem = self.problems.values().next().cloned();
-        let stuck = self.problems.len() as u64;
-        self.view.send_if_modified(|view| {
-            let is_new = view.problem != problem || view.summary.stuck != stuck;
-            (view.problem, view.summary.stuck) = (problem, stuck);
-            is_new
-        });
+    }
+
+    /// Shows what is known, with what keeps rules from being carried out.
+    fn show_view(&self, mut view: FilesView) {
+        view.problem = self.problems.values().next().cloned();
+        view.summary.stuck = self.problems.len() as u64;
+        view.summary.rules = self.rules.len() as u64;
+        self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
     }
 
     /// Tells the cloud what is new, and everybody else the counts.
@@ -509,10 +512,7 @@ impl Task {
             self.told = Some(outcome.told.clone());
             self.said.clone_from(&self.told);
         }
-        let problem = self.problems.values().next().cloned();
-        let mut view = FilesView { problem, ..FilesView::default() };
-        view.summary.rules = self.rules.len() as u64;
-        view.summary.stuck = self.problems.len() as u64;
+        let mut view = FilesView::default();
         for rule in &outcome.rules {
             let summary = &mut view.summary;
             summary.in_effect += rule.in_effect;
@@ -523,7 +523,7 @@ impl Task {
             view.rollbacks += rule.rollbacks;
             view.files += rule.files;
         }
-        self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
+        self.show_view(view);
     }
 
     async fn answer(&mut self, command: Command) {

@@ -86,8 +86,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
         let answer = answered(client.get::<Value>(path)).await;
         bundle.json(name, &answer.unwrap_or_else(|problem| json!({ "error": problem })));
     }
-    let metrics = answered(client.text("/metrics")).await;
-    bundle.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
+    bundle.metrics(client).await;
     bundle.text("syncs.txt", &syncs(client).await);
     let own = config.clone();
     let beside: [(&str, Beside); 3] = [
@@ -95,15 +94,29 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
         ("system.txt", Box::new(move || system(&config.store.path))),
         ("journal.txt", Box::new(|| journal("edgesync.service"))),
     ];
-    for (name, work) in beside {
-        let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
-        let text = done.ok().and_then(Result::ok);
-        bundle.text(name, &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())));
-    }
+    bundle.beside(beside).await;
     bundle
 }
 
 impl Bundle {
+    /// Adds the metrics that a process tells.
+    async fn metrics(&mut self, client: &Client) {
+        let metrics = answered(client.text("/metrics")).await;
+        self.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
+    }
+
+    /// Adds what the system says, each as far as it is to be had in time.
+    async fn beside(&mut self, works: [(&str, Beside); 3]) {
+        for (name, work) in works {
+            let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
+            let text = done.ok().and_then(Result::ok);
+            self.text(
+                name,
+                &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())),
+            );
+        }
+    }
+
     /// The archive, compressed.
     ///
     /// # Errors

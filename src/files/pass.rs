@@ -157,7 +157,8 @@ impl<'a, H: Hands> Pass<'a, H> {
         let Some(held) = held else { return false };
         match self.hands.look(place, held.shape, Some(&held), None) {
             Ok(seen) => {
-                judge(held.shape, last(place), Some(&held), None, &seen, self.rule.overwrite) == Verdict::Same
+                judge(held.shape, place.name(), Some(&held), None, &seen, self.rule.overwrite)
+                    == Verdict::Same
             }
             Err(_) => false,
         }
@@ -270,7 +271,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 }
             };
             self.again |= becomes;
-            let verdict = judge(held.shape, last(&held.place), Some(&held), None, &seen, false);
+            let verdict = judge(held.shape, held.place.name(), Some(&held), None, &seen, false);
             if let Verdict::Conflict(_) = verdict {
                 // What somebody else has changed is not removed.
                 self.record.places.remove(&path);
@@ -286,7 +287,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 stamp: self.stamp(),
                 place: held.place.clone(),
                 shape: held.shape,
-                exists: seen.entries.contains_key(last(&held.place)),
+                exists: seen.entries.contains_key(held.place.name()),
                 makes: false,
                 old: Some(held),
                 new: None,
@@ -347,7 +348,7 @@ impl<'a, H: Hands> Pass<'a, H> {
                 return None;
             }
         };
-        let name = last(&place);
+        let name = place.name();
         let verdict = judge(shape, name, held.as_ref(), Some(&new), &seen, self.rule.overwrite);
         if let Some(there) = self.record.places.get_mut(path)
             && judge(shape, name, held.as_ref(), None, &seen, false) != Verdict::Same
@@ -675,10 +676,6 @@ fn cut(text: &str) -> String {
         from += 1;
     }
     text.get(from..).unwrap_or_default().to_owned()
-}
-
-fn last(place: &Place) -> &str {
-    place.below.rsplit('/').next().unwrap_or_default()
 }
 
 fn shown(change: &Change, fresh: &Fresh) -> String {

@@ -19,6 +19,12 @@ pub struct Place {
 }
 
 impl Place {
+    /// The name of its last part.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.below.rsplit('/').next().unwrap_or_default()
+    }
+
     /// The whole path.
     #[must_use]
     pub fn path(&self) -> String {

@@ -154,7 +154,7 @@ impl Disk {
         let Some(directory) = self.is_there(place, shape)? else { return Ok(Seen::default()) };
         let (mut seen, key) = (Seen { directory: true, ..Seen::default() }, self.key(place));
         if shape == Shape::File {
-            let name = last(place);
+            let name = place.name();
             seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
             return Ok(seen);
         }
@@ -290,7 +290,7 @@ impl Disk {
             // Nothing that is not there has to be removed; but what was written a moment ago has gone.
             return if change.new.is_some() { Err(Errno::NOENT) } else { Ok(()) };
         };
-        let name = last(&change.place);
+        let name = change.place.name();
         match (change.shape, &change.new) {
             (Shape::File, new) => {
                 if exists(&directory, name)? {
@@ -419,7 +419,7 @@ impl Disk {
     }
 
     fn restore_file(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
-        let (name, kept) = (last(&change.place), self.kept(change));
+        let (name, kept) = (change.place.name(), self.kept(change));
         if exists(directory, &kept)? {
             self.step()?;
             // Two names of one file stay as they are.
@@ -463,7 +463,7 @@ impl Disk {
             let parent = self.directory(&change.place, Shape::File, false)?;
             self.step()?;
             // What somebody has put there keeps it.
-            let _ = unlinkat(&parent, last(&change.place), AtFlags::REMOVEDIR);
+            let _ = unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR);
         }
         Ok(())
     }
@@ -504,10 +504,6 @@ fn version(stamp: u64) -> String {
 
 fn aside(change: &Change) -> String {
     format!("..old{}", change.stamp)
-}
-
-fn last(place: &Place) -> &str {
-    place.below.rsplit('/').next().unwrap_or_default()
 }
 
 fn old_files(change: &Change) -> impl Iterator<Item = &String> {

@@ -1,9 +1,11 @@
 //! Connections: every setting that durability, memory and wear depend on, in one place.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::backup::Backup;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
@@ -254,6 +256,76 @@ pub fn wal_path(path: &Path) -> PathBuf {
 #[must_use]
 pub fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Whether a process has the database open as its own.
+///
+/// # Errors
+/// The lock cannot be looked at.
+pub fn is_in_use(path: &Path) -> Result<bool, StoreError> {
+    // Opened for reading, so that nothing is made; the shared lock is let go of at once.
+    let file = match File::open(with_suffix(path, ".lock")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+/// Opens a database in the way that leaves the least behind: without a log and a user nothing is made at all.
+///
+/// # Errors
+/// The system's and the database's.
+pub(super) fn open_as_it_is(path: &Path) -> Result<Connection, StoreError> {
+    std::fs::metadata(path)?;
+    if is_in_use(path)? || wal_path(path).exists() {
+        return open_reader(path, &EngineOptions::default());
+    }
+    open_unchanging(path)
+}
+
+/// Copies a database as of one moment into a new file for its owner only, flushes the copy, and has it looked through. A file
+/// that exists is not touched; what was written of a copy is removed if anything fails.
+///
+/// # Errors
+/// The system's and the database's; those of `inspect`.
+pub(super) fn copy<T, E: From<StoreError>>(
+    source: &Connection,
+    to: &Path,
+    inspect: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let file = durable::create(to).map_err(StoreError::from)?;
+    let copied = copy_pages(source, to, &file).map_err(E::from).and_then(|()| inspect(to));
+    if copied.is_err() {
+        // The failure of the copy counts.
+        let _ = remove(to);
+    }
+    copied
+}
+
+fn copy_pages(source: &Connection, to: &Path, file: &File) -> Result<(), StoreError> {
+    let mut copy =
+        Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
+    copy.pragma_update(None, "synchronous", "off")?;
+    // All pages in one step: a step is one snapshot, and holds up nobody who writes.
+    Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
+    copy.close().map_err(|(_, error)| error)?;
+    file.sync_all()?;
+    durable::sync_directory(to)?;
+    Ok(())
+}
+
+/// Removes a database and what belongs to it, as far as it is there.
+pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        durable::remove(&with_suffix(path, suffix))?;
+    }
+    Ok(())
 }
 
 /// Takes the lock that keeps other processes out of a database for as long as the file lives, or until the process ends.

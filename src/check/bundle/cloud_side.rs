@@ -5,10 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::redact::Redactor;
-use super::{BESIDE, Beside, Bundle, answered, journal, list, system};
+use super::{Beside, Bundle, answered, journal, list, system};
 use crate::VERSION;
 use crate::api::Client;
 use crate::check::{Report, chain};
@@ -49,19 +48,14 @@ pub async fn collect(config_path: &Path, report: &Report) -> Bundle {
     }
     let nodes = answered(client.get::<Value>("/edgesync/v1/nodes")).await;
     bundle.json("nodes.json", &nodes.unwrap_or_else(|problem| json!({ "error": problem })));
-    let metrics = answered(client.text("/metrics")).await;
-    bundle.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
+    bundle.metrics(&client).await;
     let (own, store) = (config.clone(), config.store.path.clone());
     let beside: [(&str, Beside); 3] = [
         ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&store))),
         ("journal.txt", Box::new(|| journal("edgesync-cloud.service"))),
     ];
-    for (name, work) in beside {
-        let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
-        let text = done.ok().and_then(Result::ok);
-        bundle.text(name, &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())));
-    }
+    bundle.beside(beside).await;
     bundle
 }
 

@@ -1,3 +1,5 @@
+//! Rows, changes and the last hour, as pages are told of them.
+
 use super::*;
 
 fn row(state: State, held: u64) -> Row {

@@ -1,20 +1,17 @@
 //! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the cloud side runs or not.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::backup::Backup;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
 use super::CloudError;
 use super::check::{CheckReport, read_all};
 use super::open::KIND;
 use crate::store::StoreError;
 use crate::store::durable::{self, with_suffix};
-use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path};
+use crate::store::engine::{self, open_as_it_is};
 
 /// What is beside a database while it is in use.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
@@ -38,30 +35,7 @@ pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
 /// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
 pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
     let source = open(path)?;
-    let file = durable::create(to).map_err(StoreError::from)?;
-    let copied = copy(&source, to, &file);
-    if copied.is_err() {
-        // The failure of the copy counts.
-        let _ = fs::remove_file(to);
-    }
-    copied
-}
-
-fn copy(source: &Connection, to: &Path, file: &File) -> Result<CheckReport, CloudError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let copied = || -> Result<(), StoreError> {
-        let mut copy = Connection::open_with_flags(to, flags)?;
-        copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
-        copy.pragma_update(None, "synchronous", "off")?;
-        // All pages in one step: a step is one snapshot, and holds up nobody who writes.
-        Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
-        copy.close().map_err(|(_, error)| error)?;
-        file.sync_all()?;
-        durable::sync_directory(to)?;
-        Ok(())
-    };
-    copied()?;
-    inspect(to)
+    engine::copy(&source, to, inspect)
 }
 
 /// Puts a copy in the place of the database. The one that was there is set aside; its name is returned, if there was one. The
@@ -74,10 +48,7 @@ pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>
     // Nobody may open it meanwhile.
     let _lock = engine::lock(path)?;
     let fresh = with_suffix(path, ".restoring");
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::from(error).into()),
-        _ => {}
-    }
+    engine::remove(&fresh)?;
     backup(from, &fresh)?;
     let moved = || -> Result<Option<PathBuf>, StoreError> {
         let stamp = Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string();
@@ -111,14 +82,9 @@ pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
     Ok(names()?)
 }
 
-/// Opens the file in the way that leaves the least behind: without a log and a user nothing is made at all.
+/// Opens a database of the cloud side.
 fn open(path: &Path) -> Result<Connection, StoreError> {
-    fs::metadata(path)?;
-    let conn = if wal_path(path).exists() {
-        open_reader(path, &EngineOptions::default())?
-    } else {
-        open_unchanging(path)?
-    };
+    let conn = open_as_it_is(path)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != KIND.application_id {
         return Err(StoreError::Foreign { path: path.to_owned(), found });

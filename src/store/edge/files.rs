@@ -12,6 +12,7 @@ use rusqlite::config::DbConfig;
 use crate::object::sort_few;
 use crate::store::StoreError;
 use crate::store::durable::{self, sync_directory, with_suffix};
+pub(super) use crate::store::engine::remove;
 use crate::store::engine::wal_path;
 
 /// How many files of each sort are kept aside.
@@ -80,14 +81,6 @@ pub(super) fn fresh_path(path: &Path) -> PathBuf {
 /// Where a copy of a damaged file is mended.
 pub(super) fn mended_path(path: &Path) -> PathBuf {
     with_suffix(path, ".mended")
-}
-
-/// Removes a database and what belongs to it, as far as it is there.
-pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
-        durable::remove(&with_suffix(path, suffix))?;
-    }
-    Ok(())
 }
 
 /// Puts the fresh file, complete and closed, in the place of the other one, which is set aside. Says

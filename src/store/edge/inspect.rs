@@ -2,23 +2,19 @@
 //! has it open and while none has; the database is never changed, and nobody who uses it has to wait.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use rusqlite::backup::Backup;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
-use super::files;
 use super::journal::{self, Recent};
 use super::new_file::KIND;
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
 use super::seals::Seals;
 use super::{local, outbox};
 use crate::store::StoreError;
-use crate::store::durable::{self, with_suffix};
-use crate::store::engine::{self, EngineOptions, open_reader, open_unchanging, wal_path};
+pub use crate::store::engine::is_in_use;
+use crate::store::engine::{self, open_as_it_is};
 use crate::sync::digest::Digest;
 use crate::sync::replica::Totals;
 
@@ -88,30 +84,12 @@ impl Inspection {
     }
 }
 
-/// Whether a process has the database open as its own.
-///
-/// # Errors
-/// The lock cannot be looked at.
-pub fn is_in_use(path: &Path) -> Result<bool, StoreError> {
-    // Opened for reading, so that nothing is made; the shared lock is let go of at once.
-    let file = match File::open(with_suffix(path, ".lock")) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    match file.try_lock_shared() {
-        Ok(()) => Ok(false),
-        Err(fs::TryLockError::WouldBlock) => Ok(true),
-        Err(fs::TryLockError::Error(error)) => Err(error.into()),
-    }
-}
-
 /// The version of the schema.
 ///
 /// # Errors
 /// [`StoreError::Foreign`] for the database of another program; the system's, among them that there is no file.
 pub fn schema(path: &Path) -> Result<Schema, StoreError> {
-    schema_of(&open(path)?, path)
+    schema_of(&open_as_it_is(path)?, path)
 }
 
 /// Reads, checks and counts all rows in one snapshot. `go_on` is asked between batches of rows; none if it says no.
@@ -119,7 +97,7 @@ pub fn schema(path: &Path) -> Result<Schema, StoreError> {
 /// # Errors
 /// [`StoreError::Corrupt`] if so much is damaged that rows cannot be told; see also [`schema`].
 pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspection>, StoreError> {
-    let conn = open(path)?;
+    let conn = open_as_it_is(path)?;
     let Schema { found, known } = schema_of(&conn, path)?;
     if found > known {
         return Err(StoreError::Newer { path: path.to_owned(), found, known });
@@ -177,28 +155,9 @@ fn scan(
 /// # Errors
 /// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
 pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
-    let source = open(path)?;
+    let source = open_as_it_is(path)?;
     schema_of(&source, path)?;
-    let file = durable::create(to)?;
-    let copied = copy(&source, to, &file);
-    if copied.is_err() {
-        // The failure of the copy counts.
-        let _ = files::remove(to);
-    }
-    copied
-}
-
-fn copy(source: &Connection, to: &Path, file: &File) -> Result<Inspection, StoreError> {
-    let mut copy =
-        Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
-    copy.pragma_update(None, "synchronous", "off")?;
-    // All pages in one step: a step is one snapshot, and holds up nobody who writes.
-    Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
-    copy.close().map_err(|(_, error)| error)?;
-    file.sync_all()?;
-    durable::sync_directory(to)?;
-    inspect(to, || true)?.ok_or(StoreError::Closed)
+    engine::copy(&source, to, |copy| inspect(copy, || true)?.ok_or(StoreError::Closed))
 }
 
 /// The names of objects that must not be told: of sealed kinds, given as `secrets` or `widgets.example.com`.
@@ -206,7 +165,7 @@ fn copy(source: &Connection, to: &Path, file: &File) -> Result<Inspection, Store
 /// # Errors
 /// See [`schema`].
 pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, StoreError> {
-    let conn = open(path)?;
+    let conn = open_as_it_is(path)?;
     schema_of(&conn, path)?;
     let mut statement = conn.prepare(
         "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id
@@ -239,15 +198,6 @@ fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
     }
     let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })
-}
-
-/// Opens the file in the way that leaves the least behind: without a log and a user nothing is made at all.
-fn open(path: &Path) -> Result<Connection, StoreError> {
-    fs::metadata(path)?;
-    if is_in_use(path)? || wal_path(path).exists() {
-        return open_reader(path, &EngineOptions::default());
-    }
-    open_unchanging(path)
 }
 
 /// The largest number of bytes that files of the database take now: the file and its log.

@@ -1,3 +1,5 @@
+//! What nodes tell of files, written to a cluster.
+
 use serde_json::{Value, json};
 
 use super::*;
