@@ -119,12 +119,15 @@ pub fn parse(text: &str) -> Result<Value, YamlError> {
     })
 }
 
-/// Writes a value as a YAML document with a newline at its end.
+/// Writes a value as a YAML document with a newline at its end. A text of one line stays on the line of its key, however long
+/// it is, as kubectl writes it: scripts look for it there.
 ///
 /// # Errors
 /// The value cannot be written; values that came from JSON always can.
 pub fn write(value: &impl Serialize) -> Result<String, YamlError> {
-    let mut text = serde_saphyr::to_string(value)
+    let mut options = serde_saphyr::SerializerOptions::default();
+    options.folded_wrap_chars = usize::MAX;
+    let mut text = serde_saphyr::to_string_with_options(value, options)
         .map_err(|error| YamlError { line: None, problem: error.to_string() })?;
     if !text.ends_with('\n') {
         text.push('\n');
@@ -318,6 +321,16 @@ mod tests {
                     .prop_map(|map| Value::Object(map.into_iter().collect())),
             ]
         })
+    }
+
+    #[test]
+    fn a_long_text_stays_on_the_line_of_its_key() {
+        let long = "QUJD".repeat(200);
+        let words = "many words ".repeat(40);
+        let text = write(&json!({"a": long, "b": {"c": words.trim()}, "d": "one\ntwo\n"})).unwrap();
+        assert!(text.contains(&format!("a: {long}\n")), "{text}");
+        assert!(text.contains(&format!("  c: {}\n", words.trim())), "{text}");
+        assert!(text.contains("d: |\n  one\n  two\n"), "{text}");
     }
 
     proptest! {

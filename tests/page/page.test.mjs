@@ -1,6 +1,7 @@
 // The page in a real browser, over real programs. `tests/page/run` runs it.
 
 import assert from 'node:assert/strict';
+import { cp, readFile, rm } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 
 import { simulate } from './simulated.mjs';
@@ -181,12 +182,132 @@ describe('a fleet', () => {
   });
 });
 
+describe('what goes wrong', () => {
+  let site, page;
+  before(async () => {
+    site = await Site.open();
+    await site.device('edge-1', {}, '[sync]\nmax_object = "256KiB"\n[traffic]\ndaily_budget = "1GiB"');
+    page = await browser.page(site.address);
+    await page.locator('.big').waitFor();
+    await go(page, '#/nodes/edge-1');
+  });
+  after(async () => { await page.close(); await site.close(); });
+
+  test('is named where a node rejects an object', async () => {
+    await site.apply(configMap('too-large', { text: 'x'.repeat(300 << 10) }), configMap('fits', { text: 'x' }));
+    const rejected = page.getByRole('region', { name: 'Objects that it rejects' });
+    await rejected.getByText('ConfigMap plant/too-large').waitFor();
+    await rejected.getByText('TooLarge').waitFor();
+    await page.getByText('less than a quarter of the budget of 1 GiB for the day (UTC) is used').first().waitFor();
+    await photograph(page, 'rejected');
+    await accessible(page, 'a node that rejects an object');
+    await rejected.getByRole('link').click();
+    await page.getByRole('region', { name: 'Nodes that do not hold it' }).getByText('must be at most 262144 bytes').waitFor();
+    await go(page, '#/?state=reject');
+    await until('it is counted', async () => await page.locator('.listed tbody tr').count() === 1);
+    await site.json('DELETE', '/api/v1/namespaces/plant/configmaps/too-large');
+    await until('it is not any more', async () => await page.locator('.listed tbody tr').count() === 0);
+    clean(page);
+  });
+
+  test('removes nothing from a node before somebody has said so', async () => {
+    await site.stop('cloud');
+    const copied = ['', '-wal', '-shm'].map(end => [site.file(`cloud.db${end}`), site.file(`copy.db${end}`)]);
+    for (const [from, to] of copied) await cp(from, to, { force: true }).catch(error => assert.equal(error.code, 'ENOENT'));
+    await site.cloudStarts();
+    await site.apply(...Array.from({ length: 30 }, (_, number) => configMap(`later-${number}`, { speed: '1' })));
+    await until('the node has them', async () => (await site.json('GET', 'nodes/edge-1')).objects === 31);
+    await site.stop('cloud', 'SIGKILL');
+    for (const [to, from] of copied) {
+      await rm(to, { force: true });
+      await cp(from, to).catch(error => assert.equal(error.code, 'ENOENT'));
+    }
+    await site.cloudStarts();
+    await go(page, '#/nodes/edge-1');
+    await until('it is held back', async () => (await text(page, 'main .title')).includes('held back'));
+    await until('what is held back', async () => await page.getByRole('region', { name: 'Removals that are held back' }).locator('tbody tr').count() === 30);
+    await photograph(page, 'held-back');
+    await accessible(page, 'a node whose removals are held back');
+    await page.getByRole('button', { name: 'Let it delete' }).click();
+    await page.getByRole('dialog').getByText('Let edge-1 delete 30 objects?').waitFor();
+    await page.getByRole('button', { name: 'Leave it' }).click();
+    assert.equal((await site.json('GET', 'nodes/edge-1')).objects, 31, 'nothing was done');
+    await page.getByRole('button', { name: 'Let it delete' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Let it delete' }).click();
+    await until('they are gone', async () => (await site.json('GET', 'nodes/edge-1')).objects === 1);
+    await until('it is in sync', async () => (await text(page, 'main .title')).includes('in sync'));
+    // A browser notes each request that nobody answers.
+    page.errors = page.errors.filter(error => !/ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/.test(error));
+    clean(page);
+  });
+});
+
+describe('elsewhere', () => {
+  const pem = (config, key) => Buffer.from(new RegExp(`${key}: (\\S+)`).exec(config)[1], 'base64');
+
+  /** A browser with the certificate of an operator, and the address of the API. */
+  async function operator(site, role) {
+    const origin = `https://127.0.0.1:${site.ports.api}`;
+    const config = await site.cloud('kubeconfig', '--user', 'ada', '--role', role, '--api', origin);
+    return [await Browser.open([{ origin, cert: pem(config, 'client-certificate-data'), key: pem(config, 'client-key-data') }]), `${origin}/page/`];
+  }
+
+  test('the certificate of an operator opens the page, and their role says what it may do', async () => {
+    const site = await Site.open();
+    try {
+      await site.device('edge-1');
+      await site.apply(configMap('settings', { speed: '40' }));
+      for (const role of ['admin', 'view']) {
+        const [other, address] = await operator(site, role);
+        try {
+          const page = await other.page(address);
+          await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync'));
+          await go(page, '#/nodes/edge-1');
+          await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
+          assert.equal(await page.getByRole('button', { name: 'Remove' }).count(), role === 'admin' ? 1 : 0, role);
+          clean(page);
+        } finally { await other.close(); }
+      }
+    } finally { await site.close(); }
+  });
+
+  test('a cluster has the objects, and the page shows the same', async () => {
+    const cluster = await Site.open();
+    let site;
+    try {
+      await cluster.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } }, configMap('settings', { speed: '40' }));
+      site = await Site.open({ over: cluster });
+      await site.device('edge-1', { site: 'north' });
+      const page = await browser.page(site.address);
+      await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync') && (await text(page, '.sum')).includes('1 of 1 objects held'));
+      await go(page, '#/objects');
+      await page.getByRole('link', { name: 'settings' }).click();
+      await until('held', async () => (await text(page, '.big')).includes('1 of 1 nodes hold'));
+      const before = await text(page, '.big .name');
+      await cluster.apply(configMap('settings', { speed: '50' }));
+      await until('another version', async () => await text(page, '.big .name') !== before && (await text(page, '.big')).startsWith('1'));
+      await go(page, '#/placements/-/lines');
+      await until('the roll-out', async () => (await text(page, '.big')).includes('1 of 1 nodes hold all of 1 object'));
+      await go(page, '#/nodes/edge-1');
+      await page.getByText('kubectl describe node edge-1').waitFor();
+      await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
+      await photograph(page, 'cluster-node');
+      page.errors = page.errors.filter(error => !error.includes('404'));
+      clean(page);
+      await page.close();
+    } finally {
+      await site?.close();
+      await cluster.close();
+    }
+  });
+});
+
 describe('what others say', () => {
   const HOSTILE = ['<img src=x onerror="window.bad=1">', '<script>window.bad=1</script>', '"><svg onload=window.bad=1>', '\u202eecin si siht', '{{constructor.constructor("window.bad=1")()}}'];
   const LINE = `${'long '.repeat(2048)}\u2066end`;
 
   test('is text, however it looks', async () => {
-    const site = await Site.open('max_events = 100');
+    const site = await Site.open({ nodes: 'max_events = 100' });
     try {
       await site.device('edge-1');
       await until('the node', () => site.json('GET', '/api/v1/nodes/edge-1').then(node => node.status?.conditions?.length, () => 0));
@@ -221,6 +342,32 @@ describe('what others say', () => {
       clean(page);
       await page.close();
     } finally { await site.close(); }
+  });
+
+  test('is text in names and labels, too', async () => {
+    const site = await Site.open();
+    const odd = await simulate(site.address.split('#')[0], { count: 40, nameOf: number => HOSTILE[number] ?? `edge-${number}`, key: HOSTILE[0], sites: HOSTILE });
+    try {
+      const page = await browser.page(odd.address);
+      await until('the picture', async () => (await text(page, '.big')).includes('of 40'));
+      await page.getByLabel('Group by').selectOption(HOSTILE[0]);
+      await until('groups', () => page.url().includes('group='));
+      await go(page, '#/?list=all');
+      const table = page.locator('.listed table');
+      for (const one of HOSTILE) {
+        const shown = one.replace('\u202e', '\u27e8U+202E\u27e9');
+        await until(shown, async () => (await table.innerText()).includes(shown));
+      }
+      assert.equal(await page.evaluate(() => window.bad), undefined);
+      assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
+      await photograph(page, 'hostile-names');
+      page.errors = page.errors.filter(error => !error.includes('404'));
+      clean(page);
+      await page.close();
+    } finally {
+      await odd.close();
+      await site.close();
+    }
   });
 });
 

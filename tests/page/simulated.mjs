@@ -5,12 +5,14 @@ import { createServer } from 'node:http';
 
 const WORDS = ['in sync', 'syncing', 'connecting', 'not in effect', 'rejecting', 'held back', 'offline', 'removed'];
 
-/** Serves `count` nodes; the files of the page come from a cloud side. */
-export async function simulate(files, count = 10_000) {
+const SITES = ['hamburg', 'lyon', 'osaka', 'porto', 'tallinn', 'toronto', 'utrecht', 'vienna'];
+
+/** Serves `count` nodes; the files of the page come from a cloud side. A server that has gone bad gives them any names and labels. */
+export async function simulate(files, { count = 10_000, nameOf = number => `edge-${String(number).padStart(5, '0')}`, key = 'site', sites = SITES } = {}) {
   const since = Math.floor(Date.now() / 1000) - 4000;
   const rows = Array.from({ length: count }, (_, number) => {
     const state = number % 97 === 0 ? 6 : number % 401 === 0 ? 4 : number % 613 === 0 ? 5 : number % 307 === 0 ? 3 : number % 53 === 0 ? 1 : 0;
-    return [`edge-${String(number).padStart(5, '0')}`, state, since + number % 3600, 300, 300, state === 1 ? 12 : 0, state > 2 && state < 6 ? 1 : 0];
+    return [nameOf(number), state, since + number % 3600, 300, 300, state === 1 ? 12 : 0, state > 2 && state < 6 ? 1 : 0];
   });
   const counts = () => WORDS.map((_, place) => rows.reduce((sum, row) => sum + (row[1] === place), 0));
   const line = (type, revision, nodes) => `${JSON.stringify({ type, start: 's', revision, at: Date.now(), states: WORDS, counts: counts(), held: 300 * count, wanted: 300 * count, gone: [], nodes })}\n`;
@@ -18,10 +20,9 @@ export async function simulate(files, count = 10_000) {
   const wave = (place, state) => Math.round((WORDS.length - state) * 9 * (1.2 + Math.sin(place / 40 + state)) * (state === 0 ? 0 : 1));
   const columns = WORDS.map((_, state) => at.map((_, place) => state === 7 ? 0 : wave(place, state)));
   columns[0] = at.map((_, place) => count - columns.slice(1).reduce((sum, column) => sum + column[place], 0));
-  const sites = ['hamburg', 'lyon', 'osaka', 'porto', 'tallinn', 'toronto', 'utrecht', 'vienna'];
   const answers = {
-    '/edgesync/v1/labels': { keys: [{ key: 'site', nodes: count, values: sites.length }] },
-    '/edgesync/v1/labels?key=site': { key: 'site', values: Object.fromEntries(sites.map((site, place) => [site, rows.filter((_, number) => number * number % 31 % sites.length === place).map(row => row[0])])) },
+    '/edgesync/v1/labels': { keys: [{ key, nodes: count, values: sites.length }] },
+    [`/edgesync/v1/labels?key=${encodeURIComponent(key)}`]: { key, values: Object.fromEntries(sites.map((site, place) => [site, rows.filter((_, number) => number * number % 31 % sites.length === place).map(row => row[0])])) },
     '/edgesync/v1/summary/history': { states: WORDS, at, counts: columns, held: at, wanted: at, bytesSent: at, bytesReceived: at },
   };
   let revision = 1, next = 0;

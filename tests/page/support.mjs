@@ -31,7 +31,8 @@ export async function until(what, is, patience = PATIENCE) {
 
 /** A directory with a cloud side and agents in it. */
 export class Site {
-  static async open(config = '') {
+  /** `nodes` are further lines of the section for nodes; `over` is the site whose API is the cluster that has the objects. */
+  static async open({ nodes = '', over } = {}) {
     const site = new Site();
     site.directory = await mkdtemp(join(tmpdir(), 'edgesync-page-'));
     site.processes = new Map();
@@ -39,6 +40,7 @@ export class Site {
     await writeFile(site.file('cloud.toml'), `
 [store]
 path = "${site.file('cloud.db')}"
+${over ? `type = "kubernetes"\n[kubernetes]\nkubeconfig = "${over.file('admin.kubeconfig')}"\nobjectsyncs = "off"` : ''}
 [broker]
 listen = "127.0.0.1:0"
 [pairing]
@@ -50,10 +52,8 @@ listen = "127.0.0.1:0"
 listen = "127.0.0.1:0"
 [nodes]
 trusted_labels = ["site"]
-${config}
-[[placement]]
-nodes = { names = ["edge-*"] }
-objects = { namespaces = ["plant"] }
+${nodes}
+${over ? '' : '[[placement]]\nnodes = { names = ["edge-*"] }\nobjects = { namespaces = ["plant"] }'}
 `);
     await site.cloudStarts();
     return site;
@@ -100,14 +100,14 @@ objects = { namespaces = ["plant"] }
       return existsSync(this.file('cloud.sock')) && this.cloud('page').catch(() => null);
     })).trim();
     const log = await this.log('cloud');
-    this.ports = { broker: /embedded on [\d.]+:(\d+)/.exec(log)[1] };
+    this.ports = { broker: /embedded on [\d.]+:(\d+)/.exec(log)[1], api: /runs address=https:\/\/127.0.0.1:(\d+)/.exec(log)[1] };
   }
 
   async log(name) { return existsSync(this.file(`${name}.log`)) ? readFile(this.file(`${name}.log`), 'utf8') : ''; }
 
-  /** Starts a device. */
-  async device(name, labels = {}) {
-    const given = Object.entries(labels).map(([key, value]) => `${key} = "${value}"`).join(', ');
+  /** Starts a device. `more` are further lines of its configuration. */
+  async device(name, labels = {}, more = '') {
+    const given = Object.entries(labels).map(([key, value]) => `"${key}" = "${value}"`).join(', ');
     await mkdir(this.file(name), { recursive: true });
     await writeFile(this.file(`${name}.toml`), `
 [node]
@@ -122,6 +122,7 @@ backoff_max = "500ms"
 [api]
 socket = "${this.file(`${name}/api.sock`)}"
 listen = "off"
+${more}
 `);
     this.start(name, 'edgesync', 'run', '--config', this.file(`${name}.toml`));
   }
@@ -157,10 +158,12 @@ export const configMap = (name, data, namespace = 'plant') => ({ apiVersion: 'v1
 
 /** A browser with nothing in it. What a page logs as an error, and asks of another origin, is noted. */
 export class Browser {
-  static async open() {
+  /** With the certificate of an operator, if one is given, it takes the server for what it says it is: Chromium has nowhere to be told. */
+  static async open(clientCertificates) {
     const browser = new Browser();
     browser.directory = await mkdtemp(join(tmpdir(), 'edgesync-chromium-'));
     browser.context = await chromium.launchPersistentContext(browser.directory, {
+      ...clientCertificates && { clientCertificates, ignoreHTTPSErrors: true },
       executablePath: process.env.EDGESYNC_PAGE_CHROMIUM ?? '/usr/bin/chromium', headless: true, viewport: { width: 1280, height: 860 }, timezoneId: 'Europe/Berlin', locale: 'en-GB',
       args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--enable-precise-memory-info'],
     });

@@ -54,19 +54,21 @@ pub(in crate::agent) fn disk_condition(
     room_condition(Space::of(database), within, before)
 }
 
-/// Whether the budget of bytes for the day is spent: `used` of `budget`. How much more than the budget was used is
-/// told in multiples of it: the message must not change with every message that is sent.
+/// Whether the budget of bytes for the day is spent: `used` of `budget`. How much of it was used is told in quarters, and beyond it
+/// in multiples: the message must not change with every message that is sent.
 pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
     let Some(budget) = budget else {
         let message = "there is no budget".to_owned();
         return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "NoBudget", message);
     };
-    let size = size(budget);
+    let total = size(budget);
     if !spent {
-        let message = format!("less than the budget of {size} for the day (UTC) is used");
+        let quarters = u128::from(used) * 4 / u128::from(budget.max(1));
+        let share = ["less than a quarter", "a quarter", "half", "three quarters"][quarters.min(3) as usize];
+        let message = format!("{share} of the budget of {total} for the day (UTC) is used");
         return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "WithinBudget", message);
     }
-    let mut message = format!("the budget of {size} for the day (UTC) is spent; only what matters is sent");
+    let mut message = format!("the budget of {total} for the day (UTC) is spent; only what matters is sent");
     let times = used.checked_div(budget).unwrap_or_default();
     if times > 1 {
         message.push_str(&format!("; {times} times as much is used"));
@@ -251,7 +253,12 @@ mod tests {
         assert_eq!(told(&none), (ConditionStatus::False, "NoBudget"));
         let within = traffic_condition(false, 5, Some(MIB));
         assert_eq!(told(&within), (ConditionStatus::False, "WithinBudget"));
-        assert_eq!(within, traffic_condition(false, MIB - 1, Some(MIB)));
+        assert_eq!(within, traffic_condition(false, MIB / 4 - 1, Some(MIB)));
+        let said = |used| traffic_condition(false, used, Some(MIB)).message;
+        assert!(said(MIB / 4 - 1).starts_with("less than a quarter of the budget of 1 MiB"), "{}", said(0));
+        assert!(said(MIB / 4).starts_with("a quarter") && said(MIB / 2).starts_with("half"));
+        assert_eq!(said(MIB - 1), said(MIB * 3 / 4));
+        assert!(said(MIB - 1).starts_with("three quarters"));
         let spent = traffic_condition(true, MIB, Some(MIB));
         assert_eq!(told(&spent), (ConditionStatus::True, "BudgetSpent"));
         assert_eq!(spent, traffic_condition(true, 2 * MIB - 1, Some(MIB)));

@@ -22,7 +22,7 @@ export function node(main, named) {
   const conditions = el('section'), events = el('section'), held = el('section');
   const body = el('div', {}, troubles, charts, conditions, el('section', {}, el('h2', {}, 'Objects'), objectForm(), held), events);
   fill(main, el('header', { class: 'title' }, el('p', { class: 'above' }, 'Node'), el('h1', {}, name(named)), state, acts), said, facts, body);
-  let search = '', seen = null;
+  let search = '', seen = null, traffic = null;
 
   function objectForm() {
     let timer;
@@ -50,7 +50,7 @@ export function node(main, named) {
     }
     seen = found;
     head();
-    actions();
+    await actions();
     if (found.state === 'removed') return fill(facts, fact('Removed', time(found.removed)), fact('Connected', found.connected ? 'yes, and told so' : 'no'));
     fill(facts,
       fact('Objects held', el('b', {}, number(found.objects)), ` of ${number(found.desired)}`),
@@ -62,21 +62,24 @@ export function node(main, named) {
       fact('Last report', time(found.lastReport)),
       fact('A report takes', found.roundTripMilliseconds === null ? 'not known' : `${Math.max(1, Math.round(found.roundTripMilliseconds))} ms`),
       fact('Sent, received', `${bytes(found.bytesSent)}, ${bytes(found.bytesReceived)}`),
+      traffic && fact('Traffic', text(traffic)),
       fact('Agent', text(found.agentVersion ?? 'not known')));
-    const refused = found.refusedObjects ?? [], back = found.heldBackObjects ?? [], idle = found.objectsNotInEffect ?? [];
+    const place = one => one.object ? `${one.object.kind} ${one.object.namespace ?? ''}/${one.object.name}` : one.uid;
+    const [refused, back, idle] = [found.refusedObjects, found.heldBackObjects, found.objectsNotInEffect]
+      .map(some => (some ?? []).sort((one, other) => place(one).localeCompare(place(other), undefined, { numeric: true })));
     const link = one => one.object ? el('a', { href: objectPlace(one.object) }, name(`${one.object.kind} ${one.object.namespace ? `${one.object.namespace}/` : ''}${one.object.name}`)) : name(one.uid);
     fill(troubles,
       refused.length > 0 && [el('h2', {}, 'It rejects'), table('Objects that it rejects', ['Object', 'Version', 'Reason', 'Message'],
         refused.map(one => [link(one), name(one.resourceVersion), text(one.reason), long(one.message)]))],
       back.length > 0 && [el('h2', {}, 'Held back'), el('p', {}, 'These are to be deleted there, and wait until that is confirmed.'),
-        table('Removals that are held back', ['Object'], back.slice(0, 200).map(one => [link(one)]))],
+        table('Removals that are held back', ['Object'], back.slice(0, 200).map(one => [link(one)])), back.length > 200 && el('p', { class: 'none' }, 'There are more.')],
       idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects that are not in effect', ['Object', 'Wanted', 'In effect', 'Rule', 'Message', 'Since'],
         idle.map(one => [link(one), name(one.wanted), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
   }
 
-  function actions() {
+  async function actions() {
     const can = [seen.state === 'removed' ? 'admit' : 'remove', seen.heldBack > 0 && 'confirm-deletions'].filter(Boolean);
-    fill(acts, mayAct() ? can.map(what => el('button', { type: 'button', id: what, onclick: () => confirm(what) }, ACTIONS[what][0])) : '');
+    fill(acts, await mayAct() ? can.map(what => el('button', { type: 'button', id: what, onclick: () => confirm(what) }, ACTIONS[what][0])) : '');
   }
 
   function confirm(what) {
@@ -123,6 +126,7 @@ export function node(main, named) {
     const found = await find(`/api/v1/nodes/${encodeURIComponent(named)}`);
     const all = found?.status?.conditions ?? [];
     const labels = Object.entries(found?.metadata?.labels ?? {});
+    traffic = all.find(one => one.type === 'edgesync.io/TrafficBudgetSpent')?.message;
     fill(conditions, !found ? [el('h2', {}, 'Conditions and Events'), el('p', { class: 'none' }, 'They are in the cluster: ', command(`kubectl describe node ${named}`))]
       : [el('h2', {}, 'Conditions'), all.length === 0 ? el('p', { class: 'none' }, 'It has told none.')
         : table('Conditions', ['Condition', 'Is', 'Reason', 'Message', 'Since'], all.map(one => [text(one.type), text(one.status), text(one.reason), long(one.message), time(one.lastTransitionTime)])),
