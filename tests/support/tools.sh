@@ -63,11 +63,14 @@ install_clients() {
     export EDGESYNC_TEST_KUBECTL="$tools/bin/kubectl" EDGESYNC_TEST_PYTHON="$tools/bin/python"
 }
 
-# Builds the program for devices, without the cloud side, and tells the tests where it is. It has a folder of its own:
-# with other features everything would be compiled anew each time.
+# Builds the program for devices, without the cloud side, and tells the tests where it is. It is put aside: with the cloud side
+# another one gets its place.
 build_device() {
     local target
-    target="$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/device"
-    cargo build --no-default-features --bin edgesync --target-dir "$target"
-    export EDGESYNC_TEST_DEVICE="$target/debug/edgesync"
+    target="$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')"
+    cargo build --no-default-features --bin edgesync
+    mkdir -p "$target/device"
+    cp -f "$target/debug/edgesync" "$target/device/edgesync.new"
+    mv "$target/device/edgesync.new" "$target/device/edgesync"
+    export EDGESYNC_TEST_DEVICE="$target/device/edgesync"
 }

@@ -11,8 +11,7 @@ use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
 /// The program as devices have it, built without the cloud side: it is another one than that which is built beside it.
 fn device() -> String {
     let program = std::env::var("EDGESYNC_TEST_DEVICE").unwrap_or_default();
-    let build = "tests/run builds it; by hand: cargo build --no-default-features --bin edgesync --target-dir \
-                 target/device && export EDGESYNC_TEST_DEVICE=$PWD/target/device/debug/edgesync";
+    let build = "tests/run builds it; by hand: . tests/support/tools.sh && build_device";
     assert!(Path::new(&program).is_file(), "this test needs the program for devices ({program:?}): {build}");
     program
 }
