@@ -1,7 +1,7 @@
 //! Connections: every setting that durability, memory and wear depend on, in one place.
 
-use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -326,6 +326,33 @@ pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
         durable::remove(&with_suffix(path, suffix))?;
     }
     Ok(())
+}
+
+/// Puts a fresh database, complete and closed, in the place of another one, which gets the name `aside`, with its log. Whether
+/// there was another one.
+///
+/// A crash at any point leaves either of them in place, each without the other's log: a log replayed into another database would
+/// ruin it.
+///
+/// # Errors
+/// The system's.
+pub(super) fn replace(fresh: &Path, path: &Path, aside: &Path) -> Result<bool, StoreError> {
+    let missing_is_fine = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    File::open(fresh)?.sync_all()?;
+    let existed = match fs::hard_link(path, aside) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        // A file system without links.
+        Err(_) => fs::rename(path, aside).map(|()| true)?,
+    };
+    missing_is_fine(fs::rename(wal_path(path), wal_path(aside)))?;
+    missing_is_fine(fs::remove_file(with_suffix(path, "-shm")))?;
+    durable::sync_directory(path)?;
+    durable::rename(fresh, path)?;
+    Ok(existed)
 }
 
 /// Takes the lock that keeps other processes out of a database for as long as the file lives, or until the process ends.

@@ -1,6 +1,5 @@
 //! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the cloud side runs or not.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -10,11 +9,8 @@ use super::CloudError;
 use super::check::{CheckReport, read_all};
 use super::open::KIND;
 use crate::store::StoreError;
-use crate::store::durable::{self, with_suffix};
+use crate::store::durable::with_suffix;
 use crate::store::engine::{self, open_as_it_is};
-
-/// What is beside a database while it is in use.
-const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
 /// Reads everything in one snapshot: whether rows are what they were written as, and the structure is sound.
 ///
@@ -50,20 +46,9 @@ pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>
     let fresh = with_suffix(path, ".restoring");
     engine::remove(&fresh)?;
     backup(from, &fresh)?;
-    let moved = || -> Result<Option<PathBuf>, StoreError> {
-        let stamp = Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string();
-        let aside = path.exists().then(|| with_suffix(path, &stamp));
-        for part in BESIDE.iter().chain([&""]) {
-            let old = with_suffix(path, part);
-            if let Some(aside) = aside.as_ref().filter(|_| old.exists()) {
-                fs::rename(&old, with_suffix(aside, part))?;
-            }
-        }
-        fs::rename(&fresh, path)?;
-        durable::sync_directory(path)?;
-        Ok(aside)
-    };
-    Ok((report, moved()?))
+    let aside = with_suffix(path, &Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%S.%6fZ").to_string());
+    let existed = engine::replace(&fresh, path, &aside)?;
+    Ok((report, existed.then_some(aside)))
 }
 
 /// The names of Secrets, which are not told.
@@ -103,6 +88,8 @@ fn open(path: &Path) -> Result<Connection, StoreError> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use std::fs;
 
     use super::*;
     use crate::object::{Object, kinds};

@@ -1,7 +1,7 @@
 //! The files around the database: the lock, copies set aside, and whether the open file is still the one
 //! its path names.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use rusqlite::config::DbConfig;
 
 use crate::object::sort_few;
 use crate::store::StoreError;
-use crate::store::durable::{self, sync_directory, with_suffix};
+use crate::store::durable::with_suffix;
 pub(super) use crate::store::engine::remove;
-use crate::store::engine::wal_path;
+use crate::store::engine::{self, wal_path};
 
 /// How many files of each sort are kept aside.
 const KEPT_ASIDE: usize = 2;
@@ -85,28 +85,9 @@ pub(super) fn mended_path(path: &Path) -> PathBuf {
 
 /// Puts the fresh file, complete and closed, in the place of the other one, which is set aside. Says
 /// where; none if there was no file any more.
-///
-/// A crash at any point leaves either file in place, each without the other's log: a log replayed
-/// into another database would ruin it.
 pub(super) fn replace(path: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
-    let fresh = fresh_path(path);
-    File::open(&fresh)?.sync_all()?;
     let aside = free_name(path, why);
-    let existed = match fs::hard_link(path, &aside) {
-        Ok(()) => true,
-        Err(error) if error.kind() == ErrorKind::NotFound => false,
-        // A file system without links.
-        Err(_) => fs::rename(path, &aside).map(|()| true)?,
-    };
-    let moved = fs::rename(wal_path(path), wal_path(&aside));
-    if let Err(error) = moved
-        && error.kind() != ErrorKind::NotFound
-    {
-        return Err(error.into());
-    }
-    let _ = fs::remove_file(with_suffix(path, "-shm"));
-    sync_directory(path)?;
-    durable::rename(&fresh, path)?;
+    let existed = engine::replace(&fresh_path(path), path, &aside)?;
     prune(path, why, KEPT_ASIDE - 1, Some(&aside));
     Ok(existed.then_some(aside))
 }
