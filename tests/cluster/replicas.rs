@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use edgesync::api::{Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::api::{ApiServer, over_each};
 use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, define};
+use crate::site::fleet::{ended, said};
 use crate::site::{Agent, Site, eventually, held, path_of};
 use crate::support::proxy::{Mode, Proxy};
 
@@ -38,6 +40,28 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
     setup.apply(&config_map("c0", "slow"));
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
     setup.holds(&agent, "cm,secret").await;
+
+    // What kubectl notes for itself stays in the cluster.
+    const NOTE: &str = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+    let in_the_cluster = setup.admin.run(&["get", "cm/c0", "-n", "shop", "-o", "json"]).json();
+    let on_the_node: Value = agent.client().get("/api/v1/namespaces/shop/configmaps/c0").await.unwrap();
+    assert!(in_the_cluster.pointer(NOTE).is_some() && on_the_node.pointer(NOTE).is_none(), "{on_the_node}");
+    for (object, expected) in [
+        (
+            "cm/c0",
+            [
+                "is to be on node 'edge-1'",
+                "placed by: Placement shop/all",
+                "the node holds the newest version",
+            ],
+        ),
+        ("cm/c1", ["there is no ConfigMap 'c1' in shop", "", ""]),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);
+        let text = said(&ended(command).await);
+        assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
+    }
     eventually("the Node is ready", PATIENCE, async || {
         let node = setup.list("nodes").into_iter().find(|node| node["metadata"]["name"] == "edge-1")?;
         let conditions = node["status"]["conditions"].as_array()?.clone();
