@@ -328,6 +328,25 @@ fn secrets_are_written_to_memory_alone_unless_the_rule_says_otherwise() {
 }
 
 #[test]
+fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "1" }))], None);
+    // The first call that fails is the first one after the note.
+    bed.pass(&rule, &[config_map(2, &json!({ "a": "2" }))], Some(1));
+    let note = bed.config.helper.state.join("r.intent");
+    let whole = fs::read(&note).unwrap();
+    for (version, length) in (3..).zip([0, 1, whole.len() / 2, whole.len() - 1, whole.len()]) {
+        fs::write(&note, &whole[..length]).unwrap();
+        let objects = [config_map(version, &json!({ "a": version.to_string() }))];
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::InEffect, Some(version.to_string().as_str())));
+        assert!(!note.exists());
+        assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), version.to_string());
+    }
+}
+
+#[test]
 fn a_record_that_is_lost_takes_over_what_is_as_it_is_wanted() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
