@@ -7,8 +7,8 @@ use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::records::Records;
@@ -17,7 +17,7 @@ use crate::files::State;
 use crate::files::rule::{Rule, Write};
 
 /// A file or directory: numbers are given again, so the time at which it was made belongs to it.
-type Id = (u64, Option<SystemTime>);
+type Id = (u64, Option<Timestamp>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum What {
@@ -50,7 +50,7 @@ enum Rest {
 
 fn id(path: &Path) -> Id {
     let found = fs::symlink_metadata(path).unwrap();
-    (found.ino(), found.created().ok())
+    (found.ino(), found.created().ok().and_then(|made| Timestamp::try_from(made).ok()))
 }
 
 fn entries(directory: &Path) -> BTreeMap<String, What> {

@@ -49,18 +49,18 @@ impl Served {
 
     /// Asks, and hands over what is wanted of these objects, but for those that are said to have changed.
     fn ask(&self, request: &Request, objects: &[Value]) -> Reply {
-        self.ask_with(request, objects, objects.iter().map(listed).collect()).0
+        self.ask_with(request, objects, &objects.iter().map(listed).collect::<Vec<_>>()).0
     }
 
     /// The same; listed is something else at first. Whether all were to be listed then.
-    fn ask_with(&self, request: &Request, objects: &[Value], first: Vec<Listed>) -> (Reply, bool) {
+    fn ask_with(&self, request: &Request, objects: &[Value], first: &[Listed]) -> (Reply, bool) {
         let mut whole = false;
         let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
         let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
             stream.write_all(&u32::try_from(frame.len()).unwrap().to_le_bytes()).unwrap();
             stream.write_all(frame).unwrap();
         };
-        send(&mut stream, &serde_json::to_vec(&first).unwrap());
+        send(&mut stream, &serde_json::to_vec(first).unwrap());
         send(&mut stream, &[]);
         send(&mut stream, &serde_json::to_vec(request).unwrap());
         loop {
@@ -93,7 +93,8 @@ impl Served {
     /// Tells what has changed since the list with a number was known; the outcome, and whether all were to be listed.
     fn tell(&self, since: Option<u64>, changed: &[Value], objects: &[Value]) -> (Outcome, bool) {
         let request = Request { since, ..apply() };
-        match self.ask_with(&request, objects, changed.iter().map(listed).collect()) {
+        let changed: Vec<Listed> = changed.iter().map(listed).collect();
+        match self.ask_with(&request, objects, &changed) {
             (Reply::Done(outcome), whole) => (*outcome, whole),
             other => panic!("{other:?}"),
         }
