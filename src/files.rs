@@ -10,12 +10,14 @@
 
 pub mod contents;
 pub mod judge;
+pub mod list;
 pub mod pass;
 pub mod record;
 pub mod rule;
 pub mod run;
 #[cfg(test)]
 mod simulation;
+pub mod steps;
 pub mod template;
 pub mod wire;
 

@@ -8,9 +8,15 @@
 
 pub mod disk;
 mod hook;
+#[cfg(test)]
+mod hostile;
 mod owner;
+#[cfg(test)]
+mod power;
 mod records;
 mod serve;
+#[cfg(test)]
+mod served;
 #[cfg(test)]
 mod tests;
 

@@ -24,7 +24,7 @@ pub mod yaml;
 
 pub use budget::{Budget, Exceeded};
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
-pub use gather::{Gather, sort_few};
+pub use gather::{Gather, sort_few, sort_many};
 pub use kinds::pluralize;
 pub use meta::{
     Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,

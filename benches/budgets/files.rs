@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::objects::object;
 use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, written};
@@ -15,6 +15,8 @@ use crate::table::Table;
 const CHANGES: usize = 300;
 /// ConfigMaps of one rule, each of which is one file.
 const OBJECTS: usize = 1000;
+/// After this time an agent has given back what a burst took.
+const AT_REST: Duration = Duration::from_secs(5);
 /// The key that becomes a file, of some 650 bytes.
 const KEY: &str = "station.properties";
 
@@ -55,6 +57,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     site.create(0..all)?;
     let agent = site.agent()?;
     site.wait_in_sync(all)?;
+    std::thread::park_timeout(AT_REST);
     let idle = irreclaimable(&agent);
 
     config += &format!(
@@ -99,9 +102,11 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let what = "from the row to the file, p50 / p95";
     table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "p50 ≤ 5 ms", p50 <= 5.0);
 
+    std::thread::park_timeout(AT_REST);
     let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
-    let what =
-        format!("memory that cannot be given back, with {count} objects in effect, more than without rules");
+    let what = format!(
+        "memory that cannot be given back, at rest, with {count} objects in effect, more than without rules"
+    );
     table.budget(&what, format!("{more:.2} MB"), "≤ 0.5 MB", more <= 0.5);
     Ok(())
 }

@@ -29,7 +29,6 @@ use crate::process::systemd::{self, Request, Signals, Watchdog};
 use crate::store::StoreError;
 use crate::store::edge::{EdgeStore, Health, Writing};
 use crate::sync::change::RejectReason;
-use crate::sync::compression;
 use crate::sync::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
 use crate::sync::timing::{Now, earlier};
 
@@ -40,6 +39,7 @@ use super::files::{self, Files};
 use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
 use super::metrics::{Ages, LimitsHit, Rejections};
+use super::objects;
 use super::status::Question;
 use reading::Page;
 pub(super) use upstream::{Upstream, event_limits, outbox_limits};
@@ -59,7 +59,7 @@ const BURST: usize = 16;
 
 type Applied = Result<Commit, StoreError>;
 /// A commit under way: its token, and which rules for files its changes may concern.
-type Applying = (u64, u64, JoinHandle<Applied>);
+type Applying = (u64, files::Concerned, JoinHandle<Applied>);
 
 pub(super) struct Driver {
     machine: EdgeMachine,
@@ -254,12 +254,7 @@ impl Driver {
         }
         if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
             let store = self.store.clone();
-            tokio::spawn(async move {
-                // A store that cannot be read or written says so in its health.
-                let _ = store.release_memory().await;
-                compression::release();
-                crate::process::memory::release();
-            });
+            tokio::spawn(async move { objects::give_back(&store).await });
         }
         let at = self.moment();
         if let Some(cloud_core) = self.wire.cloud_core_mut()
@@ -317,7 +312,7 @@ impl Driver {
             "the database was replaced: what could be read is kept, the cloud is asked for the rest"
         );
         self.tell_reset(reset);
-        self.files.due(u64::MAX);
+        self.files.due(files::Concerned::ALL);
         self.files.tell_again();
         let facts = self.store.facts();
         self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());

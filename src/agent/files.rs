@@ -8,8 +8,8 @@ mod tell;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::events::Events;
 use super::kinds::KnownKinds;
 use super::metrics::FilesNumbers;
-use super::objects::ReadClock;
+use super::objects::{self, ReadClock};
 use crate::api::Role;
 use crate::config::edge::Config;
 use crate::files::Rule;
@@ -29,7 +29,7 @@ use crate::object::Status;
 use crate::object::status::Result;
 use crate::process::systemd;
 use crate::store::edge::EdgeStore;
-use crate::sync::change::Change;
+use crate::sync::change::{Change, Uid};
 use crate::sync::node::FilesSummary;
 use ask::{Asking, Trouble};
 use tell::Kept;
@@ -46,6 +46,10 @@ const PUT_OFF: u32 = 10;
 const REFUSED: Duration = Duration::from_secs(30);
 /// What waits for the task.
 const QUEUE: usize = 8;
+/// The most changed objects that are named to the helper; of more than that it gets the whole list.
+const MAX_CHANGED: usize = 64;
+/// How long nothing is asked before memory is given back.
+const QUIET: Duration = Duration::from_secs(2);
 /// The rules that one number of 64 bits stands for; those behind the last one share its bit.
 const BITS: usize = 64;
 
@@ -101,11 +105,25 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// A bit for each rule that changes concern.
-    due: AtomicU64,
+    /// What has changed.
+    due: Mutex<Concerned>,
     /// The node holds all that it is to hold.
     synced: AtomicBool,
     changed: Notify,
+}
+
+/// What changes concern.
+#[derive(Debug, Default)]
+pub(super) struct Concerned {
+    /// A bit for each rule.
+    rules: u64,
+    /// The objects that have changed; none if they are not known, or too many.
+    changed: Option<Vec<Uid>>,
+}
+
+impl Concerned {
+    /// All that there is, perhaps.
+    pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
 }
 
 #[derive(Debug)]
@@ -149,6 +167,7 @@ impl Files {
             told: kept.map(|kept| kept.told),
             clear_at: None,
             problems: BTreeMap::new(),
+            release_at: None,
         };
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
@@ -181,10 +200,16 @@ impl Files {
         }
     }
 
-    /// These rules may concern something else now.
-    pub(super) fn due(&self, rules: u64) {
-        if rules != 0 {
-            self.shared.due.fetch_or(rules, Ordering::AcqRel);
+    /// Rules may concern something else now.
+    pub(super) fn due(&self, mut new: Concerned) {
+        if new.rules != 0 {
+            let mut due = self.shared.due();
+            due.rules |= new.rules;
+            match (&mut due.changed, &mut new.changed) {
+                (Some(changed), Some(new)) if changed.len() + new.len() <= MAX_CHANGED => changed.append(new),
+                (changed, _) => *changed = None,
+            }
+            drop(due);
             self.shared.changed.notify_one();
         }
     }
@@ -233,8 +258,14 @@ impl Files {
     }
 }
 
-/// Which rules changes may concern, as bits.
-pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> u64 {
+impl Shared {
+    fn due(&self) -> MutexGuard<'_, Concerned> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which rules changes may concern.
+pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
     let mut bits = 0;
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
@@ -246,7 +277,9 @@ pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> u64 {
             bits |= bit(number);
         }
     }
-    bits
+    let named = bits != 0 && changes.len() <= MAX_CHANGED;
+    let changed = named.then(|| changes.iter().map(|change| Uid::clone(change.uid())).collect());
+    Concerned { rules: bits, changed }
 }
 
 fn bit(number: usize) -> u64 {
@@ -266,6 +299,10 @@ struct Due {
     look: bool,
     /// When they are the next time.
     look_at: Instant,
+    /// The number of the list that the helper knows; none if it is to get the whole list.
+    known: Option<u64>,
+    /// The objects that have changed since.
+    changed: Vec<Uid>,
 }
 
 struct Task {
@@ -290,6 +327,8 @@ struct Task {
     clear_at: Option<Instant>,
     /// Why rules cannot be carried out, by name; without a name: why nothing can be asked.
     problems: BTreeMap<String, String>,
+    /// When memory is given back.
+    release_at: Option<Instant>,
 }
 
 impl Task {
@@ -304,6 +343,8 @@ impl Task {
             since: None,
             look: true,
             look_at: now + LOOK_EVERY,
+            known: None,
+            changed: Vec::new(),
         };
         // Their order was checked with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
@@ -326,6 +367,7 @@ impl Task {
                 .flat_map(|due| [due.at, Some(due.look_at)])
                 .flatten()
                 .chain(self.clear_at)
+                .chain(self.release_at)
                 .min();
             tokio::select! {
                 command = asked.recv() => match command {
@@ -346,6 +388,9 @@ impl Task {
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
             self.work().await;
+            if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
+                objects::give_back(&self.store).await;
+            }
         }
     }
 
@@ -380,8 +425,18 @@ impl Task {
 
     /// Notes which rules are due, and when: not before their changes have settled.
     fn take_due(&mut self) {
-        let (bits, now) = (self.shared.due.swap(0, Ordering::AcqRel), Instant::now());
-        for due in self.rules.iter_mut().filter(|due| bits & bit(due.number) != 0) {
+        let nothing = Concerned { rules: 0, changed: Some(Vec::new()) };
+        let (Concerned { rules, changed }, now) =
+            (std::mem::replace(&mut *self.shared.due(), nothing), Instant::now());
+        for due in self.rules.iter_mut().filter(|due| rules & bit(due.number) != 0) {
+            for uid in changed.iter().flatten() {
+                if !due.changed.contains(uid) {
+                    due.changed.push(Uid::clone(uid));
+                }
+            }
+            if changed.is_none() || due.changed.len() > MAX_CHANGED {
+                (due.known, due.changed) = (None, Vec::new());
+            }
             let since = *due.since.get_or_insert(now);
             let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
             due.at = Some(settled);
@@ -421,7 +476,11 @@ impl Task {
             due.look |= looks;
             let (rule, look) = (due.rule.clone(), due.look);
             due.since = None;
-            let outcome = self.carry_out(&rule, Verb::Apply, look, false).await;
+            let changed = std::mem::take(&mut due.changed);
+            // When all is looked at, all is listed, too.
+            let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
+            let outcome = self.carry_out(&rule, Verb::Apply, look, false, since).await;
+            let whole = self.whole;
             let Some(due) = self.rules.get_mut(place) else { return };
             let again = match &outcome {
                 Ok(outcome) => outcome.retry.map(Duration::from_millis),
@@ -430,31 +489,42 @@ impl Task {
             };
             due.at = again.map(|after| Instant::now() + after);
             due.look = look && outcome.is_err();
+            due.known = outcome.ok().and_then(|outcome| outcome.known).filter(|_| whole);
             if look {
                 due.look_at = now + LOOK_EVERY;
             }
         }
     }
 
-    /// Has the helper bring the objects of a rule into effect, or say what that would mean.
+    /// Has the helper bring the objects of a rule into effect, or say what that would mean: all of them, or those that have
+    /// changed since it had the list with a number.
     async fn carry_out(
         &mut self,
         rule: &Rule,
         verb: Verb,
         look: bool,
         force: bool,
+        since: Option<(u64, Vec<Uid>)>,
     ) -> std::result::Result<Outcome, Trouble> {
         let (store, socket) = (self.store.clone(), self.socket.clone());
         let result = async {
             let mut asking = Asking::begin(&socket, &store).await?;
-            asking.list(&self.kinds, rule).await?;
+            // Only what is in the database of before can be missing in it.
+            self.look_at_epoch();
+            let since = since.filter(|_| self.whole);
+            if let Some((_, changed)) = &since {
+                asking.list_changed(&self.kinds, rule, changed).await?;
+            }
             // After the objects were read: those of a new database are not told as those of the one before.
             self.look_at_epoch();
             let told = self.told.clone().unwrap_or_default();
             let keep = !self.whole;
-            asking.ask(&Request { verb, rule: rule.name.clone(), look, force, keep, told }).await
+            let since = since.map(|(known, _)| known);
+            let request = Request { verb, rule: rule.name.clone(), look, force, keep, told, since };
+            asking.ask(&request, &self.kinds, rule).await
         }
         .await;
+        self.release_at = Some(Instant::now() + QUIET);
         self.came_of(&rule.name, &result).await;
         result
     }
@@ -465,10 +535,11 @@ impl Task {
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
         let result = match Asking::begin(&self.socket, &self.store).await {
-            Ok(asking) => asking.ask(&request).await,
+            Ok(asking) => asking.ask(&request, &self.kinds, &Rule::default()).await,
             Err(trouble) => Err(trouble),
         };
         self.came_of("", &result).await;
+        self.release_at = Some(Instant::now() + QUIET);
         result
     }
 
@@ -558,7 +629,7 @@ impl Task {
         let rules: Vec<Rule> = self.rules.iter().map(|due| due.rule.clone()).collect();
         let mut shown = Vec::new();
         for rule in rules {
-            let outcome = self.carry_out(&rule, Verb::Check, true, true).await?;
+            let outcome = self.carry_out(&rule, Verb::Check, true, true, None).await?;
             shown.push(json!({ "name": rule.name, "steps": outcome.plan }));
         }
         Ok(json!({ "rules": shown }))
@@ -567,7 +638,7 @@ impl Task {
     async fn apply(&mut self, name: &str) -> std::result::Result<Value, Trouble> {
         let rule = self.rules.iter().map(|due| &due.rule).find(|rule| rule.name == name).cloned();
         let rule = rule.ok_or_else(|| Trouble::NoRule(name.to_owned()))?;
-        let outcome = self.carry_out(&rule, Verb::Apply, true, true).await?;
+        let outcome = self.carry_out(&rule, Verb::Apply, true, true, None).await?;
         let shown = outcome.rules.iter().find(|shown| shown.name == name);
         Ok(serde_json::to_value(shown).unwrap_or_default())
     }

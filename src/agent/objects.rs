@@ -23,6 +23,7 @@ use crate::store::edge::{
     MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
 };
 use crate::sync::change::Uid;
+use crate::sync::compression;
 use crate::sync::upload::Lane;
 
 use super::kinds::{self, KnownKinds};
@@ -38,6 +39,14 @@ const INTEREST: Duration = Duration::from_secs(5 * 60);
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long a list waits at most for commits that are under way.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// Gives back what a burst has left: for the moment after it.
+pub(super) async fn give_back(store: &EdgeStore) {
+    // A store that cannot be read or written says so in its health.
+    let _ = store.release_memory().await;
+    compression::release();
+    crate::process::memory::release();
+}
 
 /// Tells the time by the clock that never jumps.
 pub(super) type ReadClock = Arc<dyn Fn() -> Clocked + Send + Sync>;
@@ -152,9 +161,7 @@ impl EdgeObjects {
             self.statuses.tidy(Instant::now());
             let tidied = self.watches.tidy();
             if self.listed.swap(false, Ordering::Relaxed) || tidied {
-                // A store that cannot be read or written says so in its health.
-                let _ = self.store.release_memory().await;
-                crate::process::memory::release();
+                give_back(&self.store).await;
             }
         }
     }

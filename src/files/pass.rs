@@ -10,6 +10,7 @@ use super::judge::{Verdict, judge};
 use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
 use super::run::{Ended, Run, Step};
+use super::steps::do_step;
 use super::wire::Listed;
 use super::{Failure, Hands, Seen};
 use crate::object::Gather as _;
@@ -79,11 +80,20 @@ impl<'a, H: Hands> Pass<'a, H> {
         listed: &'a [Listed],
         options: Options,
     ) -> Self {
-        let text = Digest::of((0, 0), rule.text.as_bytes());
-        let (places, due) = (BTreeMap::new(), BTreeSet::new());
-        let (dirty, runs, again) = (false, 0, false);
-        let mut pass =
-            Self { hands, rule, record, seq, listed, options, places, due, text, dirty, runs, again };
+        let mut pass = Self {
+            hands,
+            rule,
+            record,
+            seq,
+            listed,
+            options,
+            places: BTreeMap::new(),
+            due: BTreeSet::new(),
+            text: Digest::of((0, 0), rule.text.as_bytes()),
+            dirty: false,
+            runs: 0,
+            again: false,
+        };
         pass.group();
         pass.find_due();
         pass
@@ -272,11 +282,16 @@ impl<'a, H: Hands> Pass<'a, H> {
             };
             self.again |= becomes;
             let verdict = judge(held.shape, held.place.name(), Some(&held), None, &seen, false);
-            if let Verdict::Conflict(_) = verdict {
-                // What somebody else has changed is not removed.
-                self.record.places.remove(&path);
-                self.dirty = true;
-                continue;
+            if let Verdict::Conflict(why) = &verdict {
+                for member in &held.members {
+                    self.disturbed(&member.uid, why);
+                }
+                // What somebody else has changed is not removed; the rest is, if it is still what was written.
+                if held.shape == Shape::File || seen.data != Some(Some(held.stamp)) {
+                    self.record.places.remove(&path);
+                    self.dirty = true;
+                    continue;
+                }
             }
             if let (Verdict::Write, Some(there)) = (verdict, self.record.places.get_mut(&path)) {
                 // It is not there as it was: no version of these objects is in effect.
@@ -561,6 +576,15 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
+    /// Somebody else has had a hand in the files of an object that is to go.
+    fn disturbed(&mut self, uid: &str, why: &str) {
+        if let Some(before) = self.record.objects.get(uid) {
+            let status =
+                Status { state: State::Conflict, version: None, message: cut(why), ..before.clone() };
+            self.set(uid, status);
+        }
+    }
+
     /// Objects whose files could not be removed stay in effect, unless they are by now in effect elsewhere.
     fn stays(&mut self, change: &Change, why: &str) {
         for member in change.old.iter().flat_map(|held| &held.members) {
@@ -583,11 +607,11 @@ impl<'a, H: Hands> Pass<'a, H> {
         let gone = self.record.objects.iter();
         let gone = gone.filter(|(uid, status)| status.state != State::Gone && !here.contains(uid.as_str()));
         for (uid, status) in gone.map(|(uid, status)| (uid.clone(), status.clone())).collect::<Vec<_>>() {
-            let (version, wanted, message) = (None, None, String::new());
-            self.set(
-                &uid,
-                Status { state: State::Gone, version, wanted, message, rolled_back: false, ..status },
-            );
+            // What somebody else has done stays.
+            let disturbed = status.state == State::Conflict;
+            let message = if disturbed { status.message.clone() } else { String::new() };
+            let (state, version, wanted, rolled_back) = (State::Gone, None, None, false);
+            self.set(&uid, Status { state, version, wanted, message, rolled_back, ..status });
         }
     }
 
@@ -611,34 +635,6 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
         self.record.objects.insert(uid.to_owned(), status);
         self.dirty = true;
-    }
-}
-
-/// Takes back, or finishes, what an end in the middle of a run has left. Whether nothing is left of it.
-pub fn recover<H: Hands>(hands: &mut H, rule: &Rule, record: &mut Record, intent: &Intent) -> bool {
-    let committed = record.done >= intent.run;
-    let newest = intent.changes.iter().map(|change| change.stamp).max();
-    record.stamp = record.stamp.max(newest.unwrap_or(0));
-    let mut run = Run::recovering(intent.changes.len(), rule.reloads(), committed);
-    while let Some(step) = run.step() {
-        run.did(do_step(hands, intent, step, committed));
-    }
-    let ended = run.ended();
-    record.owes_reload |= ended.owes_reload;
-    !ended.unfinished
-}
-
-fn do_step<H: Hands>(hands: &mut H, intent: &Intent, step: Step, went_well: bool) -> Result<(), Failure> {
-    let change = |at: usize| intent.changes.get(at).ok_or_else(|| Failure::new("there is no such change"));
-    match step {
-        Step::Intend => hands.intend(intent),
-        Step::Check => hands.check(&intent.changes),
-        Step::Swap(at) => hands.swap(change(at)?),
-        Step::Reload | Step::ReloadOld => hands.reload(),
-        Step::Restore(at) => hands.restore(change(at)?),
-        Step::Discard(at) => hands.discard(change(at)?, went_well),
-        Step::Forget => hands.forget(),
-        Step::Stage(_) | Step::Commit => Ok(()),
     }
 }
 

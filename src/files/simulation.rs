@@ -9,9 +9,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::contents::Fresh;
-use super::pass::{Options, Pass, recover};
+use super::list;
+use super::pass::{Options, Pass};
 use super::record::{Change, Digest, Held, Intent, Place, Record, Shape, State};
 use super::rule::{Reload, Rule, Write};
+use super::steps::recover;
 use super::template::Template;
 use super::wire::Listed;
 use super::{Entry, Failure, Hands, Seen};
@@ -43,6 +45,8 @@ struct World {
     read: Option<BTreeMap<String, Files>>,
     /// Contents that objects have had, by path: what a reader may see.
     wanted: BTreeMap<String, Vec<Files>>,
+    /// What the agent knows of the list that was made last: its number, and the objects.
+    listed: Option<(u64, Vec<Listed>)>,
 }
 
 /// The hands of the model. After the power cut they do nothing.
@@ -78,8 +82,14 @@ impl Model<'_> {
     fn look_at_readers(&self) {
         for (path, spot) in &self.world.spots {
             let Some((_, files)) = &spot.live else { continue };
+            // But for what somebody else has written.
+            let same = |(name, content): (&String, &Vec<u8>), whole: &Files| {
+                content == FOREIGN || whole.get(name) == Some(content)
+            };
             let is_foreign = files.values().all(|content| content == FOREIGN);
-            let is_whole = self.world.wanted.get(path).is_some_and(|all| all.contains(files));
+            let is_part =
+                |whole: &Files| whole.len() == files.len() && files.iter().all(|file| same(file, whole));
+            let is_whole = self.world.wanted.get(path).is_some_and(|all| all.iter().any(is_part));
             assert!(is_foreign || is_whole, "a reader of {path} sees {files:?}");
         }
     }
@@ -153,11 +163,19 @@ impl Hands for Model<'_> {
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
-        let spot = self.spot(change);
+        let (shape, spot) = (self.shape, self.spot(change));
         let before = spot.live.clone();
         spot.live = match &change.new {
             Some(_) => Some((change.stamp, spot.staged.remove(&change.stamp).expect("it was staged"))),
-            None => None,
+            // What somebody else has changed stays.
+            None => before.clone().and_then(|(stamp, mut files)| {
+                let old = change.old.as_ref().map(|held| held.files.clone()).unwrap_or_default();
+                files.retain(|name, content| match shape {
+                    Shape::Directory => old.get(name) != Some(&Digest::of(KEY, content)),
+                    Shape::File => false,
+                });
+                (!files.is_empty()).then_some((stamp, files))
+            }),
         };
         spot.kept.insert(change.stamp, before);
         self.look_at_readers();
@@ -232,6 +250,7 @@ impl World {
         }
         let left = Cell::new(faults.cut);
         let mut record = self.record();
+        let listed = self.told_again(&record, listed);
         let begun: Option<Intent> = self.intent.as_ref().map(|text| serde_json::from_str(text).unwrap());
         let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
         let mut model = Model { world: self, left: &left, full: faults.full, broken: faults.broken, shape };
@@ -247,9 +266,35 @@ impl World {
         let wants = pass.wants();
         pass.carry_out(&mut |number| {
             assert!(wants.contains(&number));
-            objects.get(number).map(Object::body)
+            let object = objects.iter().find(|object| object.listed() == listed[number]);
+            object.map(Object::body)
         });
+        let number = list::number(&listed);
+        // Without power nobody hears of it, and what was known stays known.
+        if left.get() != Some(0) && list::number(&list::last(&record)) == number {
+            self.listed = Some((number, listed));
+        }
         record
+    }
+
+    /// The list, made of what has changed and of what the record knows: as it is if it is made at all.
+    fn told_again(&self, record: &Record, listed: Vec<Listed>) -> Vec<Listed> {
+        let Some((number, before)) = &self.listed else { return listed };
+        let gone = before.iter().filter(|old| !listed.iter().any(|new| new.uid == old.uid));
+        let gone = gone.map(|old| Listed { uid: old.uid.clone(), ..Listed::default() });
+        let changed = listed.iter().filter(|new| !before.contains(new)).cloned().chain(gone).collect();
+        let Some(mut again) = list::since(record, *number, changed) else { return listed };
+        again.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!(again, listed);
+        again
+    }
+
+    /// What somebody else has written.
+    fn foreign(&self) -> Vec<(String, String)> {
+        let live = self.live();
+        let files = live.iter().flat_map(|(path, files)| files.iter().map(move |file| (path, file)));
+        let foreign = files.filter(|(_, (_, content))| *content == FOREIGN);
+        foreign.map(|(path, (name, _))| (path.clone(), name.clone())).collect()
     }
 }
 
@@ -295,8 +340,8 @@ enum Event {
     /// An object gets another content: one that is good, or one of the others.
     Put(usize, u8),
     Remove(usize),
-    /// Somebody else changes the files of an object.
-    Tamper(usize),
+    /// Somebody else changes the files of an object, or one of them.
+    Tamper(usize, bool),
     /// The memory that the files were in is gone.
     Lose(usize),
     Pass(Faults),
@@ -324,7 +369,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (object.clone(), 0u8..8).prop_map(|(object, content)| Event::Put(object, content)),
         1 => object.clone().prop_map(Event::Remove),
-        1 => object.clone().prop_map(Event::Tamper),
+        1 => (object.clone(), any::<bool>()).prop_map(|(object, all)| Event::Tamper(object, all)),
         1 => object.prop_map(Event::Lose),
         8 => faults.prop_map(Event::Pass),
         1 => Just(Event::Restart),
@@ -391,12 +436,13 @@ proptest! {
                     objects.insert(number, object);
                 }
                 Event::Remove(number) => drop(objects.remove(&number)),
-                Event::Tamper(number) => {
+                Event::Tamper(number, all) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
                     // In the middle of a run it would not be known whose files are put back.
                     let quiet = world.intent.is_none();
                     if let Some(live) = world.spots.get_mut(&path).and_then(|spot| spot.live.as_mut()).filter(|_| quiet) {
-                        live.1.values_mut().for_each(|content| *content = FOREIGN.to_vec());
+                        let files = live.1.values_mut().take(if all { usize::MAX } else { 1 });
+                        files.for_each(|content| *content = FOREIGN.to_vec());
                         tampered = true;
                     }
                 }
@@ -413,7 +459,11 @@ proptest! {
                     faults.look |= tampered;
                     faults.force |= tampered;
                     let current: Vec<Object> = objects.values().cloned().collect();
+                    let foreign = world.foreign();
                     let record = world.pass(&rule, &current, &faults, now);
+                    for file in foreign {
+                        prop_assert!(world.foreign().contains(&file), "{:?} was somebody else's", file);
+                    }
                     if faults.cut.is_none() && !faults.full && world.intent.is_none() {
                         // A number that was skipped may be given again.
                         let noted = Record { stamp: record.stamp, ..world.record() };

@@ -10,8 +10,9 @@ pub const MAX_LISTED: usize = 200_000;
 /// The longest frame, in bytes: an object is not longer.
 pub const MAX_FRAME: u32 = 64 << 20;
 
-/// What the helper is asked, once for a connection. Before it come the objects that the rule concerns, lists of [`Listed`] with
-/// some of them each, and an empty frame: neither side has to keep a frame with all of them.
+/// What the helper is asked, once for a connection. Before it come the objects that have changed, a list of [`Listed`], and an
+/// empty frame. If the helper does not know the others it asks for all that the rule concerns: in lists with some of
+/// them each, and an empty frame, so that neither side has to keep a frame with all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
@@ -27,6 +28,9 @@ pub struct Request {
     pub keep: bool,
     /// Up to where the agent has been told what is in effect.
     pub told: Told,
+    /// The number of the list since which the objects before the request have changed; those without a version are gone. None
+    /// if all are to be listed.
+    pub since: Option<u64>,
 }
 
 /// What is to be done.
@@ -56,7 +60,7 @@ pub struct Listed {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// The version held.
+    /// The version held; empty if it is not held any more, or is none of the rule's.
     pub version: String,
     /// Whether its kind is sealed in the database: it is treated as a Secret.
     #[serde(default)]
@@ -78,6 +82,8 @@ pub enum Reply {
     /// It needs the objects with these UIDs, in these versions. Each is then sent in a frame of its own; an empty frame says
     /// that it has changed meanwhile.
     Want(Vec<Member>),
+    /// It knows the objects in another state than that from which they have changed: they are all to be listed, once more.
+    Whole,
     /// It is done.
     Done(Box<Outcome>),
     /// It cannot do that.
@@ -98,6 +104,8 @@ pub struct Outcome {
     pub plan: Vec<String>,
     /// In how many milliseconds the rule is to be tried again.
     pub retry: Option<u64>,
+    /// The number of the list of the rule's objects, if it is remembered: what changes is named from now on.
+    pub known: Option<u64>,
 }
 
 /// The state of an object, over all rules that concern it.

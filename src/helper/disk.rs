@@ -27,6 +27,8 @@ const DATA: &str = "..data";
 const MAX_STAMP: u64 = 1 << 62;
 /// How deep the directories may be that somebody has put into one of ours, so that it can be removed.
 const DEEPEST: u32 = 8;
+/// How many files are open until they are flushed.
+const OPEN_AT_ONCE: usize = 64;
 /// File systems that are memory, by the number in `statfs`.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -57,6 +59,9 @@ pub(super) struct Disk {
     /// How many more steps work: a test ends the world at each of them.
     #[cfg(test)]
     pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
+    /// What a power cut would leave.
+    #[cfg(test)]
+    pub(super) flushed: Option<std::rc::Rc<super::power::Flushed>>,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -75,7 +80,18 @@ impl Disk {
     }
 
     fn fsync(&self, file: &OwnedFd) -> Result<()> {
-        if self.at_once { Ok(()) } else { fsync(file) }
+        if self.at_once {
+            return Ok(());
+        }
+        #[cfg(test)]
+        if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
+            flushed.one(file);
+        }
+        fsync(file)
+    }
+
+    fn fsync_all(&self, files: &[OwnedFd]) -> Result<()> {
+        files.iter().try_for_each(|file| self.fsync(file))
     }
 
     /// Flushes the file systems that these directories are on.
@@ -87,7 +103,13 @@ impl Disk {
                 OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
                 Mode::empty(),
             ) {
-                Ok(directory) => syncfs(directory)?,
+                Ok(directory) => {
+                    #[cfg(test)]
+                    if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
+                        flushed.all(Path::new(base));
+                    }
+                    syncfs(directory)?;
+                }
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -244,9 +266,10 @@ impl Disk {
             let name = self.beside(change);
             self.remove(&directory, &name)?;
             for content in fresh.files.values().take(1) {
-                self.write(&directory, &name, content, file_mode)?;
+                self.fsync(&self.write(&directory, &name, content, file_mode)?)?;
             }
-            return self.fsync(&directory);
+            // Its name is flushed when it is the final one.
+            return Ok(());
         }
         if change.makes {
             self.own(&directory, directory_mode)?;
@@ -256,15 +279,23 @@ impl Disk {
         self.step()?;
         mkdirat(&directory, &name, Mode::RWXU)?;
         let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
+        // First all is written and then it is flushed: what belongs together is one commit of the file system.
+        let mut written = Vec::new();
         for (name, content) in &fresh.files {
-            self.write(&beneath, name, content, file_mode)?;
+            written.push(self.write(&beneath, name, content, file_mode)?);
+            if written.len() == OPEN_AT_ONCE {
+                self.fsync_all(&written)?;
+                written.clear();
+            }
         }
         self.own(&beneath, directory_mode)?;
+        self.fsync_all(&written)?;
         self.fsync(&beneath)?;
         self.fsync(&directory)
     }
 
-    fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<()> {
+    /// Writes a file that is not there yet. It is not flushed.
+    fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<OwnedFd> {
         self.step()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = std::fs::File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
@@ -272,7 +303,7 @@ impl Disk {
         file.write_all(content).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let file = OwnedFd::from(file);
         self.own(&file, mode)?;
-        self.fsync(&file)
+        Ok(file)
     }
 
     fn own(&self, file: &OwnedFd, mode: u32) -> Result<()> {
@@ -313,11 +344,31 @@ impl Disk {
                 self.unlink(&directory, old_files(change).filter(|file| !new.contains_key(*file)))?;
             }
             (Shape::Directory, None) => {
+                self.set_free(&directory, change)?;
                 self.remove(&directory, DATA)?;
                 self.unlink(&directory, old_files(change))?;
             }
         }
         self.fsync(&directory)
+    }
+
+    /// Puts what somebody else has changed or made among the files that are about to go in the place of their links: it stays.
+    fn set_free(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
+        let Some(old) = &change.old else { return Ok(()) };
+        let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
+        let key = self.key(&change.place);
+        for name in names(&beneath)? {
+            let Ok(name) = name.into_string() else { continue };
+            let foreign = match self.entry(key, &beneath, &name)? {
+                Some(Entry::File(found)) => old.files.get(&name) != Some(&found),
+                _ => false,
+            };
+            if foreign && (!exists(directory, &name)? || is_our_link(directory, &name)?) {
+                self.step()?;
+                renameat(&beneath, &name, directory, &name)?;
+            }
+        }
+        Ok(())
     }
 
     /// The name beside a file under which the file of before stands.
@@ -337,7 +388,7 @@ impl Disk {
                 let mut content = Vec::new();
                 let read = std::fs::File::from(file).read_to_end(&mut content);
                 read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                self.write(directory, kept, &content, mode)
+                self.fsync(&self.write(directory, kept, &content, mode)?)
             }
             linked => linked,
         }

@@ -211,9 +211,13 @@ impl RuleFiles {
         log.keep(&self.record, &kept)
     }
 
-    /// Notes what is about to be done.
+    /// Notes what is about to be done. What a power cut has left of a note cannot be read and is none: nothing was done then.
     pub(super) fn write_intent(&self, intent: &Intent) -> Result<(), FileError> {
-        write(&self.intent, intent)
+        let text = to_text(&self.intent, intent)?;
+        durable::remove(&self.intent)?;
+        let written = durable::write_new(&self.intent, &text, 0o600);
+        let written = written.and_then(|()| durable::sync_directory(&self.intent));
+        written.inspect_err(|_| drop(durable::remove(&self.intent)))
     }
 
     /// What was about to be done, and is not forgotten.
@@ -272,8 +276,7 @@ impl Log {
 
     fn keep(&mut self, path: &Path, record: &Record) -> Result<(), FileError> {
         let delta = record.since(&self.kept);
-        let mut line =
-            serde_json::to_vec(&delta).map_err(|error| FileError::tried("write", path)(error.into()))?;
+        let mut line = to_text(path, &delta)?;
         line.push(b'\n');
         // Known again when it has worked.
         let known = self.generation.take();
@@ -318,6 +321,9 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
-    let text = serde_json::to_vec(value).map_err(|error| FileError::tried("write", path)(error.into()))?;
-    durable::write(path, &text, 0o600)
+    durable::write(path, &to_text(path, value)?, 0o600)
+}
+
+fn to_text(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, FileError> {
+    serde_json::to_vec(value).map_err(|error| FileError::tried("write", path)(error.into()))
 }

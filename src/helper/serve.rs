@@ -14,11 +14,13 @@ use super::records::{Log, Records, RuleFiles};
 use super::{HelperError, hook, owner, rules};
 use crate::config::edge::Config;
 use crate::files::contents::Fresh;
-use crate::files::pass::{Options, Pass, recover};
+use crate::files::list;
+use crate::files::pass::{Options, Pass};
 use crate::files::rule::Reload;
+use crate::files::steps::recover;
 use crate::files::wire::{Listed, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
 use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape};
-use crate::object::Gather as _;
+use crate::object::{Gather as _, sort_many};
 use crate::process::chain;
 
 /// How long the agent may take to send what it has announced.
@@ -53,7 +55,7 @@ fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) 
         None => Records::open(&config).map(|records| (config, records)),
     });
     let reply = match read {
-        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request, &listed)?,
+        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request, listed)?,
         Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
@@ -65,7 +67,7 @@ fn do_it(
     config: &Config,
     records: &mut Records,
     request: &Request,
-    listed: &[Listed],
+    listed: Vec<Listed>,
 ) -> io::Result<Reply> {
     let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
     let mut outcome = Outcome::default();
@@ -115,16 +117,26 @@ fn apply(
     config: &Config,
     records: &mut Records,
     request: &Request,
-    listed: &[Listed],
+    listed: Vec<Listed>,
 ) -> io::Result<Answered> {
     let mut carrier = match Carrier::new(rule, config, records) {
         Ok(carrier) => carrier,
         Err(why) => return Ok(Err(why)),
     };
+    let known = records.all.get(&rule.name).zip(request.since);
+    let known = known.and_then(|(record, number)| list::since(record, number, listed));
+    let mut listed = match known {
+        Some(listed) => listed,
+        None => {
+            write_reply(stream, &Reply::Whole)?;
+            read_list(stream)?
+        }
+    };
+    sort_many(&mut listed, |a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
     let is_check = request.verb == Verb::Check;
     let look = request.look || is_check;
     let options = Options { look, force: request.force, keep: request.keep, now: now() };
-    let worked = carrier.work(records, listed, options, is_check, |pass| {
+    let worked = carrier.work(records, &listed, options, is_check, |pass| {
         let mut outcome = Outcome::default();
         let wants = pass.wants();
         let wanted = wants.iter().filter_map(|number| listed.get(*number));
@@ -141,7 +153,14 @@ fn apply(
         frames.take(usize::MAX);
         frames.gone.map_or(Ok(outcome), Err)
     });
-    worked.map_or_else(|why| Ok(Err(why)), |done| done.map(Ok))
+    let mut outcome = match worked {
+        Ok(done) => done?,
+        Err(why) => return Ok(Err(why)),
+    };
+    let number = list::number(&listed);
+    let remembered = records.all.get(&rule.name).map(|record| list::number(&list::last(record)));
+    outcome.known = Some(number).filter(|number| remembered == Some(*number));
+    Ok(Ok(outcome))
 }
 
 /// The objects as they come, one after the other: no more than one of them is in memory before it is known whether it
@@ -209,6 +228,8 @@ impl<'a> Carrier<'a> {
             at_once: false,
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
+            #[cfg(test)]
+            flushed: None,
         };
         let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
         Ok(Self {
@@ -354,6 +375,7 @@ impl Hands for Carrier<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::Clearing)?;
+        self.written.insert(change.place.base.clone());
         self.tried("clear away", change, self.disk.discard(change, keep_new))
     }
 
@@ -363,13 +385,12 @@ impl Hands for Carrier<'_> {
     }
 }
 
-/// The objects that are listed before a request, in the order of namespace and name.
+/// Objects that are listed, up to the empty frame.
 fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
     loop {
         let frame = read_frame(stream)?;
         if frame.is_empty() {
-            listed.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
             return Ok(listed);
         }
         listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);

@@ -1,34 +1,43 @@
 //! The layout on a real file system: a power cut at each call, links and files of others, modes.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
+use super::power::Flushed;
 use super::records::Records;
 use super::serve::Carrier;
 use crate::config::edge::Config;
 use crate::files::pass::Options;
 use crate::files::rule::{Format, Reload, Rule, Write};
 use crate::files::template::Template;
-use crate::files::wire::{Listed, Outcome, Reply, Request, Told, Verb};
-use crate::files::{Member, Record, State, Status};
+use crate::files::wire::{Listed, Told};
+use crate::files::{Record, State, Status};
 
 /// A directory for files and one for records.
-struct Bed {
-    directory: tempfile::TempDir,
-    config: Config,
+pub(super) struct Bed {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) config: Config,
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // Not in memory, wherever temporary files are.
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
         fs::create_dir_all(&target).unwrap();
-        let directory = tempfile::tempdir_in(target).unwrap();
+        Self::at(tempfile::tempdir_in(target).unwrap())
+    }
+
+    /// Where nothing takes time, if there is such a place.
+    pub(super) fn in_memory() -> Self {
+        tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), Self::at)
+    }
+
+    fn at(directory: tempfile::TempDir) -> Self {
         let mut config = Config::default();
         config.helper.state = directory.path().join("state");
         config.helper.socket = directory.path().join("files.sock");
@@ -36,20 +45,32 @@ impl Bed {
         Self { directory, config }
     }
 
-    fn base(&self) -> PathBuf {
+    pub(super) fn base(&self) -> PathBuf {
         self.directory.path().join("base")
     }
 
-    fn rule(&self, to: &str, write: Write) -> Rule {
+    pub(super) fn rule(&self, to: &str, write: Write) -> Rule {
         let to = Template::parse(&format!("{}/{to}", self.base().display())).unwrap();
         Rule { name: "r".into(), to, write, text: "1".into(), ..Rule::default() }
     }
 
     /// A pass; the world ends after so many calls.
-    fn pass(&self, rule: &Rule, objects: &[Value], calls: Option<u32>) -> (Record, bool) {
+    pub(super) fn pass(&self, rule: &Rule, objects: &[Value], calls: Option<u32>) -> (Record, bool) {
+        self.pass_with(rule, objects, calls, None)
+    }
+
+    /// The same; what is flushed is noted.
+    pub(super) fn pass_with(
+        &self,
+        rule: &Rule,
+        objects: &[Value],
+        calls: Option<u32>,
+        flushed: Option<Rc<Flushed>>,
+    ) -> (Record, bool) {
         let mut records = Records::open(&self.config).unwrap();
         let mut carrier = Carrier::new(rule, &self.config, &mut records).unwrap();
         carrier.disk.fuse.set(calls);
+        carrier.disk.flushed = flushed;
         let fuse = carrier.disk.fuse.clone();
         let listed: Vec<Listed> = objects.iter().map(listed).collect();
         let options = Options { look: true, force: true, keep: false, now: 1 };
@@ -59,7 +80,7 @@ impl Bed {
         (records.all.remove(&rule.name).unwrap(), fuse.get() == Some(0))
     }
 
-    fn names(&self, place: &str) -> Vec<String> {
+    pub(super) fn names(&self, place: &str) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.base().join(place))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -69,7 +90,7 @@ impl Bed {
     }
 }
 
-fn listed(object: &Value) -> Listed {
+pub(super) fn listed(object: &Value) -> Listed {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     Listed {
         uid: text("uid"),
@@ -82,7 +103,7 @@ fn listed(object: &Value) -> Listed {
     }
 }
 
-fn config_map(version: u32, data: &Value) -> Value {
+pub(super) fn config_map(version: u32, data: &Value) -> Value {
     json!({
         "kind": "ConfigMap",
         "metadata": { "name": "web", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
@@ -90,7 +111,7 @@ fn config_map(version: u32, data: &Value) -> Value {
     })
 }
 
-fn state(record: &Record) -> (State, Option<&str>) {
+pub(super) fn state(record: &Record) -> (State, Option<&str>) {
     let status = &record.objects["u"];
     (status.state, status.version.as_deref())
 }
@@ -219,6 +240,52 @@ fn files_of_others_stay_and_are_put_back_when_the_program_does_not_take_the_new_
 }
 
 #[test]
+fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_rest_goes() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let objects = [config_map(1, &json!({ "a": "ours", "b": "ours", "c": "ours", "d": "ours" }))];
+    let web = bed.base().join("web");
+    for calls in 0.. {
+        fs::create_dir_all(&web).unwrap();
+        bed.pass(&rule, &objects, None);
+        // One is changed through its link, one in its place, and one is made among them.
+        fs::write(web.join("a"), "theirs").unwrap();
+        fs::remove_file(web.join("b")).unwrap();
+        fs::write(web.join("b"), "theirs").unwrap();
+        fs::write(web.join("..data/x"), "theirs").unwrap();
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::Conflict, None));
+        let (_, ended) = bed.pass(&rule, &[], Some(calls));
+        let (record, _) = bed.pass(&rule, &[], None);
+        assert_eq!(bed.names("web"), ["a", "b", "x"], "after {calls} calls");
+        for name in ["a", "b", "x"] {
+            assert!(fs::symlink_metadata(web.join(name)).unwrap().is_file());
+            assert_eq!(fs::read_to_string(web.join(name)).unwrap(), "theirs");
+        }
+        let status = &record.objects["u"];
+        assert_eq!(state(&record), (State::Gone, None));
+        assert!(status.message.contains("by somebody else"), "{status:?}");
+        fs::remove_dir_all(&web).unwrap();
+        if !ended {
+            assert!(calls > 5, "{calls}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_leads_elsewhere_by_somebody_else_is_left_when_the_object_goes() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "ours" }))], None);
+    fs::remove_file(bed.base().join("web/..data")).unwrap();
+    symlink("elsewhere", bed.base().join("web/..data")).unwrap();
+    let (record, _) = bed.pass(&rule, &[], None);
+    assert!(record.places.is_empty() && record.objects["u"].message.contains("..data"), "{record:?}");
+    assert_eq!(fs::read_link(bed.base().join("web/..data")).unwrap(), Path::new("elsewhere"));
+}
+
+#[test]
 fn the_check_sees_the_candidate_and_nothing_is_replaced_before() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
@@ -258,6 +325,25 @@ fn secrets_are_written_to_memory_alone_unless_the_rule_says_otherwise() {
     }
     let kept = fs::read_to_string(bed.config.helper.state.join("r.json")).unwrap();
     assert!(!kept.contains("secret\"") && !kept.contains("c2VjcmV0"), "{kept}");
+}
+
+#[test]
+fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "1" }))], None);
+    // The first call that fails is the first one after the note.
+    bed.pass(&rule, &[config_map(2, &json!({ "a": "2" }))], Some(1));
+    let note = bed.config.helper.state.join("r.intent");
+    let whole = fs::read(&note).unwrap();
+    for (version, length) in (3..).zip([0, 1, whole.len() / 2, whole.len() - 1, whole.len()]) {
+        fs::write(&note, &whole[..length]).unwrap();
+        let objects = [config_map(version, &json!({ "a": version.to_string() }))];
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::InEffect, Some(version.to_string().as_str())));
+        assert!(!note.exists());
+        assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), version.to_string());
+    }
 }
 
 #[test]
@@ -405,142 +491,6 @@ fn an_object_is_in_effect_when_it_is_by_every_rule() {
     }
     let news = records.news(&Told::default());
     assert_eq!(news.iter().map(|news| news.rule.as_str()).collect::<Vec<_>>(), ["a"]);
-}
-
-/// The helper as it serves, in a thread, and who asks it.
-struct Served {
-    bed: Bed,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Served {
-    fn new(bed: Bed, rules: &str) -> Self {
-        let socket = bed.config.helper.socket.clone();
-        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        let config = bed.directory.path().join("edgesync.toml");
-        let mut served = Self { bed, thread: None };
-        served.configure(rules);
-        let idle = Some(std::time::Duration::from_secs(5));
-        served.thread =
-            Some(std::thread::spawn(move || super::serve::serve(&listener, &config, idle).unwrap()));
-        served
-    }
-
-    fn configure(&self, rules: &str) {
-        let helper = &self.bed.config.helper;
-        let head = format!(
-            "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n[helper]\nsocket = {:?}\nstate = {:?}\n",
-            helper.socket, helper.state
-        );
-        fs::write(self.bed.directory.path().join("edgesync.toml"), head + rules).unwrap();
-    }
-
-    /// Asks, and hands over what is wanted of these objects, but for those that are said to have changed.
-    fn ask(&self, request: &Request, objects: &[Value]) -> Reply {
-        let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
-        let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
-            stream.write_all(&u32::try_from(frame.len()).unwrap().to_le_bytes()).unwrap();
-            stream.write_all(frame).unwrap();
-        };
-        send(&mut stream, &serde_json::to_vec(&objects.iter().map(listed).collect::<Vec<_>>()).unwrap());
-        send(&mut stream, &[]);
-        send(&mut stream, &serde_json::to_vec(request).unwrap());
-        loop {
-            let mut length = [0; 4];
-            stream.read_exact(&mut length).unwrap();
-            let mut frame = vec![0; u32::from_le_bytes(length) as usize];
-            stream.read_exact(&mut frame).unwrap();
-            match serde_json::from_slice(&frame).unwrap() {
-                Reply::Want(wanted) => {
-                    for Member { uid, version } in wanted {
-                        let fits = |object: &&Value| {
-                            let listed = listed(object);
-                            listed.uid == uid && listed.version == version && object["changed"] != true
-                        };
-                        let body = objects.iter().find(fits).map(Value::to_string).unwrap_or_default();
-                        send(&mut stream, body.as_bytes());
-                    }
-                }
-                reply => return reply,
-            }
-        }
-    }
-
-    fn done(&self, request: &Request, objects: &[Value]) -> Outcome {
-        match self.ask(request, objects) {
-            Reply::Done(outcome) => *outcome,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn a_rule(bed: &Bed) -> String {
-    format!(
-        "[[files]]\nname = \"r\"\nobjects = {{ kinds = [\"configmaps\"] }}\nto = \"{}/{{metadata.name}}\"\n",
-        bed.base().display()
-    )
-}
-
-fn apply() -> Request {
-    Request { verb: Verb::Apply, rule: "r".into(), ..Request::default() }
-}
-
-#[test]
-fn a_wrong_configuration_is_an_answer_and_the_mended_one_is_used() {
-    let bed = Bed::new();
-    let rules = a_rule(&bed);
-    let served = Served::new(bed, "nonsense = 1\n");
-    let objects = [config_map(1, &json!({ "a": "one" }))];
-    let request = apply();
-    assert!(matches!(served.ask(&request, &objects), Reply::Refused(why) if why.contains("nonsense")));
-    served.configure(&rules);
-    assert_eq!(served.done(&request, &objects).rules[0].in_effect, 1);
-}
-
-#[test]
-fn an_object_that_has_changed_meanwhile_is_left_out_and_keeps_no_other_out() {
-    let bed = Bed::new();
-    let rules = a_rule(&bed);
-    let served = Served::new(bed, &rules);
-    let mut other = config_map(1, &json!({ "a": "one" }));
-    other["metadata"]["name"] = "other".into();
-    other["metadata"]["uid"] = "v".into();
-    other["changed"] = true.into();
-    let objects = [other, config_map(1, &json!({ "a": "one" }))];
-    let outcome = served.done(&apply(), &objects);
-    let told: Vec<_> = outcome.news.iter().map(|news| (news.uid.as_str(), news.status.state)).collect();
-    assert_eq!(told, [("u", State::InEffect)]);
-}
-
-#[test]
-fn rules_that_are_gone_are_cleared_away_when_that_is_asked_for_and_what_comes_again_is_told_again() {
-    let bed = Bed::new();
-    let rules = a_rule(&bed);
-    let served = Served::new(bed, &rules);
-    let objects = [config_map(1, &json!({ "a": "one" }))];
-    let first = served.done(&apply(), &objects);
-    served.configure("");
-    let file = served.bed.base().join("web/a");
-    let ask =
-        |verb, told: &Told| served.done(&Request { verb, told: told.clone(), ..Request::default() }, &[]);
-    ask(Verb::Show, &first.told);
-    assert!(file.exists());
-    let cleared = ask(Verb::Clear, &first.told);
-    assert!(!file.exists() && cleared.news[0].status.state == State::Gone);
-    // The record goes with the next request, and with it its numbers; a helper that starts then knows nothing of them.
-    ask(Verb::Show, &cleared.told);
-    let bed = &served.bed;
-    assert!(!bed.config.helper.state.join("r.json").exists());
-    let mut records = Records::open(&bed.config).unwrap();
-    records.goes_on_from(&cleared.told);
-    let rule = bed.rule("{metadata.name}", Write::Keys);
-    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
-    let listed: Vec<Listed> = objects.iter().map(listed).collect();
-    let work = carrier.work(&mut records, &listed, Options::default(), false, |pass| {
-        pass.carry_out(&mut |number| objects.get(number).cloned())
-    });
-    assert_eq!(work, Ok(None));
-    assert_eq!(records.news(&cleared.told).len(), 1);
 }
 
 #[test]

@@ -32,12 +32,38 @@ pub fn sort_few<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     }
 }
 
+/// Sorts many things; what is equal comes into any order.
+pub fn sort_many<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
+    let mut gap = items.len() / 2;
+    while gap > 0 {
+        for end in gap..items.len() {
+            let mut at = end;
+            while let Some(before) = at.checked_sub(gap)
+                && let (Some(one), Some(other)) = (items.get(before), items.get(at))
+                && compare(one, other) == Ordering::Greater
+            {
+                items.swap(before, at);
+                at = before;
+            }
+        }
+        gap = if gap == 2 { 1 } else { gap * 5 / 11 };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn many_things_come_into_order(items in proptest::collection::vec(0u16..500, 0..700)) {
+            let (mut many, mut all) = (items.clone(), items);
+            sort_many(&mut many, u16::cmp);
+            all.sort_unstable();
+            prop_assert_eq!(many, all);
+        }
+
         #[test]
         fn a_few_things_come_into_the_order_of_a_stable_sort(
             items in proptest::collection::vec((0u8..8, any::<u8>()), 0..40)

@@ -155,6 +155,52 @@ async fn a_lost_database_takes_no_file_away() {
     assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
 }
 
+#[tokio::test]
+async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_are_not_named() {
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let selecting = counting(&site, "0s").replace("[\"plant\"] }", "[\"plant\"], selector = \"app=web\" }");
+    let mut device = Device::start(&site, &cloud, &selecting).await;
+    let object = |name: &str, app: &str, edition: &str| {
+        let mut object = config_map(name, json!({ "edition": edition }));
+        object["metadata"]["labels"] = json!({ "app": app });
+        object
+    };
+    let read = |name: &str| fs::read_to_string(site.path("out").join(name).join("edition")).ok();
+    let all =
+        |editions: [Option<&str>; 3]| ["a", "b", "c"].map(read).each_ref().map(Option::as_deref) == editions;
+    cloud.apply(["a", "b", "c"].map(|name| object(name, "web", "1"))).await;
+    device.all_in_effect("all", 3).await;
+    cloud.apply([object("a", "other", "1")]).await;
+    device.all_in_effect("all", 2).await;
+    assert!(all([None, Some("1"), Some("1")]));
+    // Another object has the name, which does not fit; then it does.
+    cloud.delete(&object("b", "web", "1")).await;
+    cloud.apply([object("b", "other", "2")]).await;
+    device.all_in_effect("all", 1).await;
+    assert!(all([None, None, Some("1")]));
+    cloud.apply([object("b", "web", "3")]).await;
+    device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
+    assert!(all([None, Some("3"), Some("1")]));
+    // A helper that starts knows the others by its record, and one that has lost it asks for them.
+    for (edition, lost) in [("4", false), ("5", true)] {
+        device.helper.kill();
+        if lost {
+            fs::remove_dir_all(site.path("files.state")).unwrap();
+        }
+        device.start_helper().await;
+        cloud.apply([object("c", "web", edition)]).await;
+        if lost {
+            // Without a record the files are somebody else's, until that is what they are to be.
+            device.until(&cloud, "all", &object("c", "web", edition), "Conflict").await;
+            device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
+        } else {
+            device.until(&cloud, "all", &object("c", "web", edition), "InEffect").await;
+        }
+        assert!(all([None, Some("3"), Some("4")]));
+    }
+}
+
 /// Files below a directory that have these bytes in them.
 fn having(directory: &Path, bytes: &[u8], found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use crate::files::{Member, Rule};
 use crate::object::ResourceVersion;
 use crate::process::chain;
 use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, ObjectRef};
+use crate::store::edge::{EdgeStore, Entry, ObjectRef};
 use crate::sync::change::Uid;
 use crate::sync::digest::BucketSet;
 
@@ -56,52 +55,57 @@ impl<'a> Asking<'a> {
         Ok(Self { stream, socket, store })
     }
 
-    /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide.
-    pub(super) async fn list(&mut self, kinds: &KnownKinds, rule: &Rule) -> Result<(), Trouble> {
-        let held = self.store.held_kinds().await?;
-        let taken: Vec<_> = held.into_iter().filter(|resource| rule.objects.takes(resource)).collect();
-        let listed = |uid: &Uid, version: &ResourceVersion, object: &ObjectRef| {
-            let ObjectRef { resource, namespace, name } = object;
-            let fits = rule.objects.names(resource, namespace, name);
-            fits.then(|| Listed {
-                uid: uid.to_string(),
-                api_version: resource.api_version(),
-                kind: resource.kind.clone(),
-                namespace: namespace.to_string(),
-                name: name.to_string(),
-                version: version.as_str().to_owned(),
-                sealed: kinds.seals(resource),
-            })
+    /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide, one after the other.
+    async fn list(&mut self, kinds: &KnownKinds, rule: &Rule) -> Result<(), Trouble> {
+        let mut after = None;
+        loop {
+            let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
+            let mut list = Vec::new();
+            for Entry { uid, version, object, .. } in &page.entries {
+                if !names(rule, object) {
+                    continue;
+                }
+                let listed = match version {
+                    Some(version) if rule.objects.selector.is_empty() => listed(kinds, uid, version, object),
+                    _ => self.look_up(kinds, rule, uid).await?,
+                };
+                if !listed.version.is_empty() {
+                    list.push(listed);
+                }
+            }
+            self.send_list(list).await?;
+            after = page.next;
+            if after.is_none() {
+                return self.write(&[]).await;
+            }
+        }
+    }
+
+    /// Lists what has become of some objects.
+    pub(super) async fn list_changed(
+        &mut self,
+        kinds: &KnownKinds,
+        rule: &Rule,
+        changed: &[Uid],
+    ) -> Result<(), Trouble> {
+        let mut list = Vec::new();
+        for uid in changed {
+            list.push(self.look_up(kinds, rule, uid).await?);
+        }
+        self.send_list(list).await
+    }
+
+    /// What an object is, without a version if it is not held or is none of the rule's.
+    async fn look_up(&self, kinds: &KnownKinds, rule: &Rule, uid: &Uid) -> Result<Listed, Trouble> {
+        let Some(held) = self.store.by_uid(Uid::clone(uid)).await? else {
+            return Ok(Listed { uid: uid.to_string(), ..Listed::default() });
         };
-        if rule.objects.selector.is_empty() && !taken.is_empty() {
-            let mut after = None;
-            loop {
-                let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
-                let entries = page.entries.iter();
-                self.send_list(
-                    entries.filter_map(|of| listed(&of.uid, of.version.as_ref()?, &of.object)).collect(),
-                )
-                .await?;
-                after = page.next;
-                if after.is_none() {
-                    return Ok(());
-                }
-            }
+        let mut listed = listed(kinds, uid, &held.version, &held.object);
+        let selector = &rule.objects.selector;
+        if !names(rule, &held.object) || !(selector.is_empty() || selector.matches_json(&held.body)) {
+            listed.version.clear();
         }
-        for resource in taken {
-            let mut after = None;
-            loop {
-                let page = self.store.list(Arc::clone(&resource), None, after, PAGE).await?;
-                let items = page.items.iter().filter(|item| rule.objects.selector.matches_json(&item.body));
-                self.send_list(items.filter_map(|of| listed(&of.uid, &of.version, &of.object)).collect())
-                    .await?;
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
-        }
-        Ok(())
+        Ok(listed)
     }
 
     async fn send_list(&mut self, list: Vec<Listed>) -> Result<(), Trouble> {
@@ -117,8 +121,13 @@ impl<'a> Asking<'a> {
         write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
     }
 
-    /// Asks, hands over the objects that are wanted, and waits for the outcome.
-    pub(super) async fn ask(mut self, request: &Request) -> Result<Outcome, Trouble> {
+    /// Asks, hands over the objects that are wanted, and waits for the outcome. `rule` is what the request is about.
+    pub(super) async fn ask(
+        mut self,
+        request: &Request,
+        kinds: &KnownKinds,
+        rule: &Rule,
+    ) -> Result<Outcome, Trouble> {
         self.write(&[]).await?;
         self.send(request).await?;
         loop {
@@ -126,6 +135,7 @@ impl<'a> Asking<'a> {
             match serde_json::from_slice(&frame).map_err(|error| failed(self.socket, error.into()))? {
                 Reply::Done(outcome) => return Ok(*outcome),
                 Reply::Refused(why) => return Err(Trouble::Refused(why)),
+                Reply::Whole => self.list(kinds, rule).await?,
                 Reply::Want(wanted) => {
                     for Member { uid, version } in wanted {
                         let held = self.store.by_uid(uid.as_str().into()).await?;
@@ -136,6 +146,24 @@ impl<'a> Asking<'a> {
                 }
             }
         }
+    }
+}
+
+/// Whether a rule names an object, whatever its labels.
+fn names(rule: &Rule, ObjectRef { resource, namespace, name }: &ObjectRef) -> bool {
+    rule.objects.names(resource, namespace, name)
+}
+
+fn listed(kinds: &KnownKinds, uid: &Uid, version: &ResourceVersion, object: &ObjectRef) -> Listed {
+    let ObjectRef { resource, namespace, name } = object;
+    Listed {
+        uid: uid.to_string(),
+        api_version: resource.api_version(),
+        kind: resource.kind.clone(),
+        namespace: namespace.to_string(),
+        name: name.to_string(),
+        version: version.as_str().to_owned(),
+        sealed: kinds.seals(resource),
     }
 }
 

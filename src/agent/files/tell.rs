@@ -92,12 +92,12 @@ pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64
     }
     for News { uid, rule, status } in news {
         let why = match status.state {
-            State::Gone => continue,
+            State::Gone if status.message.is_empty() => continue,
             State::InEffect if in_effect > NAMED => continue,
             State::InEffect => Why::InEffect,
             State::NotInEffect if status.rolled_back => Why::RolledBack,
             State::NotInEffect => Why::NotInEffect,
-            State::Conflict => Why::Conflict,
+            State::Conflict | State::Gone => Why::Conflict,
         };
         let object = object_of(status);
         let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
@@ -112,6 +112,7 @@ pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64
         };
         let note = match status.state {
             State::InEffect => format!("version {wanted} is in effect by the rule {rule}"),
+            State::Gone => format!("it has gone, and not all of its files by the rule {rule}{said}"),
             _ if status.rolled_back => {
                 format!("version {wanted} was put back by the rule {rule}, {there} is in effect{said}")
             }
