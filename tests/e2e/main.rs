@@ -29,6 +29,7 @@ mod kubeedge;
 mod link;
 mod nodes;
 mod objects;
+mod operator;
 mod placements;
 mod python;
 mod readme;
