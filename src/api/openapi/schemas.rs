@@ -19,7 +19,14 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
     let converted = kind.schema.as_ref().map(|schema| converted(schema, dialect));
     let mut schema = match converted {
         Some(Value::Object(schema)) => schema,
-        _ => [("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true))].into_iter().gather(),
+        // A custom kind on a device: definitions stay in the cloud.
+        _ => {
+            let fields = [
+                ("description", json!("The cloud side explains the other fields.")),
+                ("x-kubernetes-preserve-unknown-fields", json!(true)),
+            ];
+            fields.into_iter().map(|(name, value)| (name.to_owned(), value)).gather()
+        }
     };
     schema.insert("type".into(), json!("object"));
     let properties = schema.entry("properties").or_insert_with(|| json!({}));

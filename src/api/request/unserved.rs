@@ -4,7 +4,7 @@ use super::Refusal;
 use crate::object::Status;
 use crate::object::status::Reason;
 
-/// Kinds of the core group, their parts, and why they are not served.
+/// Kinds, their parts, and why they are not served.
 const UNSERVED: &[(&str, &str, &str)] = &[
     (
         "pods",
@@ -24,12 +24,18 @@ const UNSERVED: &[(&str, &str, &str)] = &[
         "token",
         "no tokens of ServiceAccounts are handed out: use a certificate of an operator",
     ),
+    #[cfg(feature = "cloud")]
+    (
+        "certificatesigningrequests",
+        "approval",
+        "nothing here signs certificates: operators and nodes get theirs with edgesync-cloud",
+    ),
 ];
 
 /// The refusal for a part that is not served; none if it is not known either.
 pub(super) fn refusal(group: &str, plural: &str, subresource: &str) -> Option<Refusal> {
-    let found =
-        UNSERVED.iter().find(|(of, part, _)| group.is_empty() && *of == plural && *part == subresource);
+    let is_built_in = group.is_empty() || group == "certificates.k8s.io";
+    let found = UNSERVED.iter().find(|(of, part, _)| is_built_in && *of == plural && *part == subresource);
     let (_, _, why) = found?;
     let message = format!("{plural}/{subresource} is not served: {why}");
     Some(Refusal { status: Status::new(Reason::MethodNotAllowed, message), allow: "" })

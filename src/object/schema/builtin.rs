@@ -30,7 +30,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Limits, ListType, PatchStrategy, Schema, Type};
+use super::{Limits, ListType, MICRO_TIME, PatchStrategy, Schema, TIME, Type};
 
 mod message;
 
@@ -293,7 +293,8 @@ fn scalar(name: &str) -> Option<Schema> {
         "int32" => (Type::Integer, "int32"),
         "int64" => (Type::Integer, "int64"),
         "num" => (Type::Number, "double"),
-        "time" | "micro" => (Type::String, "date-time"),
+        "time" => (Type::String, TIME),
+        "micro" => (Type::String, MICRO_TIME),
         "bytes" => (Type::String, "byte"),
         "quantity" => (Type::IntOrString, "quantity"),
         "port" => (Type::IntOrString, "int-or-string"),

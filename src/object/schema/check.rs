@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Schema, Type};
+use super::{MICRO_TIME, Schema, TIME, Type};
 
 mod format;
 #[cfg(feature = "cloud")]
@@ -107,7 +107,7 @@ fn is_object_field(name: &str) -> bool {
 }
 
 /// Gives missing fields their defaults, also within the defaults; what is empty and would as well be absent goes before,
-/// and quantities are written in their one way. Stops at [`MAX_DEFAULTS`]: the object is
+/// and quantities and times are written in their one way. Stops at [`MAX_DEFAULTS`]: the object is
 /// too large to be stored then.
 pub fn apply_defaults(schema: &Schema, object: &mut Map<String, Value>) {
     let mut left = MAX_DEFAULTS;
@@ -152,6 +152,9 @@ fn default_value(schema: &Schema, value: &mut Value, left: &mut usize) {
         }
         #[cfg(feature = "cloud")]
         value if &*schema.format == "quantity" => quantity::settle(value),
+        Value::String(text) if matches!(&*schema.format, TIME | MICRO_TIME) => {
+            settle::time(text, &*schema.format == MICRO_TIME);
+        }
         _ => {}
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Limits, ListType, PatchStrategy, Schema, Type};
+use super::{Limits, ListType, MICRO_TIME, PatchStrategy, Schema, TIME, Type};
 use crate::object::Gather as _;
 
 /// The schema in the vocabulary of OpenAPI v3, with everything in place (there are no references). Descends as
@@ -69,7 +69,13 @@ impl Writer {
     fn base(&mut self, schema: &Schema) {
         self.put_some("type", type_name(schema.kind));
         self.put_text("description", &schema.description);
-        self.put_text("format", &schema.format);
+        self.put_text(
+            "format",
+            match &*schema.format {
+                TIME | MICRO_TIME => "date-time",
+                format => format,
+            },
+        );
         if !schema.properties.is_empty() {
             let fields = schema.properties.iter();
             let fields: Map<String, Value> =

@@ -88,6 +88,14 @@ impl Background {
         run
     }
 
+    /// Ends it, and gives what it has said.
+    pub(crate) fn end(mut self) -> Run {
+        let code = self.child.try_wait().unwrap().and_then(|status| status.code());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.so_far(code)
+    }
+
     fn so_far(&self, code: Option<i32>) -> Run {
         let text = |from: &Mutex<String>| from.lock().unwrap().clone();
         Run { command: self.command.clone(), code, stdout: text(&self.stdout), stderr: text(&self.stderr) }

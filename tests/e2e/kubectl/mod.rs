@@ -84,6 +84,7 @@ impl Cluster {
 
 /// A kubectl with its own home directory.
 pub(crate) struct Kubectl {
+    program: PathBuf,
     home: PathBuf,
     kubeconfig: PathBuf,
     environment: Vec<(String, String)>,
@@ -110,7 +111,17 @@ users: [{{name: test, user: {{}}}}]
     pub(crate) fn with_kubeconfig(site: &Site, name: &str, kubeconfig: &Path) -> Self {
         let home = site.path(name);
         std::fs::create_dir_all(&home).unwrap();
-        Self { home, kubeconfig: kubeconfig.to_owned(), environment: Vec::new() }
+        Self { program: kubectl(), home, kubeconfig: kubeconfig.to_owned(), environment: Vec::new() }
+    }
+
+    /// Another version of the program from now on.
+    pub(crate) fn program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
+    /// The directory in which it runs.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Sets a variable for the runs from now on.
@@ -139,7 +150,7 @@ users: [{{name: test, user: {{}}}}]
 
     /// Starts it with a text on its standard input.
     pub(crate) fn start(&self, arguments: &[&str], input: &str) -> Background {
-        let mut command = Command::new(kubectl());
+        let mut command = Command::new(&self.program);
         command.args(arguments).current_dir(&self.home);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -151,12 +162,22 @@ users: [{{name: test, user: {{}}}}]
 
 /// The program.
 pub(crate) fn kubectl() -> PathBuf {
-    tool("EDGESYNC_TEST_KUBECTL", "kubectl")
+    tool("EDGESYNC_TEST_KUBECTL", "venv/bin/kubectl")
+}
+
+/// The oldest version of it that is tested.
+pub(crate) fn old_kubectl() -> PathBuf {
+    tool("EDGESYNC_TEST_KUBECTL_OLD", "kubectl-old/kubectl")
 }
 
 /// The Python interpreter that has the `kubernetes` package.
 pub(crate) fn python() -> PathBuf {
-    tool("EDGESYNC_TEST_PYTHON", "python")
+    tool("EDGESYNC_TEST_PYTHON", "venv/bin/python")
+}
+
+/// The folder with the JavaScript package `@kubernetes/client-node`.
+pub(crate) fn javascript() -> PathBuf {
+    tool("EDGESYNC_TEST_JAVASCRIPT", "javascript")
 }
 
 /// The folder in which the scripts that run tests keep what takes long to get.
@@ -166,11 +187,10 @@ pub(crate) fn cache() -> PathBuf {
     cache.join("edgesync-tests")
 }
 
-/// A program that `tests/run` has put into the cache folder: from the variable, or from where it is.
-fn tool(variable: &str, name: &str) -> PathBuf {
+/// What `tests/run` has put into the cache folder: from the variable, or from where it is.
+fn tool(variable: &str, place: &str) -> PathBuf {
     let told = std::env::var_os(variable).map(PathBuf::from);
-    let path = told.unwrap_or_else(|| cache().join("venv/bin").join(name));
-    let install = "run tests/run once, which puts it there";
-    assert!(path.is_file(), "this test needs {name} at {}: {install}", path.display());
+    let path = told.unwrap_or_else(|| cache().join(place));
+    assert!(path.exists(), "this test needs {}: run tests/run once, which puts it there", path.display());
     path
 }

@@ -4,10 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Number;
 
+use super::super::{MICRO_TIME, TIME};
+
 /// What is wrong with a text of this format; formats that are not known fit everything.
 pub(super) fn text_problem(format: &str, text: &str) -> Option<&'static str> {
     let (fits, message) = match format {
-        "date-time" => {
+        "date-time" | TIME | MICRO_TIME => {
             (is_date_time(text), "must be a time in RFC 3339 form, such as '2006-01-02T15:04:05Z'")
         }
         "byte" => (is_base64(text), "must be encoded in Base64"),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::super::{Schema, Type};
+use crate::object::time::{rfc3339, rfc3339_micros};
 
 /// Whether a field can be left out with this value: nought, no, nothing. Objects with fields of their own are left to
 /// [`keep_empty`], because clients expect to find them as they wrote them.
@@ -16,6 +17,13 @@ pub(super) fn says_nothing(schema: &Schema, value: &Value) -> bool {
         (Type::Array, Value::Array(items)) => items.is_empty(),
         (Type::Object, Value::Object(fields)) => fields.is_empty() && schema.additional.is_some(),
         _ => false,
+    }
+}
+
+/// Writes a time in UTC with whole seconds, or with six digits of the second; what is none stays as it is.
+pub(super) fn time(text: &mut String, micro: bool) {
+    if let Ok(time) = text.parse() {
+        *text = if micro { rfc3339_micros(time) } else { rfc3339(time) };
     }
 }
 

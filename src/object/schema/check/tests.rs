@@ -20,6 +20,27 @@ fn reasons(causes: &[crate::object::status::Cause]) -> Vec<(&str, &str)> {
 }
 
 #[test]
+fn times_of_built_in_kinds_have_one_form_and_those_of_custom_kinds_the_one_they_were_written_in() {
+    for (format, expected) in [
+        (TIME, "2026-01-02T03:04:05Z"),
+        (MICRO_TIME, "2026-01-02T03:04:05.500000Z"),
+        ("date-time", "2026-01-02T04:04:05.5+01:00"),
+    ] {
+        let time = Schema { kind: Type::String, format: format.into(), ..Schema::default() };
+        let properties = [("at".into(), std::sync::Arc::new(time))].into();
+        let schema = Schema { kind: Type::Object, properties, ..Schema::default() };
+        let mut written = object(json!({"at": "2026-01-02T04:04:05.5+01:00"}));
+        apply_defaults(&schema, &mut written);
+        assert_eq!(written["at"], expected);
+        assert_eq!(validate(&schema, &written), []);
+        let mut wrong = object(json!({"at": "yesterday"}));
+        apply_defaults(&schema, &mut wrong);
+        assert_eq!(wrong["at"], "yesterday");
+        assert_eq!(validate(&schema, &wrong).len(), 1);
+    }
+}
+
+#[test]
 fn unknown_fields_go_and_are_named() {
     let mut lease_object = object(json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "extra": 1,

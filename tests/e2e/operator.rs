@@ -1,0 +1,162 @@
+//! The operator's day with the programs' own commands: the database of the cloud side, several nodes at once, what has happened on
+//! a node, what goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::kubectl::{Cluster, Edge, Kubectl};
+use crate::site::fleet::{Fleet, ended, in_sync, said};
+use crate::site::{PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret};
+
+/// A command of the cloud side on its machine.
+async fn on_its_machine(site: &Site, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    command.args(words).arg("--config").arg(site.path("cloud.toml"));
+    ended(command).await
+}
+
+#[track_caller]
+fn ends_with(code: i32, output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(code), "{}", said(output));
+    said(output)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test]
+async fn the_cloud_side_is_checked_copied_reported_and_put_back() {
+    let site = Site::new();
+    let mut fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut agent = fleet.device(&site, "edge-1").await;
+    agent.run_as_configured().await;
+    fleet.cloud.apply(objects(0..20).chain([secret(1_000)])).await;
+    in_sync(&agent).await;
+    same_on_both_sides(&fleet.cloud, &agent).await;
+
+    let checked = on_its_machine(&site, &["check", "-o", "json"]).await;
+    ends_with(0, &checked);
+    let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() > 5 && checks.iter().all(|check| check["status"] != "failed"), "{report:#}");
+    ends_with(0, &on_its_machine(&site, &["verify"]).await);
+
+    let copy = site.path("copy.db");
+    ends_with(0, &on_its_machine(&site, &["backup", text(&copy)]).await);
+    assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    ends_with(1, &on_its_machine(&site, &["backup", text(&copy)]).await);
+
+    // The token has been used by now; nothing of it, of the CA or of a Secret leaves the machine.
+    let hidden = fleet.token(&["--node", "edge-2"]).await;
+    let hidden = hidden.rsplit(['.', ':']).next().unwrap().to_owned();
+    let word = fleet.cloud.get(&secret(1_000)).await["data"]["password"].as_str().unwrap().to_owned();
+    let bundle = site.path("bundle.tar.zst");
+    ends_with(0, &on_its_machine(&site, &["support-bundle", text(&bundle)]).await);
+    let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
+    let bundle = String::from_utf8_lossy(&bytes);
+    assert!(["README.txt", "check.json", "edge-1"].iter().all(|part| bundle.contains(part)));
+    for hidden in ["PRIVATE KEY", &hidden, &word, "credentials-1000"] {
+        assert!(!bundle.contains(hidden), "{hidden}");
+    }
+
+    // While it runs nothing is put in its place. Afterwards what was deleted is there again, on the node too.
+    ends_with(1, &on_its_machine(&site, &["restore", text(&copy)]).await);
+    let lost = fleet.cloud.get(&object(3)).await;
+    fleet.cloud.delete(&lost).await;
+    eventually("it is gone on the node", PATIENCE, async || agent.get(&lost).await.is_none().then_some(()))
+        .await;
+    assert!(fleet.cloud.process.terminate(PATIENCE).await.success());
+    let mut damaged = std::fs::read(&copy).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 4096].fill(0x5a);
+    let broken = site.path("broken.db");
+    std::fs::write(&broken, damaged).unwrap();
+    ends_with(1, &on_its_machine(&site, &["restore", text(&broken)]).await);
+    ends_with(0, &on_its_machine(&site, &["restore", text(&copy)]).await);
+    ends_with(0, &on_its_machine(&site, &["verify"]).await);
+    fleet.cloud.run().await;
+    eventually("it is back on the node", PATIENCE, async || agent.get(&lost).await.map(drop)).await;
+
+    assert!(fleet.cloud.process.terminate(PATIENCE).await.success());
+    std::fs::copy(&broken, &fleet.cloud.database).unwrap();
+    ends_with(1, &on_its_machine(&site, &["verify"]).await);
+}
+
+#[tokio::test]
+async fn several_nodes_are_removed_admitted_revoked_and_forgotten_by_one_command() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let mut agents = Vec::new();
+    for node in ["edge-1", "edge-2"] {
+        let mut agent = fleet.device(&site, node).await;
+        agent.run_as_configured().await;
+        in_sync(&agent).await;
+        agents.push(agent);
+    }
+    let both = |verb| ["node", verb, "edge-1", "node/edge-2"];
+    let states = async |expected: &str| {
+        for node in ["edge-1", "edge-2"] {
+            eventually(&format!("{node} is {expected}"), PATIENCE, async || {
+                (fleet.cloud.state(node).await == expected).then_some(())
+            })
+            .await;
+        }
+    };
+    ends_with(0, &fleet.command(&both("remove")).await);
+    for agent in &agents {
+        agent.until("it is told", |status| status["cloud"]["removed"] == true).await;
+    }
+    ends_with(0, &fleet.command(&both("admit")).await);
+    states("in sync").await;
+    // One that nobody knows does not keep the command from the others, and is told.
+    let output = fleet.command(&["node", "revoke", "edge-1", "nobody", "edge-2"]).await;
+    assert!(ends_with(1, &output).contains("nobody"), "{}", said(&output));
+    states("revoked").await;
+    ends_with(0, &fleet.command(&both("forget")).await);
+    states("").await;
+}
+
+#[tokio::test]
+async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
+    let cluster = Cluster::start().await;
+    let edge = Edge::start(&cluster, "edge-1").await;
+    let program = |name: &str, path: &str| {
+        let mut program = Kubectl::with_kubeconfig(&cluster.site, name, &cluster.site.path("none"));
+        program.program(path.into());
+        program
+    };
+    let device = program("device", env!("CARGO_BIN_EXE_edgesync"));
+    let cloud = program("cloud-side", env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let (at_device, at_cloud) =
+        (["--socket", text(&edge.agent.socket)], ["--server", text(&cluster.cloud.socket)]);
+
+    let events = [&["events"][..], &at_device].concat();
+    eventually("the start is an Event", PATIENCE, async || {
+        device.run(&events).ok().contains("AgentStarted").then_some(())
+    })
+    .await;
+    device.run(&events).shows(&["LAST SEEN", "Normal", "node/edge-1"]);
+    let list = device.run(&[&events[..], &["-o", "json"]].concat()).json();
+    assert_eq!(list["items"][0]["reason"], "AgentStarted");
+
+    let watch = ["get", "configmaps", "-n", "default", "-w"];
+    let here = device.start(&[&watch[..], &at_device].concat(), "");
+    let there = cloud.start(&[&watch[..], &at_cloud].concat(), "");
+    cluster.kubectl(&["create", "configmap", "late", "--from-literal=a=b"]).ok();
+    here.line("late").await;
+    there.line("late").await;
+    cluster.kubectl(&["delete", "configmap", "late"]).ok();
+    cluster.kubectl(&["create", "configmap", "later"]).ok();
+    here.line("later").await;
+    there.line("later").await;
+
+    for shell in ["bash", "zsh", "fish"] {
+        cloud.run(&["completions", shell]).shows(&["explain-placement", "support-bundle"]);
+        cloud.run(&["completions", shell, "--program", "edgesync"]).shows(&["join", "support-bundle"]);
+    }
+}
