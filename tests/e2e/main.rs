@@ -21,6 +21,7 @@ mod kubectl;
 mod kubectl_edge;
 mod kubectl_nodes;
 mod kubectl_read;
+mod kubectl_rules;
 mod kubectl_words;
 mod kubectl_write;
 mod kubeedge;

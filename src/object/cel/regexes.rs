@@ -8,20 +8,43 @@ use super::meter::{Meter, Outcome, failed};
 
 /// The longest pattern, in bytes.
 const MAX_PATTERN: usize = 4096;
-/// The most memory that a compiled pattern may take, in bytes: also bounds the time that a match takes.
-const MAX_COMPILED: usize = 256 * 1024;
+/// How much memory a compiled pattern may take, in bytes. The time of a match grows with it, so the smallest that is
+/// enough says what a match costs.
+const COMPILED: [usize; 5] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
+/// So many bytes of a compiled pattern, for each byte of a text, cost a step.
+const BYTES_A_STEP: usize = 400;
 /// The most patterns that are kept.
 const MAX_KEPT: usize = 64;
+
+/// A compiled pattern.
+pub(super) struct Pattern {
+    pub(super) regex: Regex,
+    size: usize,
+}
+
+impl Pattern {
+    /// Pays for one look through a text of so many bytes.
+    pub(super) fn pay(&self, text: usize, meter: &mut Meter) -> Outcome<()> {
+        meter.spend(1 + text.saturating_mul(self.size) / BYTES_A_STEP)
+    }
+}
 
 /// Compiles a pattern.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
+pub(super) fn compile(pattern: &str) -> Result<Pattern, String> {
     if pattern.len() > MAX_PATTERN {
         return Err(format!("must have at most {MAX_PATTERN} bytes"));
     }
-    RegexBuilder::new(pattern).size_limit(MAX_COMPILED).build().map_err(|error| error.to_string())
+    let mut wrong = String::new();
+    for size in COMPILED {
+        match RegexBuilder::new(pattern).size_limit(size).build() {
+            Ok(regex) => return Ok(Pattern { regex, size }),
+            Err(error) => wrong = error.to_string(),
+        }
+    }
+    Err(wrong)
 }
 
 /// What functions need.
@@ -32,14 +55,13 @@ pub(super) struct Tools<'m> {
 
 /// Those compiled so far.
 #[derive(Default)]
-pub(crate) struct Regexes(HashMap<String, Regex>);
+pub(crate) struct Regexes(HashMap<String, Pattern>);
 
 impl Regexes {
-    /// A compiled pattern, after its match with a text of so many bytes was paid for.
-    pub(super) fn get(&mut self, pattern: &str, text: usize, meter: &mut Meter) -> Outcome<&Regex> {
-        meter.spend(1 + (pattern.len() / 4 + 1).saturating_mul(text / 16 + 1))?;
+    /// A compiled pattern, after one look through a text of so many bytes was paid for.
+    pub(super) fn get(&mut self, pattern: &str, text: usize, meter: &mut Meter) -> Outcome<&Pattern> {
         if !self.0.contains_key(pattern) {
-            meter.spend(100 + pattern.len())?;
+            meter.spend(1000 + pattern.len())?;
             if self.0.len() >= MAX_KEPT {
                 self.0.clear();
             }
@@ -48,6 +70,8 @@ impl Regexes {
                 Err(error) => return failed(format!("error parsing regexp: {error}")),
             }
         }
-        self.0.get(pattern).map_or_else(|| failed("error parsing regexp"), Ok)
+        let Some(found) = self.0.get(pattern) else { return failed("error parsing regexp") };
+        found.pay(text, meter)?;
+        Ok(found)
     }
 }

@@ -193,6 +193,8 @@ fn nothing_costs_more_than_was_given() {
         "self.many.all(a, self.many.map(b, a).size() > 0)",
         "[self.long].map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).map(a, a+a).size() > 0",
         "self.many.all(a, !self.long.matches('(x+x+)+y'))",
+        "self.long.findAll('x*y|x').size() > 0",
+        "self.many.all(a, !self.long.matches('(x{1,100}){1,20}y'))",
         "self.many.all(a, self.long.replace('x', self.long).size() > 0)",
         "self.many.all(a, self.many == self.many)",
         "self.many.all(a, self.long.split('').size() > 0)",

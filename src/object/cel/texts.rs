@@ -21,17 +21,19 @@ pub(super) fn call<'a>(
         ("contains", [Val::Text(other)]) => Ok(Some(Val::Bool(text.contains(&**other)))),
         ("matches", [Val::Text(pattern)]) => {
             let regex = tools.regexes.get(pattern, text.len(), tools.meter)?;
-            Ok(Some(Val::Bool(regex.is_match(text))))
+            Ok(Some(Val::Bool(regex.regex.is_match(text))))
         }
         ("find", [Val::Text(pattern)]) => {
             let regex = tools.regexes.get(pattern, text.len(), tools.meter)?;
-            own(regex.find(text).map_or_else(String::new, |found| found.as_str().to_owned()))
+            own(regex.regex.find(text).map_or_else(String::new, |found| found.as_str().to_owned()))
         }
         ("findAll", [Val::Text(pattern), most @ ..]) => {
             let most = limit(most)?;
             let regex = tools.regexes.get(pattern, text.len(), tools.meter)?;
             let mut found = Vec::new();
-            for part in regex.find_iter(text).take(most) {
+            for part in regex.regex.find_iter(text).take(most) {
+                // To find the longest, each look may go to the end.
+                regex.pay(text.len() - part.start(), tools.meter)?;
                 tools.meter.bytes(part.len() + 16)?;
                 found.push(Val::text(part.as_str()));
             }
