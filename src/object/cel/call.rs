@@ -212,8 +212,8 @@ fn of_url<'a>(name: &str, url: &net::Url) -> Option<Val<'a>> {
     })
 }
 
-fn of_cidr<'a>(name: &str, network: (std::net::IpAddr, u8), rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
-    let inner = |(address, bits): (std::net::IpAddr, u8)| {
+fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
+    let inner = |(address, bits): (core::net::IpAddr, u8)| {
         Val::Bool(bits >= network.1 && net::contains(network, address))
     };
     Ok(match (name, rest) {

@@ -191,10 +191,13 @@ impl Checker {
                     Fault::Lacking(format!("{name} with the pattern {pattern:?}: {problem}"))
                 })?;
             }
-            (getter, zone) if getter.starts_with("get") && of.is_some() && !arguments.is_empty() => {
-                if super::times::zone(zone.unwrap_or_default()).is_none() {
-                    return Err(Fault::Lacking(format!("{getter} with the name of a time zone")));
-                }
+            (getter, zone)
+                if getter.starts_with("get")
+                    && of.is_some()
+                    && !arguments.is_empty()
+                    && super::times::zone(zone.unwrap_or_default()).is_none() =>
+            {
+                return Err(Fault::Lacking(format!("{getter} with the name of a time zone")));
             }
             _ => {}
         }

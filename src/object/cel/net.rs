@@ -1,6 +1,6 @@
 //! Addresses, networks and URLs. Pure.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address. IPv4 within IPv6 and zones are none.
 pub(super) fn ip(text: &str) -> Option<IpAddr> {

@@ -35,7 +35,7 @@ impl<'a> Runner<'a, '_> {
             Expr::Name(name) => return self.name(name),
             Expr::Field { of, name, optional } => {
                 let of = self.node(of)?;
-                return self.field(of, Val::Text(Text::Of(name)), *optional);
+                return self.field(&of, &Val::Text(Text::Of(name)), *optional);
             }
             Expr::Has { of, name } => {
                 let found = self.node(of)?;
@@ -43,7 +43,7 @@ impl<'a> Runner<'a, '_> {
             }
             Expr::Index { of, key, optional } => {
                 let (of, key) = (self.node(of)?, self.node(key)?);
-                return self.field(of, key, *optional);
+                return self.field(&of, &key, *optional);
             }
             Expr::Not(of) => Val::Bool(!self.condition(of)?),
             Expr::Negative(of) => match self.node(of)? {
@@ -160,8 +160,8 @@ impl<'a> Runner<'a, '_> {
         }
     }
 
-    fn field(&mut self, of: Val<'a>, key: Val<'a>, optional: bool) -> Outcome<Val<'a>> {
-        let found = self.find(&of, &key)?;
+    fn field(&mut self, of: &Val<'a>, key: &Val<'a>, optional: bool) -> Outcome<Val<'a>> {
+        let found = self.find(of, key)?;
         if optional || matches!(of, Val::Optional(_)) {
             return Ok(match found {
                 Some(already @ Val::Optional(_)) => already,

@@ -1,8 +1,8 @@
 //! Values of expressions: views of JSON as a schema declares it, and what is made of them. Pure.
 
+use core::net::IpAddr;
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 
