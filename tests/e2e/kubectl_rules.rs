@@ -71,7 +71,7 @@ async fn a_rule_that_does_not_hold_is_told_in_the_words_of_its_author() {
     apply("gw-a", "class: slow").fails_with("spec.class: Invalid value: \"string\": class is immutable");
     apply("gw-a", "class: fast, min: 7")
         .fails_with("spec.min: Invalid value: \"object\": min 7 is more than max 5");
-    apply("gw-a", "class: fast, listeners: [{name: x}, {name: y, host: A}]").fails_with(
+    apply("gw-a", "class: fast, listeners: [{name: x}, {name: z, host: A}]").fails_with(
         "spec.listeners[1]: Invalid value: \"object\": failed rule: !has(self.host) || self.host.matches('^[a-z.]+$')",
     );
     let said = apply("gw-a", "class: fast, min: many, listeners: [{host: A}]").fails();
