@@ -1,6 +1,8 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
 mod budget;
+#[cfg(feature = "cloud")]
+mod cel;
 pub mod event;
 mod fields;
 #[cfg(test)]

@@ -6,6 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::kind::Kind;
 use super::rules;
+#[cfg(feature = "cloud")]
+use crate::object::schema;
 use crate::object::status::{Cause, Result};
 use crate::object::{Head, Object, Resource, Scope, Status};
 
@@ -52,11 +54,21 @@ impl Texts {
         Self { kind: Arc::clone(kind), api_version, prefix }
     }
 
-    /// The text of an object as it is shown. One that is right already is not taken apart.
+    /// The text of an object as it is shown. One that is right already is not taken apart, unless it is of a custom kind:
+    /// those get the defaults of today's schema, and lose what it does not know.
     ///
     /// # Errors
     /// 500 if it is not JSON.
     pub(super) fn served(&self, json: String) -> Result<String> {
+        #[cfg(feature = "cloud")]
+        if let Some(schema) = self.kind.schema.as_deref().filter(|_| self.kind.custom) {
+            // It may have been stored under another schema.
+            let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
+            let mut object = served(&self.kind, object);
+            schema::prune(schema, object.fields_mut());
+            schema::apply_defaults(schema, object.fields_mut());
+            return Ok(object.to_json());
+        }
         if !is_event_view(&self.kind) {
             if json.starts_with(&self.prefix) {
                 return Ok(json);
@@ -175,6 +187,19 @@ mod tests {
         let cluster = Resource { scope: Scope::Cluster, ..deployments() };
         let object = agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap();
         assert_eq!(object.metadata(), json!({}).as_object());
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn a_custom_object_of_an_older_schema_is_shown_as_todays_says() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "size": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}}}});
+        let mut kind = Kind::bare(Arc::new(deployments()));
+        kind.schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
+        kind.custom = true;
+        let stored = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":{"shape":"round","size":1}}"#;
+        let shown = Texts::new(&Arc::new(kind)).served(stored.to_owned()).unwrap();
+        assert_eq!(shown, stored.replace(r#""shape":"round""#, r#""color":"blue""#));
     }
 
     #[test]

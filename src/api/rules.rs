@@ -26,6 +26,8 @@ mod event;
 #[cfg(feature = "cloud")]
 mod fixed;
 #[cfg(feature = "cloud")]
+mod network;
+#[cfg(feature = "cloud")]
 mod pod;
 #[cfg_attr(
     not(feature = "cloud"),
@@ -123,6 +125,7 @@ fn check_in_cloud(kind: &Resource, object: &Object, causes: &mut Causes) {
         }
         ("", "ReplicationController") => workload::check_controller(spec, causes),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => workload::check(spec, causes),
+        ("networking.k8s.io", "NetworkPolicy") => network::check_policy(spec, causes),
         ("batch", "Job") => workload::check_job(spec, &at, causes),
         ("batch", "CronJob") => workload::check_cron_job(object, causes),
         ("autoscaling", "HorizontalPodAutoscaler") => workload::check_autoscaler(spec, causes),

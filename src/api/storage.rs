@@ -132,13 +132,14 @@ pub trait Storage: Send + Sync + 'static {
     }
 
     /// Checks of the storage's own before an object of a kind is created (`old` is `None`) or changed: what a
-    /// CustomResourceDefinition must be like, and so on. May also complete the object.
+    /// CustomResourceDefinition must be like, and so on. May also complete the object, and gives what its author is to
+    /// be warned of.
     ///
     /// # Errors
     /// 422, or any other status; it becomes the response.
-    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<Vec<String>> {
         let _ = (kind, old, object);
-        Ok(())
+        Ok(Vec::new())
     }
 }
 

@@ -36,21 +36,21 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// Completes and checks a definition that is created (`old` is `None`) or changed. Objects of other kinds are
-/// left alone.
+/// left alone. Gives what its author is to be warned of: rules that are not evaluated here.
 ///
 /// # Errors
 /// 422 with everything that is wrong. A definition whose spec stays as it is can always be changed.
-pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<Vec<String>> {
     if kind.resource.group != GROUP || kind.resource.kind != KIND {
-        return Ok(());
+        return Ok(Vec::new());
     }
     check::complete(object);
     let spec = |object: &Object| object.fields().get("spec").cloned();
     if old.is_some_and(|old| spec(old) == spec(object)) {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let causes = check::check(old, object);
-    if causes.is_empty() { Ok(()) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
+    let (causes, warnings) = check::check(old, object);
+    if causes.is_empty() { Ok(warnings) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
 }
 
 /// The kinds of this program that are served without a definition in the store. A cluster is given the same ones.

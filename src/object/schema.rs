@@ -15,6 +15,8 @@ mod check;
 #[cfg(feature = "cloud")]
 mod custom;
 mod openapi;
+#[cfg(feature = "cloud")]
+mod rules;
 
 pub(crate) use builtin::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 pub use builtin::{builtin, object_meta};
@@ -22,6 +24,8 @@ pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, keep_empty, prune, va
 #[cfg(feature = "cloud")]
 pub use custom::read;
 pub use openapi::to_openapi;
+#[cfg(feature = "cloud")]
+pub use rules::{RuleProblems, Rules, check_rules, rule_problems};
 
 /// What a value may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +118,12 @@ pub struct Schema {
     pub patch: PatchStrategy,
     /// Limits of values; boxed, because most schemas have none.
     pub limits: Option<Box<Limits>>,
+    /// Rules in CEL (`x-kubernetes-validations`).
+    #[cfg(feature = "cloud")]
+    pub rules: Option<Arc<Rules>>,
+    /// Whether there are rules here or below.
+    #[cfg(feature = "cloud")]
+    pub ruled: bool,
 }
 
 /// Limits of values, each absent if there is none.

@@ -23,6 +23,7 @@ mod kubectl_edge;
 mod kubectl_nodes;
 mod kubectl_read;
 mod kubectl_table;
+mod kubectl_rules;
 mod kubectl_words;
 mod kubectl_write;
 mod kubeedge;

@@ -40,6 +40,22 @@ pub(super) fn check_schedule(schedule: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Checks the name of a time zone by its form: `UTC`, `Europe/Berlin`, `Etc/GMT+1`. Which there are is for whoever runs
+/// the job to know.
+pub(super) fn check_time_zone(zone: &str) -> Result<(), Problem> {
+    let part = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|letter| letter.is_ascii_alphanumeric() || b"+-_".contains(&letter))
+    };
+    if zone.is_empty() {
+        return Err("must be nil or non-empty string".to_owned());
+    }
+    if zone.eq_ignore_ascii_case("local") || !zone.split('/').all(part) {
+        return Err("must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned());
+    }
+    Ok(())
+}
+
 fn check_word(word: &str) -> Result<(), Problem> {
     let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"].contains(&word);
     let every = word.strip_prefix("every ").is_some_and(is_duration);

@@ -7,8 +7,10 @@ use serde_json::{Map, Value};
 use super::causes::{Causes, Path};
 use super::service::{PROTOCOLS, check_port_name};
 use super::{items, length, map, text, volume};
-use crate::object::name::{check_label, check_label_key, check_label_value, check_subdomain};
+use crate::object::name::{Problem, check_label, check_label_key, check_label_value, check_subdomain};
 
+/// The longest name of a kernel parameter.
+const MAX_SYSCTL: usize = 253;
 /// When the containers of a Pod may start again.
 pub(super) const ANY_RESTART: &[&str] = &["Always", "OnFailure", "Never"];
 /// The same for Pods that are to run on and on.
@@ -68,10 +70,32 @@ fn check_basics(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: 
             causes.name(&at.field(field), name, check_subdomain(name));
         }
     }
+    let mut seen = HashSet::new();
+    for (number, sysctl) in items(map(spec, "securityContext"), "sysctls") {
+        let at = at.field("securityContext").item("sysctls", number).field("name");
+        causes.unique_name(&at, text(sysctl, "name"), &mut seen, check_sysctl);
+    }
     let hostname = text(spec, "hostname");
     if !hostname.is_empty() {
         causes.name(&at.field("hostname"), hostname, check_label(hostname));
     }
+}
+
+/// Words of small letters, digits, dashes and underscores with dots or slashes between them.
+fn check_sysctl(name: &str) -> Result<(), Problem> {
+    let known = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let word = |word: &str| {
+        let bytes = word.as_bytes();
+        [bytes.first(), bytes.last()].iter().all(|end| end.is_some_and(|end| known(*end)))
+            && bytes.iter().all(|letter| known(*letter) || b"-_".contains(letter))
+    };
+    if name.len() <= MAX_SYSCTL && name.split(['.', '/']).all(word) {
+        return Ok(());
+    }
+    Err(format!(
+        "must have at most {MAX_SYSCTL} characters and match regex \
+         ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
+    ))
 }
 
 fn check_containers(spec: &Map<String, Value>, at: &Path, claimed: &[&str], causes: &mut Causes) {

@@ -275,6 +275,46 @@ fn a_workload_selects_its_own_pods() {
 }
 
 #[test]
+fn a_range_of_ports_goes_up_from_a_number() {
+    let policy = |port: Value| {
+        wrong(
+            "netpol",
+            json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 1}]}, {"ports": [port]}]}}),
+        )
+    };
+    assert!(policy(json!({"port": 80, "endPort": 80})).is_empty());
+    assert_eq!(policy(json!({"port": 80, "endPort": 79})), ["spec.ingress[1].ports[0].endPort"]);
+    assert_eq!(policy(json!({"port": 80, "endPort": 70_000})), ["spec.ingress[1].ports[0].endPort"]);
+    assert_eq!(policy(json!({"port": "web", "endPort": 90})), ["spec.ingress[1].ports[0].endPort"]);
+    assert_eq!(policy(json!({"endPort": 90})), ["spec.ingress[1].ports[0].port"]);
+}
+
+#[test]
+fn sysctls_and_time_zones_have_names_that_there_can_be() {
+    let sysctl = |names: &[&str]| {
+        let sysctls: Vec<Value> = names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
+        let mut spec = pod_spec();
+        spec["securityContext"] = json!({"sysctls": sysctls});
+        wrong("po", json!({"spec": spec}))
+    };
+    assert!(sysctl(&["net.ipv4.ip_forward", "kernel/shm_rmid_forced", "a"]).is_empty());
+    for bad in ["", "A.b", "a..b", "-a", "a.", "a b"] {
+        assert_eq!(sysctl(&[bad]), ["spec.securityContext.sysctls[0].name"], "{bad}");
+    }
+    assert_eq!(sysctl(&["a", "a"]), ["spec.securityContext.sysctls[1].name"]);
+    let cron = |zone: &str| {
+        let job = json!({"spec": {"template": {"spec": with(pod_spec(), "/restartPolicy", json!("Never"))}}});
+        wrong("cj", json!({"spec": {"schedule": "@daily", "timeZone": zone, "jobTemplate": job}}))
+    };
+    for zone in ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+1"] {
+        assert!(cron(zone).is_empty(), "{zone}");
+    }
+    for zone in ["", "Local", "local", "../etc/passwd", "/UTC", "Europe/", "a b"] {
+        assert_eq!(cron(zone), ["spec.timeZone"], "{zone}");
+    }
+}
+
+#[test]
 fn jobs_end_and_cron_jobs_have_a_schedule() {
     let job = with(pod_spec(), "/restartPolicy", json!("Never"));
     assert!(wrong("job", json!({"spec": {"template": {"spec": job}}})).is_empty());

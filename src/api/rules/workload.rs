@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
-use super::cron::check_schedule;
+use super::cron::{check_schedule, check_time_zone};
 use super::pod::{ALWAYS, UNTIL_DONE, check_template, check_template_with};
 use super::{items, map, text};
 use crate::object::{LabelSelector, Labels, Object, Selector};
@@ -98,6 +98,9 @@ pub(super) fn check_cron_job(object: &Object, causes: &mut Causes) {
         causes.required(&at.field("schedule"), "must not be empty");
     } else {
         causes.name(&at.field("schedule"), schedule, check_schedule(schedule));
+    }
+    if let Some(zone) = spec.get("timeZone").and_then(Value::as_str) {
+        causes.name(&at.field("timeZone"), zone, check_time_zone(zone));
     }
     causes.choice(&at, spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"]);
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {

@@ -83,7 +83,8 @@ pub(super) fn finish_create<K: Storage>(write: &Write<'_, K>, draft: &mut Draft)
     if let Some(status) = status {
         object.fields_mut().insert("status".to_owned(), status);
     }
-    write.storage.admit(write.home, None, object)
+    draft.warnings.extend(write.storage.admit(write.home, None, object)?);
+    Ok(())
 }
 
 /// What a new object gets from the server.
@@ -103,7 +104,7 @@ fn counts_generations(resource: &Resource) -> bool {
 /// Works out what becomes of an object that is replaced, as a whole or in a part.
 pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
     check_preconditions(write, old, &sent)?;
-    let warnings = decode(write, &mut sent)?;
+    let mut warnings = decode(write, &mut sent)?;
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_given(&mut object, &old.object);
@@ -116,7 +117,7 @@ pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Obje
     count_generation(&write.home.resource, &mut object, &old.object);
     let facts = Facts::of(write);
     apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
-    write.storage.admit(write.home, Some(&old.object), &mut object)?;
+    warnings.extend(write.storage.admit(write.home, Some(&old.object), &mut object)?);
     let changed = object != old.object;
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
@@ -131,7 +132,7 @@ pub(super) fn apply<K: Storage>(
         check_preconditions(write, old, &applied)?;
     }
     strip_given(&mut applied);
-    let warnings = decode(write, &mut applied)?;
+    let mut warnings = decode(write, &mut applied)?;
     let mut applied = convert::stored(write.kind, applied);
     match write.part {
         Part::Status => {
@@ -166,7 +167,7 @@ pub(super) fn apply<K: Storage>(
     if let Some(old) = live {
         count_generation(&write.home.resource, &mut object, old);
     }
-    write.storage.admit(write.home, live, &mut object)?;
+    warnings.extend(write.storage.admit(write.home, live, &mut object)?);
     let changed = match live {
         Some(live) => {
             apply::keep_times(live, &mut object);
@@ -352,6 +353,10 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
         let before = schema::validate(schema, old.fields());
         causes.retain(|cause| !before.contains(cause));
     }
+    #[cfg(feature = "cloud")]
+    if let Some(schema) = kind.schema.as_deref().filter(|schema| schema.ruled) {
+        check_own_rules(schema, old, object, &mut causes);
+    }
     if causes.is_empty() {
         causes = match old {
             None => rules::check_create(resource, object),
@@ -364,6 +369,33 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
         return Ok(());
     }
     Err(Status::invalid(&resource.group, &resource.kind, object.name(), causes))
+}
+
+/// The rules that the schema of a custom kind has. They are about values of the right type alone, and whatever they are,
+/// an object that is being deleted can go.
+#[cfg(feature = "cloud")]
+fn check_own_rules(schema: &schema::Schema, old: Option<&Object>, object: &Object, causes: &mut Vec<Cause>) {
+    const BLOCKING: [&str; 5] = [
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    ];
+    if causes.iter().any(|cause| BLOCKING.contains(&&*cause.reason)) {
+        let message = "some validation rules were not checked because the object was invalid; correct the existing errors \
+                       to complete validation";
+        causes.push(Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!("Invalid value: null: {message}"),
+            field: "<nil>".to_owned(),
+        });
+        return;
+    }
+    let goes = |old: &Object| old.deletion_timestamp().is_some() && desired(old).eq(desired(object));
+    if !old.is_some_and(goes) {
+        causes.extend(schema::check_rules(schema, old.map(Object::fields), object.fields()));
+    }
 }
 
 fn causes(problems: Problems) -> Vec<Cause> {

@@ -8,7 +8,7 @@ use super::read::is_established;
 use super::{CLEANUP, list, map, schema, text};
 use crate::object::Object;
 use crate::object::name::{Problem, check_label, check_subdomain};
-use crate::object::status::Cause;
+use crate::object::status::{Cause, MAX_CAUSES};
 
 /// The most fields by which the objects of a version can be selected.
 const MAX_SELECTABLE: usize = 8;
@@ -42,13 +42,21 @@ fn default(fields: &mut Map<String, Value>, name: &str, value: String) {
     }
 }
 
-/// Everything that is wrong with a definition, beyond the schema of its kind.
-pub(super) fn check(old: Option<&Object>, object: &Object) -> Vec<Cause> {
+/// Everything that is wrong with a definition, beyond the schema of its kind, and the rules of its schemas that are not
+/// evaluated here.
+pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<String>) {
     let spec = map(object.fields(), "spec");
     let mut causes = Vec::new();
     check_group(object, spec, &mut causes);
     check_names(object, spec, &mut causes);
     check_versions(spec, &mut causes);
+    let mut problems = rule_problems(spec);
+    if let Some(old) = old {
+        // What was wrong before may stay: it may have been accepted when rules were not looked at.
+        let before = rule_problems(map(old.fields(), "spec")).causes;
+        problems.causes.retain(|cause| !before.contains(cause));
+    }
+    causes.extend(problems.causes.into_iter().take(MAX_CAUSES.saturating_sub(causes.len())));
     let strategy = text(map(spec, "conversion"), "strategy");
     if !matches!(strategy, "" | "None") {
         let must = "must be 'None': this server asks no webhooks";
@@ -61,7 +69,22 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> Vec<Cause> {
     if let Some(old) = old {
         check_unchanged(old, object, &mut causes);
     }
-    causes
+    (causes, problems.lacking)
+}
+
+/// What is to be said of the rules of all versions that have a schema.
+fn rule_problems(spec: &Map<String, Value>) -> schema::RuleProblems {
+    let mut all = schema::RuleProblems::default();
+    for (number, version) in list(spec, "versions").enumerate() {
+        let at = format!("spec.versions[{number}].schema.openAPIV3Schema");
+        let given = map(version, "schema").get("openAPIV3Schema");
+        if let Some(Ok(read)) = given.map(|given| schema::read(given, &at)) {
+            let problems = schema::rule_problems(&read, &at);
+            all.causes.extend(problems.causes);
+            all.lacking.extend(problems.lacking);
+        }
+    }
+    all
 }
 
 fn named(causes: &mut Vec<Cause>, field: &str, value: &str, check: impl Fn(&str) -> Result<(), Problem>) {

@@ -8,6 +8,11 @@ use serde_json::{Map, Value, json};
 use super::read::{Definition, Names};
 use crate::api::Kind;
 
+/// The condition that tells which rules of a schema no object is held against.
+const NOT_EVALUATED: &str = "edgesync.io/RulesNotEvaluated";
+/// The most rules that it names.
+const MAX_LISTED: usize = 16;
+
 /// What comes of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -87,6 +92,13 @@ pub(super) fn status(definition: &Definition, outcome: &Outcome, now: &str) -> M
     } else {
         conditions.set("Established", false, "NotAccepted", "not all names are accepted");
     }
+    if definition.lacking.is_empty() {
+        conditions.remove(NOT_EVALUATED);
+    } else {
+        let listed: Vec<&str> = definition.lacking.iter().map(String::as_str).take(MAX_LISTED).collect();
+        let more = if definition.lacking.len() > MAX_LISTED { "; and more" } else { "" };
+        conditions.set(NOT_EVALUATED, true, "NotSupported", &format!("{}{more}", listed.join("; ")));
+    }
     if definition.deleting {
         let message = "the objects of the kind are being deleted";
         conditions.set("Terminating", true, "InstanceDeletionInProgress", message);
@@ -108,6 +120,10 @@ struct Conditions<'a> {
 }
 
 impl Conditions<'_> {
+    fn remove(&mut self, kind: &str) {
+        self.list.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(kind));
+    }
+
     /// Sets a condition. Its time is that of the last change of its state.
     fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
         let state = if holds { "True" } else { "False" };

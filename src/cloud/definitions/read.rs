@@ -62,6 +62,8 @@ pub(super) struct Definition {
     pub(super) status: Map<String, Value>,
     /// Why it cannot be served.
     pub(super) problem: Option<String>,
+    /// The rules of its schemas that are not evaluated, and why.
+    pub(super) lacking: Vec<String>,
     /// Its versions as kinds, under the names that it asks for.
     pub(super) kinds: Vec<Kind>,
 }
@@ -84,10 +86,11 @@ impl Definition {
             storage: storage.map(|version| text(version, "name").to_owned()).unwrap_or_default(),
             status: status.clone(),
             problem: None,
+            lacking: Vec::new(),
             kinds: Vec::new(),
         };
         match definition.read_kinds(spec) {
-            Ok(kinds) => definition.kinds = kinds,
+            Ok((kinds, lacking)) => (definition.kinds, definition.lacking) = (kinds, lacking),
             Err(problem) => definition.problem = Some(problem),
         }
         definition
@@ -123,7 +126,7 @@ impl Definition {
         })
     }
 
-    fn read_kinds(&self, spec: &Map<String, Value>) -> Result<Vec<Kind>, String> {
+    fn read_kinds(&self, spec: &Map<String, Value>) -> Result<(Vec<Kind>, Vec<String>), String> {
         let storage = self.resource(spec, &self.storage);
         if [&storage.group, &storage.version, &storage.kind, &storage.plural]
             .iter()
@@ -131,17 +134,17 @@ impl Definition {
         {
             return Err("the group, the names or the stored version are missing".to_owned());
         }
-        let mut kinds = Vec::new();
+        let (mut kinds, mut lacking) = (Vec::new(), Vec::new());
         for (number, version) in list(spec, "versions").enumerate() {
             if is_true(version, "served") {
-                kinds.push(self.read_kind(spec, number, version, &storage)?);
+                kinds.push(self.read_kind(spec, number, version, &storage, &mut lacking)?);
             }
         }
         kinds.sort_by_cached_key(|kind| Reverse(rank(&kind.resource.version)));
         for (place, kind) in kinds.iter_mut().enumerate() {
             kind.preferred = place == 0;
         }
-        Ok(kinds)
+        Ok((kinds, lacking))
     }
 
     fn read_kind(
@@ -150,6 +153,7 @@ impl Definition {
         number: usize,
         version: &Map<String, Value>,
         storage: &Arc<Resource>,
+        lacking: &mut Vec<String>,
     ) -> Result<Kind, String> {
         let resource = self.resource(spec, text(version, "name"));
         let path = format!("spec.versions[{number}].schema.openAPIV3Schema");
@@ -158,6 +162,10 @@ impl Definition {
         let schema = schema::read(given, &path).map_err(|causes| {
             causes.first().map_or_else(|| "the schema cannot be read".to_owned(), ToString::to_string)
         })?;
+        let problems = schema::rule_problems(&schema, &path);
+        // Those that are wrong were accepted when rules were not looked at.
+        lacking.extend(problems.causes.iter().map(ToString::to_string));
+        lacking.extend(problems.lacking);
         let paths = list(version, "selectableFields").map(|field| text(field, "jsonPath"));
         let selectable_fields = paths.map(|path| path.trim_start_matches('.').into()).collect();
         Ok(Kind {

@@ -93,6 +93,43 @@ fn each_rule_of_a_definition_names_its_field() {
 }
 
 #[test]
+fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
+    let with_rule = |rule: &str| {
+        let mut value = definition("widgets", "Widget");
+        value["spec"]["versions"][1]["schema"]["openAPIV3Schema"] = json!({"type": "object",
+            "properties": {"spec": {"type": "object", "x-kubernetes-validations": [{"rule": rule}]}}});
+        object(value)
+    };
+    let crd = Kind::bare(kind("crd"));
+    let at = "spec.versions[1].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
+    let refused = admit(&crd, None, &mut with_rule("self.x == 1")).unwrap_err();
+    assert_eq!(refused.details.unwrap().causes[0].field, at);
+    let mut lacking = with_rule("math.abs(1) == 1");
+    let warnings = admit(&crd, None, &mut lacking).unwrap();
+    assert_eq!(warnings, [format!("{at}: \"math.abs(1) == 1\" is not evaluated here: math.abs")]);
+    // One that was stored when rules were not looked at goes on, and says so.
+    let mut old = with_rule("self.x == 1");
+    check::complete(&mut old);
+    let mut new = old.clone();
+    new.fields_mut()["spec"]["versions"][1]["deprecated"] = json!(true);
+    admit(&crd, Some(&old), &mut new).unwrap();
+    for (given, part) in [(&lacking, "math.abs"), (&old, "undefined field 'x'")] {
+        let known = BTreeMap::from([("widgets.lab.io".to_owned(), Definition::of(given, 1))]);
+        let outcome = names::resolve(&known, &[]);
+        let definition = &known["widgets.lab.io"];
+        assert!(outcome["widgets.lab.io"].established, "{:?}", definition.problem);
+        let status = names::status(definition, &outcome["widgets.lab.io"], "2026-01-01T00:00:00Z");
+        let conditions = status["conditions"].as_array().unwrap();
+        let told = conditions.iter().find(|condition| condition["type"] == "edgesync.io/RulesNotEvaluated");
+        let told = told.map(|told| (told["status"].clone(), told["message"].to_string())).unwrap();
+        assert!(told.0 == "True" && told.1.contains(part), "{told:?}");
+        let cured = Definition { lacking: Vec::new(), status: status.clone(), ..definition.clone() };
+        let status = names::status(&cured, &outcome["widgets.lab.io"], "2026-01-01T00:00:00Z");
+        assert!(!status["conditions"].to_string().contains("RulesNotEvaluated"));
+    }
+}
+
+#[test]
 fn what_objects_depend_on_stays() {
     let mut old = admitted(definition("widgets", "Widget"));
     old.fields_mut().insert(

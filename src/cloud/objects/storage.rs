@@ -114,7 +114,7 @@ impl Storage for CloudObjects {
         true
     }
 
-    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<()> {
+    fn admit(&self, kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<Vec<String>> {
         if kind.resource.group.is_empty() && kind.resource.kind == "Node" {
             note_changed_labels(object);
         }

@@ -2,8 +2,8 @@
 //! Depends on `schema` alone.
 //!
 //! Structural means: every field has a type, and `allOf`, `anyOf`, `oneOf` and `not` only restrict what is said
-//! outside of them. Rules in CEL (`x-kubernetes-validations`) are not evaluated; titles, examples and unknown keywords
-//! are passed over. What a schema says of `apiVersion`, `kind` and `metadata` of a whole object is replaced by
+//! outside of them. Rules in CEL (`x-kubernetes-validations`) are compiled; titles, examples and unknown keywords are
+//! passed over. What a schema says of `apiVersion`, `kind` and `metadata` of a whole object is replaced by
 //! what every object has.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::builtin::add_object_fields;
 use super::check::{check_pattern, value_problems};
 use super::openapi::int_or_string;
+use super::rules;
 use super::{Limits, ListType, Schema, Type};
 use crate::object::status::{Cause, MAX_CAUSES};
 
@@ -53,6 +54,7 @@ const ONLY_OUTSIDE: &[&str] = &[
     "x-kubernetes-list-type",
     "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
 ];
 
 /// Reads the schema of a version of a CustomResourceDefinition, which stands at the path `field` in it.
@@ -67,6 +69,7 @@ pub fn read(openapi: &Value, field: &str) -> Result<Schema, Vec<Cause>> {
     }
     if reader.causes.is_empty() {
         add_object_fields(&mut schema.properties);
+        rules::compile(&mut schema);
         reader.check_defaults(&schema);
     }
     if reader.causes.is_empty() { Ok(schema) } else { Err(reader.causes) }
@@ -118,6 +121,10 @@ impl Reader {
         let mut schema = self.base(keywords, place);
         self.contents(keywords, place, &mut schema);
         self.ownership(keywords, &mut schema);
+        let given = Keywords { keywords, reader: self }.values("x-kubernetes-validations");
+        if !given.is_empty() && !place.is_restriction() {
+            schema.rules = Some(rules::given(given.into()));
+        }
         let limits = self.limits(keywords, schema.kind, place);
         if limits != Limits::default() {
             if !place.is_restriction() {

@@ -18,6 +18,10 @@ pub fn to_openapi(schema: &Schema) -> Value {
     if let Some(limits) = &schema.limits {
         out.limits(limits);
     }
+    #[cfg(feature = "cloud")]
+    if let Some(rules) = &schema.rules {
+        out.put("x-kubernetes-validations", rules.given.clone());
+    }
     Value::Object(out.0)
 }
 

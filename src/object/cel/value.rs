@@ -1,0 +1,365 @@
+//! Values of expressions: views of JSON as a schema declares it, and what is made of them. Pure.
+
+use core::net::IpAddr;
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Number, Value};
+
+use super::meter::{Meter, Outcome, failed};
+use super::net::Url;
+use super::quantity::Quantity;
+use super::semver::Semver;
+use super::spans;
+use super::types::{Merge, ObjectOf, Type};
+
+/// A text, of the object or of its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Text<'a> {
+    Of(&'a str),
+    Own(Rc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Of(text) => text,
+            Self::Own(text) => text,
+        }
+    }
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(crate) enum Val<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Text<'a>),
+    Bytes(Rc<[u8]>),
+    Time(Timestamp),
+    Span(SignedDuration),
+    /// A list of the object, the type of its items, and what tells them apart.
+    Items(&'a [Value], &'a Type, &'a Merge),
+    List(Rc<Vec<Val<'a>>>),
+    /// An object with declared fields.
+    Object(&'a Map<String, Value>, &'a ObjectOf),
+    /// A map of the object and the type of its values.
+    Fields(&'a Map<String, Value>, &'a Type),
+    Map(Rc<Vec<(Val<'a>, Val<'a>)>>),
+    Optional(Option<Rc<Val<'a>>>),
+    Kind(Rc<str>),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Url(Rc<Url>),
+    Quantity(Quantity),
+    Semver(Rc<Semver>),
+    Format(&'static str),
+}
+
+static DYN: Type = Type::Dyn;
+
+impl<'a> Val<'a> {
+    pub(super) fn text(text: impl Into<Rc<str>>) -> Self {
+        Self::Text(Text::Own(text.into()))
+    }
+
+    pub(super) fn list(items: Vec<Val<'a>>) -> Self {
+        Self::List(Rc::new(items))
+    }
+
+    pub(super) fn some(value: Val<'a>) -> Self {
+        Self::Optional(Some(Rc::new(value)))
+    }
+
+    /// A value of an object as its type says.
+    ///
+    /// # Errors
+    /// It is not as its type says.
+    pub(super) fn view(value: &'a Value, of: &'a Type) -> Outcome<Self> {
+        Ok(match (value, of) {
+            (Value::Null, _) => Self::Null,
+            (Value::Bool(value), _) => Self::Bool(*value),
+            (Value::Number(number), of) => number_of(number, of)?,
+            (Value::String(text), of) => text_of(text, of)?,
+            (Value::Array(items), Type::List(list)) => Self::Items(items, &list.item, &list.merge),
+            (Value::Array(items), _) => Self::Items(items, &DYN, &Merge::Atomic),
+            (Value::Object(fields), Type::Object(object)) => Self::Object(fields, object),
+            (Value::Object(fields), Type::Map(map)) => Self::Fields(fields, &map.1),
+            (Value::Object(fields), _) => Self::Fields(fields, &DYN),
+        })
+    }
+
+    /// What it is called in messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::Text(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::Time(_) => "google.protobuf.Timestamp",
+            Self::Span(_) => "google.protobuf.Duration",
+            Self::Items(..) | Self::List(_) => "list",
+            Self::Object(..) => "object",
+            Self::Fields(..) | Self::Map(_) => "map",
+            Self::Optional(_) => "optional_type",
+            Self::Kind(_) => "type",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(..) => "net.CIDR",
+            Self::Url(_) => "kubernetes.URL",
+            Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Semver(_) => "kubernetes.Semver",
+            Self::Format(_) => "kubernetes.NamedFormat",
+        }
+    }
+
+    /// How many items or fields it has.
+    pub(super) fn length(&self) -> Option<usize> {
+        match self {
+            Self::Items(items, ..) => Some(items.len()),
+            Self::List(items) => Some(items.len()),
+            Self::Object(fields, _) | Self::Fields(fields, _) => Some(fields.len()),
+            Self::Map(items) => Some(items.len()),
+            _ => None,
+        }
+    }
+
+    /// An item of a list.
+    pub(super) fn item(&self, index: usize) -> Outcome<Option<Val<'a>>> {
+        match self {
+            Self::Items(items, of, _) => items.get(index).map(|item| Self::view(item, of)).transpose(),
+            Self::List(items) => Ok(items.get(index).cloned()),
+            _ => Ok(None),
+        }
+    }
+
+    /// All items of a list.
+    pub(super) fn items(&self, meter: &mut Meter) -> Outcome<Vec<Val<'a>>> {
+        meter.spend(self.length().unwrap_or_default())?;
+        match self {
+            Self::Items(items, of, _) => items.iter().map(|item| Self::view(item, of)).collect(),
+            Self::List(items) => Ok(items.to_vec()),
+            other => failed(format!("no such overload: {} is not a list", other.kind())),
+        }
+    }
+
+    /// Keys and values of a map.
+    pub(super) fn entries(&self, meter: &mut Meter) -> Outcome<Vec<(Val<'a>, Val<'a>)>> {
+        meter.spend(self.length().unwrap_or_default())?;
+        match self {
+            Self::Fields(fields, of) => fields
+                .iter()
+                .map(|(name, value)| Ok((Self::Text(Text::Of(name)), Self::view(value, of)?)))
+                .collect(),
+            Self::Map(items) => Ok(items.to_vec()),
+            other => failed(format!("no such overload: {} is not a map", other.kind())),
+        }
+    }
+
+    /// The value of a key or a declared field.
+    pub(super) fn get(&self, key: &Val<'a>, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
+        match (self, key) {
+            (Self::Object(fields, of), Self::Text(key)) => {
+                let Some(field) = of.fields.get(&**key) else { return Ok(None) };
+                fields.get(&*field.name).map(|value| Self::view(value, &field.of)).transpose()
+            }
+            (Self::Fields(fields, of), Self::Text(key)) => {
+                fields.get(&**key).map(|value| Self::view(value, of)).transpose()
+            }
+            (Self::Map(items), key) => {
+                for (known, value) in items.iter() {
+                    if known.equals(key, meter)? {
+                        return Ok(Some(value.clone()));
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether two values are the same.
+    pub(super) fn equals(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
+        meter.spend(1)?;
+        Ok(match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(one), Self::Bool(two)) => one == two,
+            (Self::Text(one), Self::Text(two)) => {
+                meter.bytes(one.len().min(two.len()))?;
+                **one == **two
+            }
+            (Self::Bytes(one), Self::Bytes(two)) => {
+                meter.bytes(one.len().min(two.len()))?;
+                one == two
+            }
+            (Self::Time(one), Self::Time(two)) => one == two,
+            (Self::Span(one), Self::Span(two)) => one == two,
+            (Self::Kind(one), Self::Kind(two)) => one == two,
+            (Self::Ip(one), Self::Ip(two)) => one == two,
+            (Self::Cidr(one, bits), Self::Cidr(two, more)) => one == two && bits == more,
+            (Self::Url(one), Self::Url(two)) => one == two,
+            (Self::Quantity(one), Self::Quantity(two)) => one == two,
+            (Self::Semver(one), Self::Semver(two)) => one.compare(two) == Ordering::Equal,
+            (Self::Format(one), Self::Format(two)) => one == two,
+            (Self::Optional(one), Self::Optional(two)) => match (one, two) {
+                (None, None) => true,
+                (Some(one), Some(two)) => one.equals(two, meter)?,
+                _ => false,
+            },
+            (Self::Items(..) | Self::List(_), Self::Items(..) | Self::List(_)) => {
+                self.same_items(other, meter)?
+            }
+            (Self::Object(one, _), Self::Object(two, _)) => {
+                spend_weight(one, meter)?;
+                one == two
+            }
+            (
+                Self::Fields(..) | Self::Map(_) | Self::Object(..),
+                Self::Fields(..) | Self::Map(_) | Self::Object(..),
+            ) => self.same_fields(other, meter)?,
+            _ => self.compare(other) == Some(Ordering::Equal),
+        })
+    }
+
+    fn same_fields(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
+        if self.length() != other.length() {
+            return Ok(false);
+        }
+        for (key, value) in self.entries(meter)? {
+            match other.get(&key, meter)? {
+                Some(found) if value.equals(&found, meter)? => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The items of a set and of a map are the same in any order.
+    fn same_items(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
+        if self.length() != other.length() {
+            return Ok(false);
+        }
+        let (ours, theirs) = (self.items(meter)?, other.items(meter)?);
+        if matches!(self, Self::Items(_, _, Merge::Set | Merge::Map(_))) {
+            for item in &ours {
+                if !is_among(item, &theirs, meter)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        for (one, two) in ours.iter().zip(&theirs) {
+            if !one.equals(two, meter)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Which is less; `None` if they cannot be compared.
+    pub(super) fn compare(&self, other: &Val<'a>) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
+            (Self::Int(one), Self::Int(two)) => Some(one.cmp(two)),
+            (Self::Uint(one), Self::Uint(two)) => Some(one.cmp(two)),
+            (Self::Double(one), Self::Double(two)) => one.partial_cmp(two),
+            (Self::Int(one), Self::Uint(two)) => Some(i128::from(*one).cmp(&i128::from(*two))),
+            (Self::Uint(one), Self::Int(two)) => Some(i128::from(*one).cmp(&i128::from(*two))),
+            (Self::Double(one), Self::Int(_) | Self::Uint(_)) => one.partial_cmp(&other.double()?),
+            (Self::Int(_) | Self::Uint(_), Self::Double(two)) => self.double()?.partial_cmp(two),
+            (Self::Text(one), Self::Text(two)) => Some((**one).cmp(two)),
+            (Self::Bytes(one), Self::Bytes(two)) => Some(one.cmp(two)),
+            (Self::Time(one), Self::Time(two)) => Some(one.cmp(two)),
+            (Self::Span(one), Self::Span(two)) => Some(one.cmp(two)),
+            _ => None,
+        }
+    }
+
+    /// A number as a float.
+    pub(super) fn double(&self) -> Option<f64> {
+        match self {
+            Self::Int(number) => Some(*number as f64),
+            Self::Uint(number) => Some(*number as f64),
+            Self::Double(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a value is one of some.
+pub(super) fn is_among<'a>(value: &Val<'a>, items: &[Val<'a>], meter: &mut Meter) -> Outcome<bool> {
+    for item in items {
+        if value.equals(item, meter)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Spends what comparing an object costs.
+fn spend_weight(fields: &Map<String, Value>, meter: &mut Meter) -> Outcome<()> {
+    fn value(given: &Value, meter: &mut Meter) -> Outcome<()> {
+        match given {
+            Value::String(text) => meter.bytes(text.len()),
+            Value::Array(items) => items.iter().try_for_each(|item| value(item, meter)),
+            Value::Object(fields) => spend_weight(fields, meter),
+            _ => meter.spend(1),
+        }
+    }
+    meter.spend(1)?;
+    fields.values().try_for_each(|field| value(field, meter))
+}
+
+fn number_of<'a>(number: &Number, of: &Type) -> Outcome<Val<'a>> {
+    let whole = number.as_i64().or_else(|| {
+        // Beyond 2^63 the cast saturates, and the comparison below fails.
+        let float = number.as_f64()?;
+        let whole = float as i64;
+        (whole as f64 == float && *of == Type::Int && whole != i64::MAX).then_some(whole)
+    });
+    match (of, whole, number.as_f64()) {
+        (Type::Double, _, Some(number)) | (_, None, Some(number)) if *of != Type::Int => {
+            Ok(Val::Double(number))
+        }
+        (_, Some(whole), _) => Ok(Val::Int(whole)),
+        _ => failed("integer overflow"),
+    }
+}
+
+fn text_of<'a>(text: &'a str, of: &Type) -> Outcome<Val<'a>> {
+    Ok(match of {
+        Type::Bytes => match STANDARD.decode(text.replace(['\n', '\r'], "")) {
+            Ok(bytes) => Val::Bytes(bytes.into()),
+            Err(_) => return failed("byte formatted string is not Base64"),
+        },
+        Type::Time => Val::Time(spans::time(text)?),
+        Type::Span => Val::Span(spans::span(text)?),
+        _ => Val::Text(Text::Of(text)),
+    })
+}
+
+impl fmt::Display for Val<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(number) => write!(f, "{number}"),
+            Self::Uint(number) => write!(f, "{number}"),
+            Self::Double(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+            other => f.write_str(other.kind()),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Holds objects against the rules of their schema. Pure, and bounded: each rule may cost so much, and all together.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{Rule, Rules};
+use crate::object::cel::{Answer, Failure, Meter, Program, Regexes, Variable};
+use crate::object::schema::{ListType, Schema, Type};
+use crate::object::status::{Cause, MAX_CAUSES};
+
+/// The most steps that one rule may cost for one value, and all rules for one object: the numbers of Kubernetes,
+/// whose unit is about the same.
+const MAX_STEPS: u64 = 1_000_000;
+const MAX_STEPS_IN_ALL: u64 = 10_000_000;
+/// The longest message that a rule makes, in bytes.
+const MAX_MADE: usize = 5 * 1024;
+/// What the root of an object is called in errors.
+const ROOT: &str = "<nil>";
+
+/// What an object does not comply with, of the rules of its schema; `old` is what it takes the place of. Who leaves a
+/// value as it was does not answer for it, unless a rule is about the change.
+#[must_use]
+pub fn check_rules(
+    schema: &Schema,
+    old: Option<&Map<String, Value>>,
+    new: &Map<String, Value>,
+) -> Vec<Cause> {
+    if !schema.ruled {
+        return Vec::new();
+    }
+    // Rules see whole values.
+    let (old, new) = (old.cloned().map(Value::Object), Value::Object(new.clone()));
+    let mut judge = Judge { path: String::new(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
+    let mut regexes = Regexes::default();
+    judge.value(schema, &new, old.as_ref(), true, &mut regexes);
+    judge.causes
+}
+
+struct Judge {
+    path: String,
+    causes: Vec<Cause>,
+    left: u64,
+    /// Whether no further rule is looked at.
+    over: bool,
+}
+
+impl Judge {
+    fn value(
+        &mut self,
+        schema: &Schema,
+        new: &Value,
+        old: Option<&Value>,
+        root: bool,
+        regexes: &mut Regexes,
+    ) {
+        if !schema.ruled || self.over || new.is_null() {
+            return;
+        }
+        let unchanged = old == Some(new);
+        if let Some(rules) = &schema.rules {
+            for rule in &rules.list {
+                if !self.over && (!unchanged || rule.uses_old) {
+                    self.rule(schema.kind, rules, rule, new, old, regexes);
+                }
+            }
+        }
+        match new {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let known = root && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+                    let Some(field) = schema.field(name).filter(|field| field.ruled && !known) else {
+                        continue;
+                    };
+                    let old = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
+                    let length = self.path.len();
+                    if schema.properties.contains_key(name.as_str()) {
+                        if length > 0 {
+                            self.path.push('.');
+                        }
+                        self.path.push_str(name);
+                    } else {
+                        self.path.push_str(&format!("[{name}]"));
+                    }
+                    self.value(field, value, old, false, regexes);
+                    self.path.truncate(length);
+                }
+            }
+            Value::Array(items) => {
+                let Some(of) = schema.items.as_deref().filter(|of| of.ruled) else { return };
+                let before = Before::of(schema, old, unchanged);
+                for (index, item) in items.iter().enumerate() {
+                    let length = self.path.len();
+                    self.path.push_str(&format!("[{index}]"));
+                    self.value(of, item, before.item(index, item), false, regexes);
+                    self.path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rule(
+        &mut self,
+        kind: Type,
+        rules: &Rules,
+        rule: &Rule,
+        new: &Value,
+        old: Option<&Value>,
+        regexes: &mut Regexes,
+    ) {
+        let Some((program, message)) = &rule.programs else { return };
+        let old = if rule.uses_old { old } else { None };
+        if rule.uses_old && !rule.optional_old && old.is_none() {
+            return;
+        }
+        let old_type = if rule.optional_old { &rules.old } else { &rules.of };
+        let variables = [("self", &rules.of, Some(new)), ("oldSelf", old_type, old)];
+        let named = if rule.message.is_empty() { &rule.text } else { &rule.message };
+        match self.run(program, &variables, regexes) {
+            Ok(Answer::Bool(true)) => {}
+            Ok(Answer::Bool(false)) => {
+                let made =
+                    message.as_ref().and_then(|message| match self.run(message, &variables, regexes) {
+                        Ok(Answer::Text(text)) => Some(text.trim().to_owned()),
+                        _ => None,
+                    });
+                let fits = |made: &String| {
+                    !made.is_empty() && made.len() <= MAX_MADE && !made.contains(['\n', '\r'])
+                };
+                let message = made.filter(fits).unwrap_or_else(|| match rule.message.as_str() {
+                    "" => format!("failed rule: {}", rule.text),
+                    message => message.to_owned(),
+                });
+                self.report(kind, &rule.reason, &rule.path, &message);
+            }
+            Ok(_) => self.fail(kind, &format!("the rule has not come to true or false: {named}")),
+            Err(Failure::Failed(error)) if error.starts_with("no such overload") => {
+                let problem =
+                    "call arguments did not match a supported operator, function or macro signature for rule";
+                self.fail(kind, &format!("'{error}': {problem}: {named}"));
+            }
+            Err(Failure::Failed(error)) => self.fail(kind, &format!("{error} evaluating rule: {named}")),
+            Err(Failure::Budget) if self.left > 0 => {
+                let problem =
+                    "no further validation rules will be run due to call cost exceeds limit for rule";
+                self.fail(
+                    kind,
+                    &format!("'operation cancelled: actual cost limit exceeded': {problem}: {named}"),
+                );
+                self.over = true;
+            }
+            Err(Failure::Budget) => {
+                let problem = "validation failed due to running out of cost budget, no further validation rules will be run";
+                self.fail(kind, problem);
+                self.over = true;
+            }
+        }
+    }
+
+    fn run<'a>(
+        &mut self,
+        program: &'a Program,
+        variables: &[Variable<'a>],
+        regexes: &mut Regexes,
+    ) -> Result<Answer, Failure> {
+        let given = self.left.min(MAX_STEPS);
+        let mut meter = Meter::new(given);
+        let answer = program.run(variables, &mut meter, regexes);
+        self.left -= given - meter.left();
+        answer
+    }
+
+    fn fail(&mut self, kind: Type, message: &str) {
+        self.report(kind, "", "", message);
+    }
+
+    fn report(&mut self, kind: Type, reason: &str, below: &str, message: &str) {
+        if self.causes.len() >= MAX_CAUSES {
+            self.over = true;
+            return;
+        }
+        let field = format!("{}{below}", self.path);
+        let field = match field.trim_start_matches('.') {
+            "" => ROOT,
+            field => field,
+        };
+        let shown = type_name(kind);
+        let message = match reason {
+            "FieldValueForbidden" => format!("Forbidden: {message}"),
+            "FieldValueRequired" => format!("Required value: {message}"),
+            "FieldValueDuplicate" => format!("Duplicate value: {shown:?}"),
+            _ => format!("Invalid value: {shown:?}: {message}"),
+        };
+        let reason = if reason.is_empty() { "FieldValueInvalid" } else { reason };
+        self.causes.push(Cause { reason: reason.to_owned(), message, field: field.to_owned() });
+    }
+}
+
+/// What stands for a value in errors.
+fn type_name(kind: Type) -> &'static str {
+    match kind {
+        Type::Any | Type::IntOrString => "",
+        Type::Object => "object",
+        Type::Array => "array",
+        Type::String => "string",
+        Type::Integer => "integer",
+        Type::Number => "number",
+        Type::Boolean => "boolean",
+    }
+}
+
+/// The items that a list had before.
+enum Before<'a> {
+    /// It cannot be told which was which.
+    Unknown,
+    /// All are as they were.
+    Same(&'a [Value]),
+    /// By the fields that tell them apart.
+    ByKeys(HashMap<String, &'a Value>, &'a ListType),
+}
+
+impl<'a> Before<'a> {
+    fn of(schema: &'a Schema, old: Option<&'a Value>, unchanged: bool) -> Self {
+        let Some(Value::Array(items)) = old else { return Self::Unknown };
+        match &schema.list {
+            ListType::Map(keys) => {
+                let by_keys = items.iter().map(|item| (identity(item, keys), item)).collect();
+                Self::ByKeys(by_keys, &schema.list)
+            }
+            _ if unchanged => Self::Same(items),
+            _ => Self::Unknown,
+        }
+    }
+
+    fn item(&self, index: usize, item: &Value) -> Option<&'a Value> {
+        match self {
+            Self::Unknown => None,
+            Self::Same(items) => items.get(index),
+            Self::ByKeys(items, ListType::Map(keys)) => items.get(&identity(item, keys)).copied(),
+            Self::ByKeys(..) => None,
+        }
+    }
+}
+
+fn identity(item: &Value, keys: &[std::sync::Arc<str>]) -> String {
+    let keys: Vec<&Value> = keys.iter().map(|key| item.get(&**key).unwrap_or(&Value::Null)).collect();
+    Value::from(keys.into_iter().cloned().collect::<Vec<_>>()).to_string()
+}
