@@ -333,6 +333,8 @@ impl Driver {
             cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
         self.files.reload(config);
+        // What is under way was held against the rules of before.
+        self.applying.iter_mut().for_each(|(_, rules, _)| *rules = files::Concerned::ALL);
         self.rules.clone_from(&config.files.rules);
         self.reload_upstream(config);
         if let Some(identity) = &self.identity {

@@ -8,7 +8,6 @@ mod tell;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,14 +23,15 @@ use crate::api::Role;
 use crate::config::edge::Config;
 use crate::files::Rule;
 use crate::files::rule::ordered;
-use crate::files::wire::{Outcome, Request, Told, Verb};
+use crate::files::wire::{MAX_CHANGED, Outcome, Request, Told, Verb};
 use crate::object::Status;
 use crate::object::status::Result;
 use crate::process::systemd;
 use crate::store::edge::EdgeStore;
 use crate::sync::change::{Change, Uid};
+use crate::sync::digest::Epoch;
 use crate::sync::node::FilesSummary;
-use ask::{Asking, Trouble};
+use ask::{About, Asking, Trouble};
 use tell::Kept;
 
 /// How often all files are looked at, whether somebody else has changed them.
@@ -46,8 +46,6 @@ const PUT_OFF: u32 = 10;
 const REFUSED: Duration = Duration::from_secs(30);
 /// What waits for the task.
 const QUEUE: usize = 8;
-/// The most changed objects that are named to the helper; of more than that it gets the whole list.
-const MAX_CHANGED: usize = 64;
 /// How long nothing is asked before memory is given back.
 const QUIET: Duration = Duration::from_secs(2);
 /// The rules that one number of 64 bits stands for; those behind the last one share its bit.
@@ -107,8 +105,8 @@ pub(super) struct Files {
 struct Shared {
     /// What has changed.
     due: Mutex<Concerned>,
-    /// The node holds all that it is to hold.
-    synced: AtomicBool,
+    /// The database that has come to hold all that the node is to hold.
+    synced: Mutex<Option<Epoch>>,
     changed: Notify,
 }
 
@@ -214,9 +212,9 @@ impl Files {
         }
     }
 
-    /// The node holds all that it is to hold: what is not there is not wanted.
-    pub(super) fn synced(&self) {
-        self.shared.synced.store(true, Ordering::Release);
+    /// The database with this epoch holds all that the node is to hold: what is not there is not wanted.
+    pub(super) fn synced(&self, epoch: Epoch) {
+        *self.shared.synced() = Some(epoch);
         self.shared.changed.notify_one();
     }
 
@@ -261,6 +259,10 @@ impl Files {
 impl Shared {
     fn due(&self) -> MutexGuard<'_, Concerned> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn synced(&self) -> MutexGuard<'_, Option<Epoch>> {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -380,8 +382,9 @@ impl Task {
                     }
                 }
                 () = shared.changed.notified() => {
-                    if shared.synced.swap(false, Ordering::AcqRel) {
-                        self.is_whole().await;
+                    let synced = shared.synced().take();
+                    if let Some(epoch) = synced {
+                        self.is_whole(epoch).await;
                     }
                     self.take_due();
                 }
@@ -394,10 +397,13 @@ impl Task {
         }
     }
 
-    /// The database holds what it is to hold.
-    async fn is_whole(&mut self) {
+    /// The database with this epoch holds what it is to hold. Another one may have taken its place meanwhile.
+    async fn is_whole(&mut self, epoch: Epoch) {
         self.look_at_epoch();
-        if std::mem::replace(&mut self.whole, true) || self.rules.is_empty() {
+        if self.epoch != epoch.to_string()
+            || std::mem::replace(&mut self.whole, true)
+            || self.rules.is_empty()
+        {
             return;
         }
         let now = Instant::now();
@@ -521,7 +527,7 @@ impl Task {
             let keep = !self.whole;
             let since = since.map(|(known, _)| known);
             let request = Request { verb, rule: rule.name.clone(), look, force, keep, told, since };
-            asking.ask(&request, &self.kinds, rule).await
+            asking.ask(&request, About { kinds: &self.kinds, rule, epoch: &self.epoch }).await
         }
         .await;
         self.release_at = Some(Instant::now() + QUIET);
@@ -534,8 +540,9 @@ impl Task {
         self.look_at_epoch();
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
+        let about = About { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
         let result = match Asking::begin(&self.socket, &self.store).await {
-            Ok(asking) => asking.ask(&request, &self.kinds, &Rule::default()).await,
+            Ok(asking) => asking.ask(&request, about).await,
             Err(trouble) => Err(trouble),
         };
         self.came_of("", &result).await;

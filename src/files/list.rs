@@ -39,17 +39,21 @@ pub fn since(record: &Record, known: u64, changed: Vec<Listed>) -> Option<Vec<Li
     if number(&list) != known {
         return None;
     }
-    // An object that was made anew under the name of another has taken its place.
+    // An object that was made anew under the name of another has taken its place, also in another version of its group.
     let same = |old: &Listed, new: &Listed| {
         old.uid == new.uid
             || (old.name == new.name
                 && old.namespace == new.namespace
                 && old.kind == new.kind
-                && old.api_version == new.api_version)
+                && group(&old.api_version) == group(&new.api_version))
     };
     list.retain(|old| !changed.iter().any(|new| same(old, new)));
     list.extend(changed.into_iter().filter(|new| !new.version.is_empty()));
     Some(list)
+}
+
+fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
 #[cfg(test)]
@@ -103,6 +107,16 @@ mod tests {
         ];
         let now = since(&record, number(&before), changed).unwrap();
         assert_eq!(sorted(now), [listed("1", "a", "2"), listed("4", "d", "1"), listed("5", "b", "1")]);
+        let other = |uid: &str, version: &str| Listed {
+            api_version: format!("example.com/{version}"),
+            ..listed(uid, "w", "1")
+        };
+        let replaced = since(
+            &self::record(&[other("7", "v1beta1")]),
+            number(&[other("7", "v1beta1")]),
+            vec![other("8", "v1")],
+        );
+        assert_eq!(replaced, Some(vec![other("8", "v1")]));
         // It is there and does not fit the rule any more, nor does the one whose name it has taken.
         let taken = vec![listed("6", "a", "")];
         let now = since(&record, number(&before), taken).unwrap();

@@ -10,7 +10,7 @@ use super::judge::{Verdict, judge};
 use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
 use super::run::{Ended, Run, Step};
-use super::steps::do_step;
+use super::steps::{do_step, shown};
 use super::wire::Listed;
 use super::{Failure, Hands, Seen};
 use crate::object::Gather as _;
@@ -52,6 +52,8 @@ pub struct Pass<'a, H> {
     due: BTreeSet<String>,
     /// The digest of the rule's text.
     text: Digest,
+    /// The objects that are to go and whose files somebody else has had a hand in.
+    disturbed: Vec<String>,
     /// Whether the record was changed and not noted.
     dirty: bool,
     runs: usize,
@@ -90,6 +92,7 @@ impl<'a, H: Hands> Pass<'a, H> {
             places: BTreeMap::new(),
             due: BTreeSet::new(),
             text: Digest::of((0, 0), rule.text.as_bytes()),
+            disturbed: Vec::new(),
             dirty: false,
             runs: 0,
             again: false,
@@ -109,6 +112,10 @@ impl<'a, H: Hands> Pass<'a, H> {
     /// Which place each object has. Without `gather` the first one has it.
     fn group(&mut self) {
         for (number, object) in self.listed.iter().enumerate() {
+            if let Some(known) = self.record.objects.get_mut(&object.uid) {
+                // As the configuration has it now.
+                known.sealed = is_sealed(object);
+            }
             let name = if self.rule.gather { "" } else { object.name.as_str() };
             let place = match self.rule.to.place(&object.namespace, name) {
                 Ok(place) => place,
@@ -283,9 +290,7 @@ impl<'a, H: Hands> Pass<'a, H> {
             self.again |= becomes;
             let verdict = judge(held.shape, held.place.name(), Some(&held), None, &seen, false);
             if let Verdict::Conflict(why) = &verdict {
-                for member in &held.members {
-                    self.disturbed(&member.uid, why);
-                }
+                self.disturbed(&held.members, why);
                 // What somebody else has changed is not removed; the rest is, if it is still what was written.
                 if held.shape == Shape::File || seen.data != Some(Some(held.stamp)) {
                     self.record.places.remove(&path);
@@ -459,7 +464,10 @@ impl<'a, H: Hands> Pass<'a, H> {
     /// Notes what is there now.
     fn commit(&mut self, number: u64, tasks: &[Task]) -> Result<(), Failure> {
         let (before, seq) = (self.record.clone(), *self.seq);
-        self.record.done = number;
+        // A note that comes back after a power cut is of nobody else with its number.
+        if !tasks.is_empty() {
+            self.record.done = number;
+        }
         self.record.owes_reload = false;
         for (change, fresh) in tasks {
             let path = change.place.path();
@@ -576,12 +584,16 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// Somebody else has had a hand in the files of an object that is to go.
-    fn disturbed(&mut self, uid: &str, why: &str) {
-        if let Some(before) = self.record.objects.get(uid) {
+    /// Somebody else has had a hand in the files of objects that are to go. Of those that are to be somewhere else that is said
+    /// by what becomes of them there.
+    fn disturbed(&mut self, members: &[Member], why: &str) {
+        let here: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).gather();
+        for Member { uid, .. } in members.iter().filter(|member| !here.contains(member.uid.as_str())) {
+            let Some(before) = self.record.objects.get(uid) else { continue };
             let status =
                 Status { state: State::Conflict, version: None, message: cut(why), ..before.clone() };
             self.set(uid, status);
+            self.disturbed.push(uid.clone());
         }
     }
 
@@ -592,7 +604,8 @@ impl<'a, H: Hands> Pass<'a, H> {
             if others.any(|held| held.members.contains(member)) {
                 continue;
             }
-            let Some(before) = self.record.objects.get(&member.uid) else { continue };
+            let before = self.record.objects.get(&member.uid);
+            let Some(before) = before.filter(|_| !self.disturbed.contains(&member.uid)) else { continue };
             let mut status =
                 Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
             status.message = cut(why);
@@ -649,13 +662,17 @@ fn there(held: Option<Held>, place: &Place, shape: Shape, seen: &Seen) -> Option
     Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
 }
 
+fn is_sealed(object: &Listed) -> bool {
+    object.sealed || (object.kind == "Secret" && object.api_version == "v1")
+}
+
 fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, rolled_back: bool) -> Status {
     Status {
         api_version: object.api_version.clone(),
         kind: object.kind.clone(),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
-        sealed: object.sealed || (object.kind == "Secret" && object.api_version == "v1"),
+        sealed: is_sealed(object),
         version,
         wanted: Some(object.version.clone()),
         state,
@@ -672,22 +689,4 @@ fn cut(text: &str) -> String {
         from += 1;
     }
     text.get(from..).unwrap_or_default().to_owned()
-}
-
-fn shown(change: &Change, fresh: &Fresh) -> String {
-    let path = change.place.path();
-    match (&change.new, change.shape) {
-        (None, _) => format!("remove {path}"),
-        (Some(_), Shape::File) => format!("write {path}, {} bytes", fresh.bytes()),
-        (Some(files), Shape::Directory) => {
-            let names: Vec<&str> = files.keys().map(String::as_str).take(8).collect();
-            let more = if files.len() > names.len() { ", …" } else { "" };
-            format!(
-                "write {path}: {}{more}, {} files, {} bytes",
-                names.join(", "),
-                files.len(),
-                fresh.bytes()
-            )
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! The steps of a run, done by hands: in a pass, and after an end in the middle of one.
 
-use super::record::{Intent, Record};
+use super::contents::Fresh;
+use super::record::{Change, Intent, Record, Shape};
 use super::rule::Rule;
 use super::run::{Run, Step};
 use super::{Failure, Hands};
@@ -36,5 +37,24 @@ pub(super) fn do_step<H: Hands>(
         Step::Discard(at) => hands.discard(change(at)?, went_well),
         Step::Forget => hands.forget(),
         Step::Stage(_) | Step::Commit => Ok(()),
+    }
+}
+
+/// A change in words.
+pub(super) fn shown(change: &Change, fresh: &Fresh) -> String {
+    let path = change.place.path();
+    match (&change.new, change.shape) {
+        (None, _) => format!("remove {path}"),
+        (Some(_), Shape::File) => format!("write {path}, {} bytes", fresh.bytes()),
+        (Some(files), Shape::Directory) => {
+            let names: Vec<&str> = files.keys().map(String::as_str).take(8).collect();
+            let more = if files.len() > names.len() { ", …" } else { "" };
+            format!(
+                "write {path}: {}{more}, {} files, {} bytes",
+                names.join(", "),
+                files.len(),
+                fresh.bytes()
+            )
+        }
     }
 }

@@ -7,6 +7,8 @@ use super::record::{Member, Status};
 
 /// The most objects that are listed: beyond it nobody means files.
 pub const MAX_LISTED: usize = 200_000;
+/// The most changed objects that are named before a request; if there are more, all are listed.
+pub const MAX_CHANGED: usize = 64;
 /// The longest frame, in bytes: an object is not longer.
 pub const MAX_FRAME: u32 = 64 << 20;
 

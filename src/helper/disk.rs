@@ -359,9 +359,10 @@ impl Disk {
         let key = self.key(&change.place);
         for name in names(&beneath)? {
             let Ok(name) = name.into_string() else { continue };
-            let foreign = match self.entry(key, &beneath, &name)? {
-                Some(Entry::File(found)) => old.files.get(&name) != Some(&found),
-                _ => false,
+            // What was not written here at all is of somebody else, whatever it is.
+            let foreign = match (old.files.get(&name), self.entry(key, &beneath, &name)?) {
+                (Some(ours), Some(Entry::File(found))) => *ours != found,
+                (ours, _) => ours.is_none(),
             };
             if foreign && (!exists(directory, &name)? || is_our_link(directory, &name)?) {
                 self.step()?;

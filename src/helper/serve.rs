@@ -18,7 +18,7 @@ use crate::files::list;
 use crate::files::pass::{Options, Pass};
 use crate::files::rule::Reload;
 use crate::files::steps::recover;
-use crate::files::wire::{Listed, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
+use crate::files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
 use crate::files::{Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape};
 use crate::object::{Gather as _, sort_many};
 use crate::process::chain;
@@ -123,9 +123,9 @@ fn apply(
         Ok(carrier) => carrier,
         Err(why) => return Ok(Err(why)),
     };
-    let known = records.all.get(&rule.name).zip(request.since);
+    let known = records.all.get(&rule.name).zip(request.since).filter(|_| listed.len() <= MAX_CHANGED);
     let known = known.and_then(|(record, number)| list::since(record, number, listed));
-    let mut listed = match known {
+    let mut listed = match known.filter(|listed| listed.len() <= MAX_LISTED) {
         Some(listed) => listed,
         None => {
             write_reply(stream, &Reply::Whole)?;

@@ -10,7 +10,7 @@ use super::serve::Carrier;
 use super::tests::{Bed, config_map, listed};
 use crate::files::pass::Options;
 use crate::files::rule::Write;
-use crate::files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, Told, Verb};
+use crate::files::wire::{Listed, MAX_CHANGED, MAX_FRAME, Outcome, Reply, Request, Told, Verb};
 use crate::files::{Member, State};
 
 /// The helper as it serves, in a thread, and who asks it.
@@ -216,6 +216,10 @@ fn what_has_changed_is_told_alone_and_all_is_listed_when_that_was_lost() {
     served = served.again(&rules);
     let (outcome, whole) = served.tell(outcome.known, &[], &objects);
     assert!(whole && outcome.known.is_some() && outcome.rules[0].in_effect == 2, "{outcome:?}");
+    // Nobody names more than a few; of more than that all are listed.
+    let many: Vec<Value> = (0..=MAX_CHANGED).map(|number| named(&format!("n{number}"), 1)).collect();
+    assert!(served.tell(outcome.known, &many, &objects).1);
+    assert!(!served.tell(outcome.known, &[], &objects).1);
     // What has changed before it could be sent is not remembered as listed.
     let mut meanwhile = named("one", 5);
     meanwhile["changed"] = true.into();

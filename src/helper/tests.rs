@@ -253,11 +253,14 @@ fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_res
         fs::remove_file(web.join("b")).unwrap();
         fs::write(web.join("b"), "theirs").unwrap();
         fs::write(web.join("..data/x"), "theirs").unwrap();
+        fs::create_dir(web.join("..data/y")).unwrap();
+        fs::write(web.join("..data/y/z"), "theirs").unwrap();
         let (record, _) = bed.pass(&rule, &objects, None);
         assert_eq!(state(&record), (State::Conflict, None));
         let (_, ended) = bed.pass(&rule, &[], Some(calls));
         let (record, _) = bed.pass(&rule, &[], None);
-        assert_eq!(bed.names("web"), ["a", "b", "x"], "after {calls} calls");
+        assert_eq!(bed.names("web"), ["a", "b", "x", "y"], "after {calls} calls");
+        assert_eq!(fs::read_to_string(web.join("y/z")).unwrap(), "theirs");
         for name in ["a", "b", "x"] {
             assert!(fs::symlink_metadata(web.join(name)).unwrap().is_file());
             assert_eq!(fs::read_to_string(web.join(name)).unwrap(), "theirs");
@@ -271,6 +274,32 @@ fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_res
             return;
         }
     }
+}
+
+#[test]
+fn what_is_disturbed_in_a_place_of_before_is_no_trouble_of_the_place_of_now() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "ours" }))];
+    bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
+    let rule = Rule { text: "2".into(), ..bed.rule("new-{metadata.name}", Write::Keys) };
+    // The database was lost: what was written stays for now.
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let options = Options { look: true, force: true, keep: true, now: 1 };
+    let listed: Vec<Listed> = objects.iter().map(listed).collect();
+    let kept = carrier.work(&mut records, &listed, options, false, |pass| {
+        pass.carry_out(&mut |number| objects.get(number).cloned())
+    });
+    assert_eq!(kept, Ok(None));
+    drop((carrier, records));
+    assert_eq!(bed.names(""), ["new-web", "web"]);
+    fs::remove_file(bed.base().join("web/a")).unwrap();
+    fs::write(bed.base().join("web/a"), "theirs").unwrap();
+    for _ in 0..2 {
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::InEffect, Some("1")));
+    }
+    assert_eq!(bed.names("web"), ["a"]);
 }
 
 #[test]

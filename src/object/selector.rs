@@ -1,4 +1,4 @@
-//! Label selectors: the text form (`a=b,c!=d,e in (x,y),f notin (z),g,!h`) and the structured form
+//! Label selectors: the text form (`a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<9`) and the structured form
 //! (`matchLabels`, `matchExpressions`).
 
 use std::borrow::Cow;
@@ -38,6 +38,10 @@ enum Rule {
     NotIn(BTreeSet<String>),
     Exists,
     Absent,
+    /// Present, and a greater integer than this one.
+    Above(i64),
+    /// Present, and a smaller one.
+    Below(i64),
 }
 
 /// Why a selector was refused.
@@ -167,8 +171,14 @@ impl Requirement {
             Rule::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             Rule::Exists => value.is_some(),
             Rule::Absent => value.is_none(),
+            Rule::Above(than) => number(value).is_some_and(|value| value > *than),
+            Rule::Below(than) => number(value).is_some_and(|value| value < *than),
         }
     }
+}
+
+fn number(value: Option<&str>) -> Option<i64> {
+    value?.parse().ok()
 }
 
 impl Rule {
@@ -190,6 +200,10 @@ impl Rule {
             | (Self::Absent, Self::Exists | Self::In(_))
             | (Self::Exists, Self::NotIn(_))
             | (Self::NotIn(_), Self::Exists) => None,
+            // Whoever asks for numbers gets them by the same words, or by none.
+            (Self::Above(_) | Self::Below(_), _) | (_, Self::Above(_) | Self::Below(_)) => {
+                (self == other).then(|| self.clone())
+            }
         }
     }
 }
@@ -204,6 +218,8 @@ enum Token<'a> {
     Not,
     Equals,
     NotEquals,
+    Above,
+    Below,
     End,
 }
 
@@ -228,8 +244,11 @@ impl<'a> Parser<'a> {
             [b'!', ..] => (Token::Not, 1),
             [b'=', b'=', ..] => (Token::Equals, 2),
             [b'=', ..] => (Token::Equals, 1),
+            [b'>', ..] => (Token::Above, 1),
+            [b'<', ..] => (Token::Below, 1),
             _ => {
-                let ends = |c: char| c.is_whitespace() || matches!(c, ',' | '(' | ')' | '!' | '=');
+                let ends =
+                    |c: char| c.is_whitespace() || matches!(c, ',' | '(' | ')' | '!' | '=' | '<' | '>');
                 let end = trimmed.find(ends).unwrap_or(trimmed.len());
                 (Token::Word(trimmed.get(..end).unwrap_or_default()), end)
             }
@@ -262,6 +281,13 @@ impl<'a> Parser<'a> {
                 (_, Token::Word(word)) => Ok(word),
                 (at, _) => self.fail("a label value", at),
             },
+        }
+    }
+
+    fn integer(&mut self) -> Result<i64, SelectorError> {
+        match self.next() {
+            (_, Token::Word(word)) if let Some(value) = number(Some(word)) => Ok(value),
+            (at, _) => self.fail("an integer", at),
         }
     }
 
@@ -298,7 +324,9 @@ impl<'a> Parser<'a> {
             (_, Token::NotEquals) => Rule::NotIn([self.value()?.to_owned()].into()),
             (_, Token::Word("in")) => Rule::In(self.values()?),
             (_, Token::Word("notin")) => Rule::NotIn(self.values()?),
-            (at, _) => return self.fail("'=', '!=', 'in' or 'notin'", at),
+            (_, Token::Above) => Rule::Above(self.integer()?),
+            (_, Token::Below) => Rule::Below(self.integer()?),
+            (at, _) => return self.fail("'=', '!=', 'in', 'notin', '<' or '>'", at),
         };
         Ok((key, rule))
     }
@@ -338,6 +366,8 @@ impl fmt::Display for Selector {
             match rule {
                 Rule::Exists => write!(f, "{key}")?,
                 Rule::Absent => write!(f, "!{key}")?,
+                Rule::Above(than) => write!(f, "{key}>{than}")?,
+                Rule::Below(than) => write!(f, "{key}<{than}")?,
                 Rule::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values))?,
                 Rule::NotIn(values) if values.len() == 1 => write!(f, "{key}!={}", list(values))?,
                 Rule::In(values) => write!(f, "{key} in ({})", list(values))?,
@@ -453,7 +483,7 @@ mod tests {
 
     #[test]
     fn equality_and_sets_select_what_kubernetes_selects() {
-        let app = [("app", "web"), ("tier", "a"), ("empty", "")];
+        let app = [("app", "web"), ("tier", "a"), ("empty", ""), ("line", "7")];
         for yes in [
             "",
             "  ",
@@ -471,12 +501,26 @@ mod tests {
             "empty=",
             "empty in (,x)",
             "in!=x",
+            "line>6,line < 8",
+            "line>-1",
         ] {
             assert!(selects(yes, &app), "{yes}");
         }
-        for no in
-            ["other", "app=db", "!app", "app!=web", "app in (db)", "tier notin (a)", "app=web,x", "other="]
-        {
+        for no in [
+            "other",
+            "app=db",
+            "!app",
+            "app!=web",
+            "app in (db)",
+            "tier notin (a)",
+            "app=web,x",
+            "other=",
+            "line>7",
+            "line<7",
+            "app>1",
+            "empty<1",
+            "other<1",
+        ] {
             assert!(!selects(no, &app), "{no}");
         }
     }
@@ -487,7 +531,9 @@ mod tests {
             ("a=b,", "expected a label key or '!' at position 4 of the selector, found its end"),
             ("a in x", "expected '(' at position 5 of the selector, found 'x'"),
             ("a in (x", "expected ',' or ')' at position 7 of the selector, found its end"),
-            ("a b", "expected '=', '!=', 'in' or 'notin' at position 2 of the selector, found 'b'"),
+            ("a b", "expected '=', '!=', 'in', 'notin', '<' or '>' at position 2 of the selector, found 'b'"),
+            ("a>b", "expected an integer at position 2 of the selector, found 'b'"),
+            ("a>", "expected an integer at position 2 of the selector, found its end"),
             ("a=b c=d", "expected ',' at position 4 of the selector, found 'c=d'"),
             ("!,a", "expected a label key at position 1 of the selector, found ',a'"),
         ] {

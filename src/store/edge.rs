@@ -452,11 +452,28 @@ impl EdgeStore {
     /// # Errors
     /// The store's. An object whose row turns out damaged is not found, and is removed.
     pub async fn by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
+        Ok(self.read_by_uid(uid).await?.0)
+    }
+
+    /// The same, for who must tell what is not there from what cannot be read.
+    ///
+    /// # Errors
+    /// The store's. [`StoreError::Corrupt`] for an object whose row turns out damaged, which is removed.
+    pub async fn sound_by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
+        match self.read_by_uid(uid).await? {
+            (stored, false) => Ok(stored),
+            (_, true) => Err(StoreError::corrupt("the row of an object is damaged")),
+        }
+    }
+
+    /// The object, and whether its row is damaged.
+    async fn read_by_uid(&self, uid: Uid) -> Result<(Option<Stored>, bool), StoreError> {
         let seals = self.inner.seals.clone();
         let read = move |conn: &_| read::by_uid(conn, &seals, &uid);
         let (stored, damaged) = self.inner.readers.run(read).await?;
+        let is_damaged = !damaged.is_empty();
         self.report_damage(damaged);
-        Ok(stored)
+        Ok((stored, is_damaged))
     }
 
     /// Objects of one kind, of one namespace or of all, by namespace and name: up to `limit` of them and

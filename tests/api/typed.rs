@@ -93,6 +93,41 @@ async fn nought_is_as_good_as_nothing_where_a_default_is_due() {
     .await;
 }
 
+/// Controllers put labels and annotations beside the status that they write.
+#[tokio::test]
+async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let (services, deployments) =
+        ("/api/v1/namespaces/default/services", "/apis/apps/v1/namespaces/default/deployments");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"ports": [{"port": 80}]}});
+    let pod = json!({"containers": [{"name": "c", "image": "i:1"}]});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"app": "d"}}, "template": {"metadata": {"labels": {"app": "d"}}, "spec": pod}}});
+    for (path, object, labels) in
+        [(services, service, json!({"a": "b"})), (deployments, deployment, Value::Null)]
+    {
+        let mut object = create(&running, path, &object).await;
+        let generation = object["metadata"]["generation"].clone();
+        object["metadata"]["labels"] = json!({"a": "b"});
+        object["metadata"]["annotations"] = json!({"c": "d"});
+        object["metadata"]["finalizers"] = json!(["example.com/f"]);
+        let path = format!("{path}/{}/status", object["metadata"]["name"].as_str().unwrap());
+        let put = send(&running.unix, "PUT", &path, JSON, &object.to_string()).await;
+        assert_eq!(put.code, 200, "{put:?}");
+        let written = put.json();
+        assert_eq!(written["metadata"]["labels"], labels, "{written}");
+        assert_eq!(written["metadata"]["annotations"], json!({"c": "d"}));
+        assert_eq!(written["metadata"]["finalizers"], Value::Null);
+        assert_eq!(written["metadata"]["generation"], generation);
+        // They are judged like anywhere else.
+        let mut wrong = written;
+        wrong["metadata"]["annotations"] = json!({"not a name": "d"});
+        let put = send(&running.unix, "PUT", &path, JSON, &wrong.to_string()).await;
+        assert_eq!(put.code, 422, "{put:?}");
+    }
+}
+
 #[tokio::test]
 async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
     let running = Running::cloud(Limits::cloud()).await;

@@ -167,6 +167,9 @@ async fn a_read_never_returns_a_damaged_object_and_has_it_removed() {
     closed(&path).await;
     flip(&path, find(&path, &body_of(200)) + 220, 0);
     let store = open(&path);
+    // Who takes what is missing for gone is told that it is not.
+    let found = store.sound_by_uid(uid(200)).await;
+    assert!(matches!(found, Err(StoreError::Corrupt(_))), "{found:?}");
     let mut items = Vec::new();
     let mut cursor = None;
     loop {

@@ -136,7 +136,7 @@ impl Driver {
         match (in_sync, self.in_sync_since) {
             (true, None) => {
                 self.in_sync_since = Some(Timestamp::now());
-                self.files.synced();
+                self.files.synced(self.machine.totals().epoch);
                 let objects = self.machine.totals().count;
                 // It is so again after each change: that is worth a line once for each connection.
                 if std::mem::replace(&mut self.link_state.was_in_sync, true) {

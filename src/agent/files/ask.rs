@@ -48,6 +48,15 @@ pub(super) struct Asking<'a> {
     store: &'a EdgeStore,
 }
 
+/// What a request is about, if it is about objects.
+#[derive(Clone, Copy)]
+pub(super) struct About<'a> {
+    pub(super) kinds: &'a KnownKinds,
+    pub(super) rule: &'a Rule,
+    /// The database of which the request speaks: what is missing in another one is not gone.
+    pub(super) epoch: &'a str,
+}
+
 impl<'a> Asking<'a> {
     /// Connects.
     pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, Trouble> {
@@ -56,10 +65,13 @@ impl<'a> Asking<'a> {
     }
 
     /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide, one after the other.
-    async fn list(&mut self, kinds: &KnownKinds, rule: &Rule) -> Result<(), Trouble> {
+    async fn list(&mut self, About { kinds, rule, epoch }: About<'_>) -> Result<(), Trouble> {
         let mut after = None;
         loop {
             let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
+            if page.totals.epoch.to_string() != epoch {
+                return Err(Trouble::Store("it was replaced while its objects were listed".to_owned()));
+            }
             let mut list = Vec::new();
             for Entry { uid, version, object, .. } in &page.entries {
                 if !names(rule, object) {
@@ -73,7 +85,8 @@ impl<'a> Asking<'a> {
                     list.push(listed);
                 }
             }
-            self.send_list(list).await?;
+            // Also an empty list: who waits hears that there is somebody.
+            self.send(&list).await?;
             after = page.next;
             if after.is_none() {
                 return self.write(&[]).await;
@@ -92,12 +105,12 @@ impl<'a> Asking<'a> {
         for uid in changed {
             list.push(self.look_up(kinds, rule, uid).await?);
         }
-        self.send_list(list).await
+        self.send(&list).await
     }
 
-    /// What an object is, without a version if it is not held or is none of the rule's.
+    /// What an object is, without a version if it is not held or is none of the rule's. One that cannot be read is not gone.
     async fn look_up(&self, kinds: &KnownKinds, rule: &Rule, uid: &Uid) -> Result<Listed, Trouble> {
-        let Some(held) = self.store.by_uid(Uid::clone(uid)).await? else {
+        let Some(held) = self.store.sound_by_uid(Uid::clone(uid)).await? else {
             return Ok(Listed { uid: uid.to_string(), ..Listed::default() });
         };
         let mut listed = listed(kinds, uid, &held.version, &held.object);
@@ -106,10 +119,6 @@ impl<'a> Asking<'a> {
             listed.version.clear();
         }
         Ok(listed)
-    }
-
-    async fn send_list(&mut self, list: Vec<Listed>) -> Result<(), Trouble> {
-        if list.is_empty() { Ok(()) } else { self.send(&list).await }
     }
 
     async fn send(&mut self, value: &impl Serialize) -> Result<(), Trouble> {
@@ -121,13 +130,8 @@ impl<'a> Asking<'a> {
         write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
     }
 
-    /// Asks, hands over the objects that are wanted, and waits for the outcome. `rule` is what the request is about.
-    pub(super) async fn ask(
-        mut self,
-        request: &Request,
-        kinds: &KnownKinds,
-        rule: &Rule,
-    ) -> Result<Outcome, Trouble> {
+    /// Asks, hands over the objects that are wanted, and waits for the outcome.
+    pub(super) async fn ask(mut self, request: &Request, about: About<'_>) -> Result<Outcome, Trouble> {
         self.write(&[]).await?;
         self.send(request).await?;
         loop {
@@ -135,7 +139,7 @@ impl<'a> Asking<'a> {
             match serde_json::from_slice(&frame).map_err(|error| failed(self.socket, error.into()))? {
                 Reply::Done(outcome) => return Ok(*outcome),
                 Reply::Refused(why) => return Err(Trouble::Refused(why)),
-                Reply::Whole => self.list(kinds, rule).await?,
+                Reply::Whole => self.list(about).await?,
                 Reply::Want(wanted) => {
                     for Member { uid, version } in wanted {
                         let held = self.store.by_uid(uid.as_str().into()).await?;

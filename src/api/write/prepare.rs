@@ -36,8 +36,21 @@ impl Part {
     /// Whether a field is judged when this part is written. Who writes the status does not answer for the rest, which
     /// may have been accepted by another version of the rules.
     fn is_about(self, field: &str) -> bool {
-        let rest = field.strip_prefix("status");
-        self == Self::Object || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        let is_within = |part: &str| {
+            let rest = field.strip_prefix(part);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self == Self::Object
+            || ["status", "metadata.labels", "metadata.annotations"].into_iter().any(is_within)
+    }
+
+    /// What of the metadata goes with the status, as in Kubernetes: of a custom kind nothing, of a Deployment no labels.
+    fn metadata(kind: &Kind) -> &'static [&'static str] {
+        match &*kind.resource.kind {
+            _ if kind.custom => &[],
+            "Deployment" => &["annotations"],
+            _ => &["annotations", "labels"],
+        }
     }
 }
 
@@ -302,6 +315,12 @@ fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) ->
             let mut object = old.object.clone();
             if let Some(managed) = managed {
                 object.set_metadata("managedFields", managed);
+            }
+            for field in Part::metadata(write.home) {
+                match sent.remove_metadata(field) {
+                    Some(value) => object.set_metadata(field, value),
+                    None => drop(object.remove_metadata(field)),
+                }
             }
             (object, status)
         }

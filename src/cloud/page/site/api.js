@@ -58,7 +58,8 @@ export async function mayAct() {
   const key = localStorage.getItem(KEY);
   if (key) return key.split('.')[1] === 'admin';
   try {
-    role ??= (await send('/apis/authentication.k8s.io/v1/selfsubjectreviews', '{}')).status.userInfo.groups.find(one => one.startsWith('role:'));
+    const { status } = await send('/apis/authentication.k8s.io/v1/selfsubjectreviews', '{}');
+    role ??= status?.userInfo?.groups?.find(one => one.startsWith('role:')) ?? null;
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
   }
