@@ -27,6 +27,17 @@ pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
     object
 }
 
+/// An object of a custom kind as today's schema says, since it may have been stored under another one: with its defaults,
+/// without what it does not know. Others stay as they are.
+#[cfg(feature = "cloud")]
+pub(super) fn todays(kind: &Kind, mut object: Object) -> Object {
+    if let Some(schema) = kind.schema.as_deref().filter(|_| kind.custom) {
+        schema::prune(schema, object.fields_mut());
+        schema::apply_defaults(schema, object.fields_mut());
+    }
+    object
+}
+
 /// An object as it is kept.
 pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
@@ -61,13 +72,9 @@ impl Texts {
     /// 500 if it is not JSON.
     pub(super) fn served(&self, json: String) -> Result<String> {
         #[cfg(feature = "cloud")]
-        if let Some(schema) = self.kind.schema.as_deref().filter(|_| self.kind.custom) {
-            // It may have been stored under another schema.
+        if self.kind.custom {
             let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
-            let mut object = served(&self.kind, object);
-            schema::prune(schema, object.fields_mut());
-            schema::apply_defaults(schema, object.fields_mut());
-            return Ok(object.to_json());
+            return Ok(todays(&self.kind, served(&self.kind, object)).to_json());
         }
         if !is_event_view(&self.kind) {
             if json.starts_with(&self.prefix) {

@@ -21,16 +21,12 @@ const ROOT: &str = "<nil>";
 /// What an object does not comply with, of the rules of its schema; `old` is what it takes the place of. Who leaves a
 /// value as it was does not answer for it, unless a rule is about the change.
 #[must_use]
-pub fn check_rules(
-    schema: &Schema,
-    old: Option<&Map<String, Value>>,
-    new: &Map<String, Value>,
-) -> Vec<Cause> {
+pub fn check_rules(schema: &Schema, old: Option<Map<String, Value>>, new: Map<String, Value>) -> Vec<Cause> {
     if !schema.ruled {
         return Vec::new();
     }
     // Rules see whole values.
-    let (old, new) = (old.cloned().map(Value::Object), Value::Object(new.clone()));
+    let (old, new) = (old.map(Value::Object), Value::Object(new));
     let mut judge = Judge { path: String::new(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
     let mut regexes = Regexes::default();
     judge.value(schema, &new, old.as_ref(), true, &mut regexes);

@@ -17,7 +17,7 @@ fn judged(schema: &Schema, old: Option<&Value>, new: &Value) -> Vec<String> {
         object.as_object().cloned().unwrap()
     };
     let old = old.map(object);
-    check_rules(schema, old.as_ref(), &object(new)).iter().map(ToString::to_string).collect()
+    check_rules(schema, old, object(new)).iter().map(ToString::to_string).collect()
 }
 
 fn problems(spec: &Value) -> Vec<String> {
