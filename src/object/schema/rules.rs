@@ -17,6 +17,8 @@ mod judge;
 
 pub use judge::check_rules;
 
+/// The most rules of one schema.
+const MAX_RULES: usize = 256;
 /// The longest message, in characters.
 const MAX_MESSAGE: usize = 2048;
 /// The reasons that a rule may give.
@@ -90,6 +92,14 @@ impl RuleProblems {
         if !schema.ruled {
             return;
         }
+        let given: usize = schema.rules.iter().filter_map(|rules| rules.given.as_array()).map(Vec::len).sum();
+        if given > MAX_RULES {
+            self.causes.push(Cause {
+                reason: "FieldValueTooMany".to_owned(),
+                message: format!("Too many: {given}: must have at most {MAX_RULES} items"),
+                field: format!("{path}.x-kubernetes-validations"),
+            });
+        }
         for (number, rule) in schema.rules.iter().flat_map(|rules| rules.list.iter().enumerate()) {
             for problem in &rule.problems {
                 let at = match problem.keyword {
@@ -157,17 +167,18 @@ fn declare(schema: &mut Schema, root: bool, correlated: Correlated) -> Option<ce
         ruled |= child.ruled;
         of
     };
+    let correlated_fields = if schema.atomic_map { Correlated::No } else { correlated };
     let mut fields = std::collections::BTreeMap::new();
     for (name, field) in &mut schema.properties {
         if whole && matches!(&**name, "apiVersion" | "kind" | "metadata") {
             continue;
         }
-        let of = within(field, correlated);
+        let of = within(field, correlated_fields);
         if let (Some(escaped), Some(of)) = (cel::escape(name), of) {
             fields.insert(escaped.into(), FieldOf { name: Arc::clone(name), of });
         }
     }
-    let additional = schema.additional.as_mut().map(|additional| within(additional, correlated));
+    let additional = schema.additional.as_mut().map(|additional| within(additional, correlated_fields));
     let keyed = matches!(schema.list, ListType::Map(_));
     let correlated_items = if keyed { correlated } else { Correlated::No };
     let items = schema.items.as_mut().and_then(|items| within(items, correlated_items));
@@ -223,7 +234,7 @@ fn add_object_fields(fields: &mut std::collections::BTreeMap<Arc<str>, FieldOf>)
 
 fn read(given: &Value, of: cel::Type, schema: &Schema, correlated: Correlated) -> Rules {
     let old = |optional: bool| if optional { cel::Type::optional(of.clone()) } else { of.clone() };
-    let rules = given.as_array().into_iter().flatten();
+    let rules = given.as_array().into_iter().flatten().take(MAX_RULES);
     let list = rules.map(|rule| read_one(rule, &of, &old, schema, correlated)).collect();
     Rules { given: given.clone(), old: old(true), of, list }
 }

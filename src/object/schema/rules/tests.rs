@@ -384,3 +384,45 @@ fn what_is_not_evaluated_is_told_and_holds_for_nobody() {
     assert_eq!(judged(&schema, None, &json!({"a": 9})), [""; 0]);
     assert_eq!(judged(&schema, None, &json!({"a": 0})).len(), 1);
 }
+
+#[test]
+fn fields_of_what_is_one_value_are_not_compared_with_those_before() {
+    let rule = json!([{"rule": "self == oldSelf"}]);
+    let text = json!({"type": "string", "x-kubernetes-validations": rule});
+    let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"],
+        "items": {"type": "object", "required": ["a"], "properties": {"a": text}}});
+    for field in [
+        json!({"type": "object", "properties": {"a": text}}),
+        json!({"type": "object", "additionalProperties": text}),
+        json!({"type": "object", "properties": {"list": keyed}}),
+    ] {
+        assert_eq!(problems(&field), [""; 0]);
+        let mut atomic = field;
+        atomic["x-kubernetes-map-type"] = json!("atomic");
+        let said = problems(&atomic);
+        assert!(said[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{said:?}");
+        atomic.as_object_mut().unwrap().insert("x-kubernetes-validations".to_owned(), rule.clone());
+        assert_eq!(problems(&atomic).len(), 1, "the whole of it can be compared");
+    }
+}
+
+#[test]
+fn rules_that_are_not_evaluated_are_counted_and_there_are_only_so_many() {
+    let spec = |rules: usize| {
+        let rules = vec![json!({"rule": "self >= 0"}); rules];
+        json!({"type": "object", "properties": {"list": {"type": "array",
+            "items": {"type": "integer", "x-kubernetes-validations": rules}}}})
+    };
+    assert_eq!(problems(&spec(256)), [""; 0]);
+    let at = format!("{PATH}.properties[spec].properties[list].items.x-kubernetes-validations");
+    assert_eq!(problems(&spec(257)), [format!("{at}: Too many: 257: must have at most 256 items")]);
+    // Nothing changes, so no rule is evaluated.
+    let same = |items: usize| {
+        let list = json!({"list": vec![1; items]});
+        judged(&schema_of(&spec(200)), Some(&list), &list)
+    };
+    assert_eq!(same(40_000), [""; 0]);
+    let said = same(60_000);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].contains("validation failed due to running out of cost budget"), "{said:?}");
+}
