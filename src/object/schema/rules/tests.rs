@@ -426,3 +426,29 @@ fn rules_that_are_not_evaluated_are_counted_and_there_are_only_so_many() {
     assert_eq!(said.len(), 1);
     assert!(said[0].contains("validation failed due to running out of cost budget"), "{said:?}");
 }
+
+#[test]
+fn rules_that_stand_where_none_are_evaluated_are_told() {
+    let rule = |rule: &str| json!([{"rule": rule}]);
+    let name = json!({"type": "string", "x-kubernetes-validations": rule("self != 'a'")});
+    let schema = json!({"type": "object", "properties": {
+        "metadata": {"type": "object", "properties": {"name": name}},
+        "spec": {"type": "object", "properties": {"a": {"type": "string"}},
+            "allOf": [{"x-kubernetes-validations": rule("has(self.a)")},
+                {"properties": {"a": {"x-kubernetes-validations": rule("self != ''")}}}]}}});
+    let read = read(&schema, PATH).unwrap();
+    let told = rule_problems(&read, PATH);
+    assert_eq!(told.causes, []);
+    let name = "properties[metadata].properties[name].x-kubernetes-validations[0].rule: \"self != 'a'\"";
+    let any = "properties[spec].allOf[0].x-kubernetes-validations[0].rule: \"has(self.a)\"";
+    let field = "properties[spec].allOf[1].properties[a].x-kubernetes-validations[0].rule: \"self != ''\"";
+    let why = "rules of what every object has; those of the whole object can look at it";
+    assert_eq!(
+        told.lacking,
+        [(name, why), (any, "rules within `allOf`"), (field, "rules within `allOf`")]
+            .map(|(at, why)| format!("{PATH}.{at} is not evaluated here: {why}"))
+    );
+    assert_eq!(judged(&read, None, &json!({})), [""; 0]);
+    let shown = crate::object::schema::to_openapi(&read).to_string();
+    assert!(!shown.contains("x-kubernetes-validations"), "{shown}");
+}
