@@ -349,7 +349,7 @@ fn check_both(kind: &Kind, home: &Kind, part: Part, old: Option<&Object>, object
     let shown = |object: &Object| {
         let object = convert::served(kind, object.clone());
         #[cfg(feature = "cloud")]
-        let object = convert::todays(kind, object);
+        let object = convert::todays(kind, object, schema::MAX_DEFAULTS);
         object
     };
     check_as(kind, part, old.map(shown).as_ref(), &shown(object))
@@ -416,8 +416,8 @@ fn check_own_rules(
         return;
     }
     // What is there, and the part of it that stays, may have been stored under another schema.
-    let old = old.map(|old| convert::todays(kind, old.clone()));
-    let object = convert::todays(kind, object.clone());
+    let old = old.map(|old| convert::todays(kind, old.clone(), schema::MAX_DEFAULTS));
+    let object = convert::todays(kind, object.clone(), schema::MAX_DEFAULTS);
     let goes = |old: &Object| old.deletion_timestamp().is_some() && said(old).eq(said(&object));
     if !old.as_ref().is_some_and(goes) {
         causes.extend(schema::check_rules(schema, old.map(Object::into_fields), object.into_fields()));
