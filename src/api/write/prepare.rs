@@ -346,12 +346,11 @@ fn check_both(kind: &Kind, home: &Kind, part: Part, old: Option<&Object>, object
             return Ok(());
         }
     }
-    let shown = |object: &Object| {
-        let object = convert::served(kind, object.clone());
-        #[cfg(feature = "cloud")]
-        let object = convert::todays(kind, object, schema::MAX_DEFAULTS);
-        object
-    };
+    #[cfg(feature = "cloud")]
+    let shown =
+        |object: &Object| convert::todays(kind, convert::served(kind, object.clone()), schema::MAX_DEFAULTS);
+    #[cfg(not(feature = "cloud"))]
+    let shown = |object: &Object| convert::served(kind, object.clone());
     check_as(kind, part, old.map(shown).as_ref(), &shown(object))
 }
 
