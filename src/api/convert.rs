@@ -11,6 +11,10 @@ use crate::object::schema;
 use crate::object::status::{Cause, Result};
 use crate::object::{Head, Object, Resource, Scope, Status};
 
+/// The most that the defaults of an object weigh that is only shown, besides as much as its text: a page has many.
+#[cfg(feature = "cloud")]
+const MAX_SHOWN_DEFAULTS: usize = 64 * 1024;
+
 /// Whether the two forms differ in more than the version.
 fn is_event_view(kind: &Kind) -> bool {
     kind.resource.kind == "Event" && kind.resource.group != kind.stored_as.group
@@ -23,6 +27,17 @@ pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
     }
     if object.api_version() != kind.resource.api_version() {
         object.fields_mut().insert("apiVersion".to_owned(), json!(kind.resource.api_version()));
+    }
+    object
+}
+
+/// An object of a custom kind as today's schema says, since it may have been stored under another one: with its defaults,
+/// as far as they weigh no more than `defaults`, and without what it does not know. Others stay as they are.
+#[cfg(feature = "cloud")]
+pub(super) fn todays(kind: &Kind, mut object: Object, defaults: usize) -> Object {
+    if let Some(schema) = kind.schema.as_deref().filter(|_| kind.custom) {
+        schema::prune(schema, object.fields_mut());
+        schema::apply_defaults_within(schema, object.fields_mut(), defaults);
     }
     object
 }
@@ -61,13 +76,10 @@ impl Texts {
     /// 500 if it is not JSON.
     pub(super) fn served(&self, json: String) -> Result<String> {
         #[cfg(feature = "cloud")]
-        if let Some(schema) = self.kind.schema.as_deref().filter(|_| self.kind.custom) {
-            // It may have been stored under another schema.
+        if self.kind.custom {
             let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
-            let mut object = served(&self.kind, object);
-            schema::prune(schema, object.fields_mut());
-            schema::apply_defaults(schema, object.fields_mut());
-            return Ok(object.to_json());
+            let defaults = json.len().saturating_add(MAX_SHOWN_DEFAULTS);
+            return Ok(todays(&self.kind, served(&self.kind, object), defaults).to_json());
         }
         if !is_event_view(&self.kind) {
             if json.starts_with(&self.prefix) {
@@ -200,6 +212,25 @@ mod tests {
         let stored = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":{"shape":"round","size":1}}"#;
         let shown = Texts::new(&Arc::new(kind)).served(stored.to_owned()).unwrap();
         assert_eq!(shown, stored.replace(r#""shape":"round""#, r#""color":"blue""#));
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn an_object_is_not_shown_with_many_times_as_much_as_was_stored() {
+        let text = json!({"type": "string", "default": "x".repeat(10_000)});
+        let item = json!({"type": "object", "properties": {"text": text}});
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items": item}}});
+        let mut kind = Kind::bare(Arc::new(deployments()));
+        kind.schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
+        kind.custom = true;
+        let texts = Texts::new(&Arc::new(kind));
+        let shown = |items: usize| {
+            let stored =
+                json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": vec![json!({}); items]});
+            texts.served(stored.to_string()).unwrap().len()
+        };
+        assert!(shown(5) > 50_000, "{}", shown(5));
+        assert!(shown(1000) < 100_000, "{}", shown(1000));
     }
 
     #[test]

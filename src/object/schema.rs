@@ -20,6 +20,8 @@ mod rules;
 
 pub(crate) use builtin::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 pub use builtin::{builtin, object_meta};
+#[cfg(feature = "cloud")]
+pub use check::apply_defaults_within;
 pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, keep_empty, prune, validate, wrong_types};
 #[cfg(feature = "cloud")]
 pub use custom::read;

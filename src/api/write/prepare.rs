@@ -347,14 +347,30 @@ fn keep_given(object: &mut Object, old: &Object) {
     }
 }
 
-/// Checks an object that is about to be stored: metadata, schema, rules of its kind. An Event is checked in the form
-/// in which it was sent.
+/// Checks an object that is about to be stored: metadata, schema, rules of its kind.
 fn check<K: Storage>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
-    if write.kind.resource.group == write.home.resource.group {
-        return check_as(write.home, write.part, old, object);
+    check_both(write.kind, write.home, write.part, old, object)
+}
+
+/// Checks an object in the form in which it is kept, and one of a custom kind in the version in which it was sent as well:
+/// each version has rules of its own. An Event is checked in the form in which it was sent alone.
+fn check_both(kind: &Kind, home: &Kind, part: Part, old: Option<&Object>, object: &Object) -> Result<()> {
+    if kind.resource.group == home.resource.group {
+        check_as(home, part, old, object)?;
+        #[cfg(feature = "cloud")]
+        let done = !kind.custom || kind.resource.version == home.resource.version;
+        #[cfg(not(feature = "cloud"))]
+        let done = true;
+        if done {
+            return Ok(());
+        }
     }
-    let old = old.map(|old| convert::served(write.kind, old.clone()));
-    check_as(write.kind, write.part, old.as_ref(), &convert::served(write.kind, object.clone()))
+    #[cfg(feature = "cloud")]
+    let shown =
+        |object: &Object| convert::todays(kind, convert::served(kind, object.clone()), schema::MAX_DEFAULTS);
+    #[cfg(not(feature = "cloud"))]
+    let shown = |object: &Object| convert::served(kind, object.clone());
+    check_as(kind, part, old.map(shown).as_ref(), &shown(object))
 }
 
 fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> Result<()> {
@@ -374,7 +390,7 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
     }
     #[cfg(feature = "cloud")]
     if let Some(schema) = kind.schema.as_deref().filter(|schema| schema.ruled) {
-        check_own_rules(schema, old, object, &mut causes);
+        check_own_rules(kind, schema, old, object, &mut causes);
     }
     if causes.is_empty() {
         causes = match old {
@@ -393,7 +409,13 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
 /// The rules that the schema of a custom kind has. They are about values of the right type alone, and whatever they are,
 /// an object that is being deleted can go.
 #[cfg(feature = "cloud")]
-fn check_own_rules(schema: &schema::Schema, old: Option<&Object>, object: &Object, causes: &mut Vec<Cause>) {
+fn check_own_rules(
+    kind: &Kind,
+    schema: &schema::Schema,
+    old: Option<&Object>,
+    object: &Object,
+    causes: &mut Vec<Cause>,
+) {
     const BLOCKING: [&str; 5] = [
         "FieldValueNotSupported",
         "FieldValueRequired",
@@ -411,10 +433,19 @@ fn check_own_rules(schema: &schema::Schema, old: Option<&Object>, object: &Objec
         });
         return;
     }
-    let goes = |old: &Object| old.deletion_timestamp().is_some() && desired(old).eq(desired(object));
-    if !old.is_some_and(goes) {
-        causes.extend(schema::check_rules(schema, old.map(Object::fields), object.fields()));
+    // What is there, and the part of it that stays, may have been stored under another schema.
+    let old = old.map(|old| convert::todays(kind, old.clone(), schema::MAX_DEFAULTS));
+    let object = convert::todays(kind, object.clone(), schema::MAX_DEFAULTS);
+    let goes = |old: &Object| old.deletion_timestamp().is_some() && said(old).eq(said(&object));
+    if !old.as_ref().is_some_and(goes) {
+        causes.extend(schema::check_rules(schema, old.map(Object::into_fields), object.into_fields()));
     }
+}
+
+/// Everything that an object says but its metadata.
+#[cfg(feature = "cloud")]
+fn said(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
+    object.fields().iter().filter(|(field, _)| !matches!(field.as_str(), "apiVersion" | "metadata"))
 }
 
 fn causes(problems: Problems) -> Vec<Cause> {
@@ -497,6 +528,105 @@ mod tests {
             let name = generated_name(&prefix);
             prop_assert!(name.len() <= 63);
             prop_assert!(prefix.starts_with(name.get(..name.len() - 5).unwrap()));
+        }
+    }
+
+    #[cfg(feature = "cloud")]
+    mod custom {
+        use std::sync::Arc;
+
+        use super::*;
+        use crate::object::Scope;
+
+        /// A version of a kind with these fields.
+        fn kind(version: &str, fields: Value) -> Kind {
+            let mut kind = Kind::bare(Arc::new(Resource {
+                group: "lab.io".to_owned(),
+                version: version.to_owned(),
+                kind: "Lab".to_owned(),
+                plural: "labs".to_owned(),
+                scope: Scope::Cluster,
+            }));
+            let schema = json!({"type": "object", "properties": fields});
+            kind.schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
+            kind.custom = true;
+            kind
+        }
+
+        fn object(metadata: Value, fields: Value) -> Object {
+            let mut object = json!({"apiVersion": "lab.io/v1", "kind": "Lab", "metadata": {"name": "a"}});
+            object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+            object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            serde_json::from_value(object).unwrap()
+        }
+
+        fn told(result: Result<()>) -> String {
+            result.err().map(|status| status.to_string()).unwrap_or_default()
+        }
+
+        #[test]
+        fn what_was_before_has_the_defaults_of_today_and_nothing_that_is_unknown() {
+            let stays = json!([{"rule": "self == oldSelf", "message": "stays"}]);
+            let class = json!({"type": "string", "default": "a", "x-kubernetes-validations": stays});
+            let spec =
+                json!({"type": "object", "x-kubernetes-validations": stays, "properties": {"class": class}});
+            let kind = kind("v1", json!({"spec": spec, "status": {"type": "object"}}));
+            let with = |spec: Value| object(json!({}), json!({"spec": spec}));
+            // Stored when there was no class, but a shape.
+            let old = with(json!({"shape": "round"}));
+            let check = |part, new: &Object| told(check_both(&kind, &kind, part, Some(&old), new));
+            assert_eq!(check(Part::Object, &with(json!({"class": "a"}))), "");
+            let refused = check(Part::Object, &with(json!({"class": "b"})));
+            assert!(refused.contains("spec.class: Invalid value: \"string\": stays"), "{refused}");
+            // Who writes the status leaves the rest as it is stored.
+            assert_eq!(check(Part::Status, &old), "");
+        }
+
+        #[test]
+        fn what_is_sent_in_another_version_is_held_against_its_rules_as_well() {
+            let size = |rule: &str, name: &str| {
+                let limit = json!([{"rule": rule, "message": name}]);
+                json!({"size": {"type": "integer", "x-kubernetes-validations": limit}})
+            };
+            let (home, other) = (kind("v1", size("self < 10", "v1")), kind("v2", size("self > 3", "v2")));
+            let check = |kind: &Kind, size: u8| {
+                let object = object(json!({}), json!({"size": size}));
+                told(check_both(kind, &home, Part::Object, None, &object))
+            };
+            assert_eq!(check(&other, 5), "");
+            assert_eq!(check(&home, 1), "");
+            assert!(
+                check(&other, 1).contains("size: Invalid value: \"integer\": v2"),
+                "{}",
+                check(&other, 1)
+            );
+            assert!(
+                check(&other, 11).contains("size: Invalid value: \"integer\": v1"),
+                "{}",
+                check(&other, 11)
+            );
+        }
+
+        #[test]
+        fn only_the_metadata_of_what_is_being_deleted_changes_without_rules() {
+            let size = json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self < 10"}]});
+            let status = json!({"type": "object", "properties": {"size": size}});
+            let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": "false"}],
+                "properties": {"name": {"type": "string", "default": "x"}}});
+            let kind = kind("v1", json!({"spec": spec, "status": status}));
+            let going = |finalizers: Value, spec: Value, size: u8| {
+                let metadata = json!({"deletionTimestamp": "2024-01-01T00:00:00Z", "finalizers": finalizers});
+                object(metadata, json!({"spec": spec, "status": {"size": size}}))
+            };
+            let old = going(json!(["lab.io/a"]), json!({}), 20);
+            let check = |part, new: &Object| told(check_both(&kind, &kind, part, Some(&old), new));
+            // Who sends back what was shown sends the default with it.
+            assert_eq!(check(Part::Object, &going(json!([]), json!({"name": "x"}), 20)), "");
+            assert!(check(Part::Object, &going(json!([]), json!({"name": "y"}), 20)).contains("spec: "));
+            for part in [Part::Object, Part::Status] {
+                let refused = check(part, &going(json!(["lab.io/a"]), json!({}), 21));
+                assert!(refused.contains("status.size: "), "{refused}");
+            }
         }
     }
 }

@@ -114,6 +114,12 @@ pub fn apply_defaults(schema: &Schema, object: &mut Map<String, Value>) {
     default_fields(schema, object, &mut left);
 }
 
+/// The same, but stops when the defaults weigh so much.
+#[cfg(feature = "cloud")]
+pub fn apply_defaults_within(schema: &Schema, object: &mut Map<String, Value>, mut limit: usize) {
+    default_fields(schema, object, &mut limit);
+}
+
 fn default_fields(schema: &Schema, fields: &mut Map<String, Value>, left: &mut usize) {
     if !schema.omitted.is_empty() {
         let omitted = |name: &String| schema.omitted.iter().any(|omitted| **omitted == **name);

@@ -54,8 +54,10 @@ const ONLY_OUTSIDE: &[&str] = &[
     "x-kubernetes-list-type",
     "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-validations",
+    RULES,
 ];
+/// The keyword of rules in CEL.
+const RULES: &str = "x-kubernetes-validations";
 
 /// Reads the schema of a version of a CustomResourceDefinition, which stands at the path `field` in it.
 ///
@@ -69,7 +71,7 @@ pub fn read(openapi: &Value, field: &str) -> Result<Schema, Vec<Cause>> {
     }
     if reader.causes.is_empty() {
         add_object_fields(&mut schema.properties);
-        rules::compile(&mut schema);
+        rules::compile(&mut schema, reader.passed_over.split_off(0));
         reader.check_defaults(&schema);
     }
     if reader.causes.is_empty() { Ok(schema) } else { Err(reader.causes) }
@@ -99,6 +101,10 @@ struct Reader {
     causes: Vec<Cause>,
     schemas: usize,
     nesting: usize,
+    /// How many of `anyOf`, `oneOf` and `not` the reader is in.
+    choices: usize,
+    /// Rules that stand where none are evaluated.
+    passed_over: Vec<String>,
 }
 
 impl Reader {
@@ -121,8 +127,10 @@ impl Reader {
         let mut schema = self.base(keywords, place);
         self.contents(keywords, place, &mut schema);
         self.ownership(keywords, &mut schema);
-        let given = Keywords { keywords, reader: self }.values("x-kubernetes-validations");
-        if !given.is_empty() && !place.is_restriction() {
+        let given = Keywords { keywords, reader: self }.values(RULES);
+        if place.is_restriction() {
+            self.pass_over(openapi, "rules within `allOf`");
+        } else if !given.is_empty() {
             schema.rules = Some(rules::given(given.into()));
         }
         let limits = self.limits(keywords, schema.kind, place);
@@ -144,7 +152,13 @@ impl Reader {
             return;
         }
         for &name in ONLY_OUTSIDE.iter().filter(|&&name| keywords.contains_key(name)) {
-            if name != "type" || place != Place::IntOrString {
+            let allowed = match name {
+                "type" => place == Place::IntOrString,
+                // Not evaluated, and no mistake: see `pass_over`.
+                RULES => self.choices == 0,
+                _ => false,
+            };
+            if !allowed {
                 let message = "must not be used within `allOf`, `anyOf`, `oneOf` and `not`";
                 self.within(name, |reader| reader.forbid(message));
             }
@@ -201,6 +215,9 @@ impl Reader {
                     // Those of a whole object are known, see below.
                     let known = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
                     if known && (place == Place::Root || schema.embedded_resource) {
+                        self.within("properties", |reader| {
+                            reader.at(name, |reader| reader.pass_over_known(field))
+                        });
                         continue;
                     }
                     let field = self
@@ -238,6 +255,26 @@ impl Reader {
                 self.within("type", |reader| reader.require("must be 'object' for an embedded resource"));
             }
             add_object_fields(&mut schema.properties);
+        }
+    }
+
+    /// Rules of `apiVersion`, `kind`, `metadata` and its fields, whose schemas are replaced.
+    fn pass_over_known(&mut self, field: &Value) {
+        let why = "rules of what every object has; those of the whole object can look at it";
+        self.pass_over(field, why);
+        for (name, field) in field.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            self.within("properties", |reader| reader.at(name, |reader| reader.pass_over(field, why)));
+        }
+    }
+
+    /// Rules that are not evaluated where they stand.
+    fn pass_over(&mut self, schema: &Value, why: &str) {
+        let given = schema.get(RULES).and_then(Value::as_array);
+        let left = MAX_CAUSES.saturating_sub(self.passed_over.len());
+        for (number, rule) in given.into_iter().flatten().take(left).enumerate() {
+            let text = rule.get("rule").and_then(Value::as_str).unwrap_or_default();
+            let at = format!("{}.{RULES}[{number}].rule", self.path);
+            self.passed_over.push(rules::lacking(&at, text, why));
         }
     }
 
@@ -348,6 +385,7 @@ impl Reader {
             _ => Place::Restriction,
         };
         limits.all_of = self.restrictions(keywords, "allOf", within);
+        self.choices += 1;
         // What only says again that the value is a whole number or a text is not kept.
         let says_again = kind == Type::IntOrString && keywords.get("anyOf") == Some(&int_or_string());
         if !says_again {
@@ -356,6 +394,7 @@ impl Reader {
         limits.one_of = self.restrictions(keywords, "oneOf", within);
         limits.not =
             keywords.get("not").map(|not| Arc::new(self.within("not", |reader| reader.schema(not, within))));
+        self.choices -= 1;
         limits
     }
 

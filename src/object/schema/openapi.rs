@@ -19,7 +19,7 @@ pub fn to_openapi(schema: &Schema) -> Value {
         out.limits(limits);
     }
     #[cfg(feature = "cloud")]
-    if let Some(rules) = &schema.rules {
+    if let Some(rules) = schema.rules.as_ref().filter(|rules| !rules.given.is_null()) {
         out.put("x-kubernetes-validations", rules.given.clone());
     }
     Value::Object(out.0)

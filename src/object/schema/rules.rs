@@ -17,6 +17,8 @@ mod judge;
 
 pub use judge::check_rules;
 
+/// The most rules of one schema.
+const MAX_RULES: usize = 256;
 /// The longest message, in characters.
 const MAX_MESSAGE: usize = 2048;
 /// The reasons that a rule may give.
@@ -33,6 +35,8 @@ pub struct Rules {
     of: cel::Type,
     old: cel::Type,
     list: Vec<Rule>,
+    /// Of a whole object: rules that stand where none are evaluated, as [`lacking`] tells them.
+    passed_over: Vec<String>,
 }
 
 /// Two of the same text are the same, where their schemas are.
@@ -82,6 +86,7 @@ pub struct RuleProblems {
 pub fn rule_problems(schema: &Schema, path: &str) -> RuleProblems {
     let mut problems = RuleProblems::default();
     problems.of(schema, path);
+    problems.lacking.extend(schema.rules.iter().flat_map(|rules| rules.passed_over.clone()));
     problems
 }
 
@@ -89,6 +94,14 @@ impl RuleProblems {
     fn of(&mut self, schema: &Schema, path: &str) {
         if !schema.ruled {
             return;
+        }
+        let given: usize = schema.rules.iter().filter_map(|rules| rules.given.as_array()).map(Vec::len).sum();
+        if given > MAX_RULES {
+            self.causes.push(Cause {
+                reason: "FieldValueTooMany".to_owned(),
+                message: format!("Too many: {given}: must have at most {MAX_RULES} items"),
+                field: format!("{path}.x-kubernetes-validations"),
+            });
         }
         for (number, rule) in schema.rules.iter().flat_map(|rules| rules.list.iter().enumerate()) {
             for problem in &rule.problems {
@@ -102,10 +115,7 @@ impl RuleProblems {
                         message: message.clone(),
                         field: at,
                     }),
-                    Err(what) => {
-                        let shown = shown(&rule.text);
-                        self.lacking.push(format!("{at}: {shown:?} is not evaluated here: {what}"));
-                    }
+                    Err(what) => self.lacking.push(lacking(&at, &rule.text, what)),
                 }
             }
         }
@@ -121,6 +131,11 @@ impl RuleProblems {
     }
 }
 
+/// What is said of a rule that is not evaluated.
+pub(super) fn lacking(at: &str, rule: &str, what: &str) -> String {
+    format!("{at}: {:?} is not evaluated here: {what}", shown(rule))
+}
+
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).collect();
     if shown.len() < text.len() {
@@ -131,12 +146,19 @@ fn shown(text: &str) -> String {
 
 /// The rules as they are written, not yet compiled: that takes what is below them.
 pub(super) fn given(rules: Value) -> Arc<Rules> {
-    Arc::new(Rules { given: rules, of: cel::Type::Dyn, old: cel::Type::Dyn, list: Vec::new() })
+    let (of, old) = (cel::Type::Dyn, cel::Type::Dyn);
+    Arc::new(Rules { given: rules, of, old, list: Vec::new(), passed_over: Vec::new() })
 }
 
-/// Compiles the rules of a schema of a whole object.
-pub(super) fn compile(schema: &mut Schema) {
+/// Compiles the rules of a schema of a whole object, and keeps what is to be said of those that are passed over.
+pub(super) fn compile(schema: &mut Schema, passed_over: Vec<String>) {
     declare(schema, true, Correlated::Yes);
+    if !passed_over.is_empty() {
+        let rules = schema.rules.get_or_insert_with(|| given(Value::Null));
+        if let Some(rules) = Arc::get_mut(rules) {
+            rules.passed_over = passed_over;
+        }
+    }
 }
 
 /// Whether the value that there was before can be told.
@@ -157,17 +179,18 @@ fn declare(schema: &mut Schema, root: bool, correlated: Correlated) -> Option<ce
         ruled |= child.ruled;
         of
     };
+    let correlated_fields = if schema.atomic_map { Correlated::No } else { correlated };
     let mut fields = std::collections::BTreeMap::new();
     for (name, field) in &mut schema.properties {
         if whole && matches!(&**name, "apiVersion" | "kind" | "metadata") {
             continue;
         }
-        let of = within(field, correlated);
+        let of = within(field, correlated_fields);
         if let (Some(escaped), Some(of)) = (cel::escape(name), of) {
             fields.insert(escaped.into(), FieldOf { name: Arc::clone(name), of });
         }
     }
-    let additional = schema.additional.as_mut().map(|additional| within(additional, correlated));
+    let additional = schema.additional.as_mut().map(|additional| within(additional, correlated_fields));
     let keyed = matches!(schema.list, ListType::Map(_));
     let correlated_items = if keyed { correlated } else { Correlated::No };
     let items = schema.items.as_mut().and_then(|items| within(items, correlated_items));
@@ -223,9 +246,9 @@ fn add_object_fields(fields: &mut std::collections::BTreeMap<Arc<str>, FieldOf>)
 
 fn read(given: &Value, of: cel::Type, schema: &Schema, correlated: Correlated) -> Rules {
     let old = |optional: bool| if optional { cel::Type::optional(of.clone()) } else { of.clone() };
-    let rules = given.as_array().into_iter().flatten();
+    let rules = given.as_array().into_iter().flatten().take(MAX_RULES);
     let list = rules.map(|rule| read_one(rule, &of, &old, schema, correlated)).collect();
-    Rules { given: given.clone(), old: old(true), of, list }
+    Rules { given: given.clone(), old: old(true), of, list, passed_over: Vec::new() }
 }
 
 fn read_one(

@@ -17,7 +17,7 @@ fn judged(schema: &Schema, old: Option<&Value>, new: &Value) -> Vec<String> {
         object.as_object().cloned().unwrap()
     };
     let old = old.map(object);
-    check_rules(schema, old.as_ref(), &object(new)).iter().map(ToString::to_string).collect()
+    check_rules(schema, old, object(new)).iter().map(ToString::to_string).collect()
 }
 
 fn problems(spec: &Value) -> Vec<String> {
@@ -383,4 +383,72 @@ fn what_is_not_evaluated_is_told_and_holds_for_nobody() {
     );
     assert_eq!(judged(&schema, None, &json!({"a": 9})), [""; 0]);
     assert_eq!(judged(&schema, None, &json!({"a": 0})).len(), 1);
+}
+
+#[test]
+fn fields_of_what_is_one_value_are_not_compared_with_those_before() {
+    let rule = json!([{"rule": "self == oldSelf"}]);
+    let text = json!({"type": "string", "x-kubernetes-validations": rule});
+    let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"],
+        "items": {"type": "object", "required": ["a"], "properties": {"a": text}}});
+    for field in [
+        json!({"type": "object", "properties": {"a": text}}),
+        json!({"type": "object", "additionalProperties": text}),
+        json!({"type": "object", "properties": {"list": keyed}}),
+    ] {
+        assert_eq!(problems(&field), [""; 0]);
+        let mut atomic = field;
+        atomic["x-kubernetes-map-type"] = json!("atomic");
+        let said = problems(&atomic);
+        assert!(said[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{said:?}");
+        atomic.as_object_mut().unwrap().insert("x-kubernetes-validations".to_owned(), rule.clone());
+        assert_eq!(problems(&atomic).len(), 1, "the whole of it can be compared");
+    }
+}
+
+#[test]
+fn rules_that_are_not_evaluated_are_counted_and_there_are_only_so_many() {
+    let spec = |rules: usize| {
+        let rules = vec![json!({"rule": "self >= 0"}); rules];
+        json!({"type": "object", "properties": {"list": {"type": "array",
+            "items": {"type": "integer", "x-kubernetes-validations": rules}}}})
+    };
+    assert_eq!(problems(&spec(256)), [""; 0]);
+    let at = format!("{PATH}.properties[spec].properties[list].items.x-kubernetes-validations");
+    assert_eq!(problems(&spec(257)), [format!("{at}: Too many: 257: must have at most 256 items")]);
+    // Nothing changes, so no rule is evaluated.
+    let same = |items: usize| {
+        let list = json!({"list": vec![1; items]});
+        judged(&schema_of(&spec(200)), Some(&list), &list)
+    };
+    assert_eq!(same(40_000), [""; 0]);
+    let said = same(60_000);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].contains("validation failed due to running out of cost budget"), "{said:?}");
+}
+
+#[test]
+fn rules_that_stand_where_none_are_evaluated_are_told() {
+    let rule = |rule: &str| json!([{"rule": rule}]);
+    let name = json!({"type": "string", "x-kubernetes-validations": rule("self != 'a'")});
+    let schema = json!({"type": "object", "properties": {
+        "metadata": {"type": "object", "properties": {"name": name}},
+        "spec": {"type": "object", "properties": {"a": {"type": "string"}},
+            "allOf": [{"x-kubernetes-validations": rule("has(self.a)")},
+                {"properties": {"a": {"x-kubernetes-validations": rule("self != ''")}}}]}}});
+    let read = read(&schema, PATH).unwrap();
+    let told = rule_problems(&read, PATH);
+    assert_eq!(told.causes, []);
+    let name = "properties[metadata].properties[name].x-kubernetes-validations[0].rule: \"self != 'a'\"";
+    let any = "properties[spec].allOf[0].x-kubernetes-validations[0].rule: \"has(self.a)\"";
+    let field = "properties[spec].allOf[1].properties[a].x-kubernetes-validations[0].rule: \"self != ''\"";
+    let why = "rules of what every object has; those of the whole object can look at it";
+    assert_eq!(
+        told.lacking,
+        [(name, why), (any, "rules within `allOf`"), (field, "rules within `allOf`")]
+            .map(|(at, why)| format!("{PATH}.{at} is not evaluated here: {why}"))
+    );
+    assert_eq!(judged(&read, None, &json!({})), [""; 0]);
+    let shown = crate::object::schema::to_openapi(&read).to_string();
+    assert!(!shown.contains("x-kubernetes-validations"), "{shown}");
 }
