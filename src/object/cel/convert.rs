@@ -1,18 +1,20 @@
 //! Conversions between types. Pure.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::meter::{Meter, Outcome, failed};
+use super::meter::{Meter, Outcome, cut, failed};
 use super::spans;
 use super::value::Val;
 
 /// Calls a conversion; `None` if there is none for these.
 pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
     let [value] = values else { return Ok(None) };
-    if let Val::Text(text) = value {
-        meter.bytes(text.len())?;
+    match value {
+        Val::Text(text) => meter.bytes(text.len())?,
+        Val::Bytes(bytes) => meter.bytes(bytes.len())?,
+        _ => {}
     }
     Ok(match name {
         "dyn" => Some(value.clone()),
@@ -22,16 +24,18 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
         "double" => double(value)?.map(Val::Double),
         "string" => string(value)?,
         "bytes" => match value {
-            Val::Text(text) => Some(Val::Bytes(Rc::from(text.as_bytes()))),
+            Val::Text(text) => Some(Val::Bytes(Arc::from(text.as_bytes()))),
             Val::Bytes(_) => Some(value.clone()),
             _ => None,
         },
         "bool" => match value {
             Val::Bool(_) => Some(value.clone()),
             Val::Text(text) => match &**text {
-                "1" | "t" | "true" | "TRUE" | "True" => Some(Val::Bool(true)),
-                "0" | "f" | "false" | "FALSE" | "False" => Some(Val::Bool(false)),
-                _ => return failed(format!("type conversion error from 'string' to 'bool': {:?}", &**text)),
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(Val::Bool(true)),
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(Val::Bool(false)),
+                _ => {
+                    return failed(format!("type conversion error from 'string' to 'bool': {:?}", cut(text)));
+                }
             },
             _ => None,
         },
@@ -54,7 +58,7 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
 }
 
 fn wrong<T>(text: &str, to: &str) -> Outcome<T> {
-    failed(format!("type conversion error from 'string' to '{to}': {text:?}"))
+    failed(format!("type conversion error from 'string' to '{to}': {:?}", cut(text)))
 }
 
 fn int(value: &Val<'_>) -> Outcome<Option<i64>> {

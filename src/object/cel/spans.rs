@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::meter::{Outcome, failed};
+use super::meter::{Outcome, cut, failed};
 
 /// Units of durations and their nanoseconds, longer names first.
 const UNITS: [(&str, i128); 8] = [
@@ -24,14 +24,14 @@ pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     {
         return Ok(day.timestamp());
     }
-    text.parse().or_else(|_| failed(format!("invalid timestamp: {text:?}")))
+    text.parse().or_else(|_| failed(format!("invalid timestamp: {:?}", cut(text))))
 }
 
 /// A duration as Go writes them: `1h30m`, `-1.5s`.
 pub(super) fn span(text: &str) -> Outcome<SignedDuration> {
     match nanoseconds(text).and_then(|nanoseconds| i64::try_from(nanoseconds).ok()) {
         Some(nanoseconds) => Ok(SignedDuration::from_nanos(nanoseconds)),
-        None => failed(format!("time: invalid duration {text:?}")),
+        None => failed(format!("time: invalid duration {:?}", cut(text))),
     }
 }
 

@@ -13,6 +13,11 @@ pub(super) fn call<'a>(
     tools: &mut Tools<'_>,
 ) -> Outcome<Option<Val<'a>>> {
     tools.meter.bytes(text.len())?;
+    for argument in rest {
+        if let Val::Text(argument) = argument {
+            tools.meter.bytes(argument.len())?;
+        }
+    }
     let own = |text: String| Ok(Some(Val::text(text)));
     match (name, rest) {
         ("size", []) => Ok(Some(Val::Int(length(text)))),
@@ -66,7 +71,11 @@ pub(super) fn call<'a>(
             let values = list.items(tools.meter)?;
             own(format(text, &values, tools.meter)?)
         }
-        ("strings.quote", []) => own(format!("{text:?}")),
+        ("strings.quote", []) => {
+            // A letter may become ten.
+            tools.meter.bytes(text.len().saturating_mul(10))?;
+            own(format!("{text:?}"))
+        }
         _ => Ok(None),
     }
 }
@@ -221,8 +230,14 @@ fn formatted(
         },
         (Some('x'), Some(number), _) => Ok(signed(number, format!("{:x}", number.unsigned_abs()))),
         (Some('X'), Some(number), _) => Ok(signed(number, format!("{:X}", number.unsigned_abs()))),
-        (Some('x'), _, Val::Text(text)) => Ok(text.bytes().map(|byte| format!("{byte:02x}")).collect()),
-        (Some('X'), _, Val::Text(text)) => Ok(text.bytes().map(|byte| format!("{byte:02X}")).collect()),
+        (Some('x'), _, Val::Text(text)) => {
+            meter.spend(text.len())?;
+            Ok(text.bytes().map(|byte| format!("{byte:02x}")).collect())
+        }
+        (Some('X'), _, Val::Text(text)) => {
+            meter.spend(text.len())?;
+            Ok(text.bytes().map(|byte| format!("{byte:02X}")).collect())
+        }
         (Some('o'), Some(number), _) => Ok(signed(number, format!("{:o}", number.unsigned_abs()))),
         (Some('b'), Some(number), _) => Ok(signed(number, format!("{:b}", number.unsigned_abs()))),
         (Some('b'), _, Val::Bool(value)) => Ok(u8::from(*value).to_string()),

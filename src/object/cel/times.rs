@@ -40,7 +40,7 @@ pub(super) fn of_span(name: &str, span: SignedDuration) -> Option<i64> {
         "getHours" => span.as_secs() / 3600,
         "getMinutes" => span.as_secs() / 60,
         "getSeconds" => span.as_secs(),
-        "getMilliseconds" => i64::from(span.subsec_millis()),
+        "getMilliseconds" => i64::try_from(span.as_millis()).ok()?,
         _ => return None,
     })
 }
