@@ -339,11 +339,15 @@ fn undeclared(at: usize, name: &str) -> Fault {
 }
 
 fn no_overload(at: usize, name: &str, of: Option<&Type>, arguments: &[Type]) -> Fault {
-    let mut shown: Vec<String> = arguments.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+    let shown = |of: &Type| cut(&of.to_string()).to_owned();
+    let mut arguments_shown: Vec<String> = arguments.iter().take(MAX_SHOWN).map(shown).collect();
     if arguments.len() > MAX_SHOWN {
-        shown.push("…".to_owned());
+        arguments_shown.push("…".to_owned());
     }
     let name = cut(name);
-    let of = of.map(|of| format!("{of}.")).unwrap_or_default();
-    Fault::at(at, format!("found no matching overload for '{name}' applied to '{of}({})'", shown.join(", ")))
+    let of = of.map(|of| format!("{}.", shown(of))).unwrap_or_default();
+    Fault::at(
+        at,
+        format!("found no matching overload for '{name}' applied to '{of}({})'", arguments_shown.join(", ")),
+    )
 }

@@ -41,7 +41,7 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
         },
         "timestamp" => match value {
             Val::Time(_) => Some(value.clone()),
-            Val::Text(text) => Some(Val::Time(spans::time(text)?)),
+            Val::Text(text) => Some(Val::Time(spans::moment(text)?)),
             Val::Int(seconds) => match Timestamp::from_second(*seconds) {
                 Ok(time) => Some(Val::Time(time)),
                 Err(_) => return failed("timestamp overflow"),
@@ -95,10 +95,27 @@ fn double(value: &Val<'_>) -> Outcome<Option<f64>> {
     }
 }
 
+/// A float as Go writes it: large and small ones with an exponent.
+fn number_text(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
 fn string<'a>(value: &Val<'a>) -> Outcome<Option<Val<'a>>> {
     Ok(Some(match value {
         Val::Text(_) => value.clone(),
-        Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) => Val::text(value.to_string()),
+        Val::Bool(_) | Val::Int(_) | Val::Uint(_) => Val::text(value.to_string()),
+        Val::Double(number) => Val::text(number_text(*number)),
         Val::Bytes(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => Val::text(text),
             Err(_) => return failed("invalid UTF-8 in bytes, cannot convert to string"),

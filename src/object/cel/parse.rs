@@ -276,14 +276,16 @@ impl Parser {
 
     fn arguments(&mut self, end: &str) -> Result<Vec<Node>, Fault> {
         let mut arguments = Vec::new();
-        while !self.takes(end) {
+        if self.takes(end) {
+            return Ok(arguments);
+        }
+        loop {
             arguments.push(self.expression()?);
             if !self.takes(",") {
                 self.expect(end)?;
-                break;
+                return Ok(arguments);
             }
         }
-        Ok(arguments)
     }
 
     fn primary(&mut self) -> Result<Node, Fault> {

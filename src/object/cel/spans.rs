@@ -16,6 +16,14 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// A time as the language writes it: with its hours and its zone.
+pub(super) fn moment(text: &str) -> Outcome<Timestamp> {
+    if matches!(text.as_bytes().get(10), Some(b'T' | b't')) && !text.contains('[') {
+        return time(text);
+    }
+    failed(format!("invalid timestamp: {:?}", cut(text)))
+}
+
 /// A time, or a day.
 pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     let day = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();

@@ -261,8 +261,8 @@ fn types_do_not_grow_with_expressions() {
 
 #[test]
 fn values_are_not_nested_as_deep_as_macros_make_them() {
-    let inner = format!("[a]{}", format!(".map(b, {}b{})", "[".repeat(40), "]".repeat(40)).repeat(28));
-    let outer = format!("[0]{}", format!(".map(a, {inner})").repeat(31));
+    let inner = format!("[a]{}", format!(".map(b, {}b{})", "[".repeat(40), "]".repeat(40)).repeat(27));
+    let outer = format!("[0]{}", format!(".map(a, {inner})").repeat(28));
     let optional = format!(
         "optional.of(1){}",
         format!(".optMap(a, optional.of(a){})", ".optMap(b, [[[[b]]]])".repeat(60)).repeat(30)
@@ -324,7 +324,6 @@ fn texts_that_are_read_at_each_look_are_paid_for() {
     let long = "A".repeat(200_000);
     let ten = "[0,1,2,3,4,5,6,7,8,9]";
     for (text, of, value) in [
-        (format!("{ten}.all(a, self.size() > 0)"), Type::Bytes, &*long),
         (format!("{ten}.all(a, self[0].size() > 0)"), Type::list(Type::Bytes), &*long),
         (format!("{ten}.all(a, self['k'].size() > 0)"), Type::map(Type::Text, Type::Bytes), &*long),
         (format!("{ten}.all(a, string(b'{}').size() > 0)", "A".repeat(90_000)), Type::Dyn, ""),
@@ -490,4 +489,37 @@ fn the_sum_of_nothing_is_of_the_type_of_the_items() {
     assert_all_hold(&texts, &json!(null));
     let numbers = Type::list(Type::Double);
     assert_eq!(answer_of("self.sum() + 0.5 == 0.5", &numbers, &json!([])), Ok(Answer::Bool(true)));
+}
+
+#[test]
+fn what_the_language_does_not_have_is_refused() {
+    for text in [
+        "'a'.startsWith('a',)",
+        "size([1],) == 1",
+        "'\\x+1' == ''",
+        "'\\u+123' == ''",
+        "1e999 == 1.0",
+        "self.all(a, true,)",
+    ] {
+        assert!(fault(text).contains("Syntax error"), "{text}: {}", fault(text));
+    }
+    assert!(fault("timestamp('2024-05-06T07:08:09Z').getHours('+02:-5') == 1").contains("not evaluated"));
+    for text in
+        ["timestamp('2024-01-01').getHours() == 0", "'%5d'.format([1]) == ''", "'%5s'.format(['a']) == ''"]
+    {
+        assert!(answer(text, &json!(null)).is_err(), "{text}");
+    }
+    let texts = [
+        "bool('T') && !bool('F') && [1, 2,].size() == 2 && {'a': 1,}.size() == 1",
+        "string(1000000.0) == '1e+06' && string(123456.5) == '123456.5' && string(0.00001) == '1e-05'",
+        "string(100000.0) == '100000' && string(-1.5) == '-1.5' && string(0.0) == '0'",
+        "'aéa'.lastIndexOf('a', 1) == 0 && 'aéa'.lastIndexOf('a', 2) == 2 && 'éé'.lastIndexOf('é', 0) == 0",
+        "'ab€b'.lastIndexOf('b', 2) == 1 && 'x€'.lastIndexOf('€', 0) == -1",
+    ];
+    assert_all_hold(&texts, &json!(null));
+    // A day is a time where the schema says so.
+    assert_eq!(
+        answer_of("self.getFullYear() == 2024", &Type::Time, &json!("2024-01-01")),
+        Ok(Answer::Bool(true))
+    );
 }

@@ -105,8 +105,8 @@ fn bounded(place: i64, text: &str) -> Outcome<usize> {
 fn place_of(text: &str, sought: &str, start: Option<usize>, last: bool) -> i64 {
     let found = if last {
         // The start is the last place at which it may begin.
-        let end = start.map_or(text.len(), |start| (start + sought.len()).min(text.len()));
-        let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+        let end = start.map_or(text.len(), |start| start.saturating_add(sought.len()));
+        let end = text.floor_char_boundary(end);
         text.get(..end).and_then(|text| text.rfind(sought))
     } else {
         let start = start.unwrap_or_default();
@@ -185,6 +185,9 @@ fn format(text: &str, values: &[Val<'_>], meter: &mut Meter) -> Outcome<String> 
         if verb == Some('%') {
             written.push('%');
             continue;
+        }
+        if !precision.is_empty() && !precision.starts_with('.') {
+            return failed("could not parse formatting clause: there are no widths");
         }
         let Some(value) = values.next() else {
             return failed("index out of range: too few values to format");

@@ -10,7 +10,8 @@ pub(super) fn zone(text: &str) -> Option<TimeZone> {
     }
     let (hours, minutes) = text.split_once(':')?;
     let negative = hours.starts_with('-');
-    let number = |text: &str| text.parse::<i32>().ok().filter(|_| !text.is_empty() && text.len() <= 2);
+    let digits = |text: &str| text.len() <= 2 && text.bytes().all(|letter| letter.is_ascii_digit());
+    let number = |text: &str| text.parse::<i32>().ok().filter(|_| digits(text));
     let (hours, minutes) = (number(hours.strip_prefix(['-', '+']).unwrap_or(hours))?, number(minutes)?);
     let seconds = (hours * 60 + minutes) * 60;
     Offset::from_seconds(if negative { -seconds } else { seconds }).ok().map(TimeZone::fixed)
