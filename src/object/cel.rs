@@ -30,10 +30,15 @@ mod types;
 mod value;
 
 pub(crate) use meter::{Failure, Meter};
-pub(crate) use regexes::Regexes;
+pub(crate) use regexes::{Pattern, Regexes, pattern};
 pub(crate) use types::{FieldOf, ListOf, Merge, ObjectOf, Type, escape};
 
 use value::Val;
+
+/// What checking an expression may cost, besides some steps for each byte of it.
+const CHECK_STEPS: u64 = 100_000;
+/// The most of a line that is shown around a mistake, in characters.
+const MAX_SHOWN: usize = 200;
 
 /// Why an expression cannot be used.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,12 +62,15 @@ impl Fault {
                 let before = text.get(..*at).unwrap_or(text);
                 let line = before.matches('\n').count();
                 let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+                // Of a long line, what is around the place.
+                let hidden = column.saturating_sub(MAX_SHOWN / 2);
                 let shown = text.split('\n').nth(line).unwrap_or_default();
+                let shown: String = shown.chars().skip(hidden).take(MAX_SHOWN).collect();
                 format!(
                     "ERROR: <input>:{}:{}: {message}\n | {shown}\n | {}^",
                     line + 1,
                     column + 1,
-                    ".".repeat(column)
+                    ".".repeat(column - hidden)
                 )
             }
         }
@@ -74,6 +82,7 @@ impl Fault {
 pub(crate) struct Program {
     root: tree::Node,
     of: Type,
+    sums: check::Sums,
 }
 
 /// What an expression comes to, of what rules and messages are.
@@ -95,8 +104,8 @@ impl Program {
     /// What is wrong with it, or not evaluated.
     pub(crate) fn compile(text: &str, variables: &[(&str, Type)]) -> Result<Self, Fault> {
         let root = parse::parse(text)?;
-        let of = check::check(&root, variables)?;
-        Ok(Self { root, of })
+        let (of, sums) = check::check(&root, variables, CHECK_STEPS + 20 * text.len() as u64)?;
+        Ok(Self { root, of, sums })
     }
 
     /// The type of what it comes to.
@@ -122,13 +131,13 @@ impl Program {
         let mut scope = Vec::with_capacity(variables.len());
         for (name, of, value) in variables {
             let value = match (of, value) {
-                (Type::Optional(of), Some(value)) => Val::some(Val::view(value, of)?),
+                (Type::Optional(of), Some(value)) => Val::some(Val::view(value, of, meter)?),
                 (Type::Optional(_), None) => Val::Optional(None),
-                (of, value) => Val::view(value.unwrap_or(&Value::Null), of)?,
+                (of, value) => Val::view(value.unwrap_or(&Value::Null), of, meter)?,
             };
             scope.push((*name, value));
         }
-        let mut runner = run::Runner { tools: regexes::Tools { meter, regexes }, scope };
+        let mut runner = run::Runner { tools: regexes::Tools { meter, regexes }, scope, sums: &self.sums };
         Ok(match runner.node(&self.root)? {
             Val::Bool(value) => Answer::Bool(value),
             Val::Text(text) => Answer::Text(text.to_string()),

@@ -532,6 +532,7 @@ mod tests {
     }
 
     #[cfg(feature = "cloud")]
+    #[allow(clippy::needless_pass_by_value, reason = "values are written where they are handed over")]
     mod custom {
         use std::sync::Arc;
 

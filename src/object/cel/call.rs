@@ -1,14 +1,15 @@
 //! Calls of functions. Pure.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use jiff::tz::TimeZone;
 
-use super::meter::{Outcome, failed};
+use super::meter::{Meter, Outcome, cut, failed};
 use super::quantity::Quantity;
 use super::regexes::Tools;
 use super::semver::Semver;
-use super::value::{Text, Val};
+use super::value::{Made, Text, Val};
 use super::{convert, lists, named, net, texts, times};
 
 /// Calls a function. What it is a method of is the first value.
@@ -46,7 +47,7 @@ fn found<'a>(name: &str, values: &[Val<'a>], tools: &mut Tools<'_>) -> Outcome<O
         (Val::Text(text), ..) => {
             return match texts::call(name, text, rest, tools)? {
                 Some(value) => Ok(Some(value)),
-                None => of_text(name, text, rest),
+                None => of_text(name, text, rest, tools.meter),
             };
         }
         (Val::Items(..) | Val::List(_), ..) => return lists::call(name, first, rest, tools.meter),
@@ -57,20 +58,28 @@ fn found<'a>(name: &str, values: &[Val<'a>], tools: &mut Tools<'_>) -> Outcome<O
         (Val::Time(time), _, []) => times::of_time(name, *time, TimeZone::UTC).map(Val::Int),
         (Val::Time(time), _, [Val::Text(zone)]) => match times::zone(zone) {
             Some(zone) => times::of_time(name, *time, zone).map(Val::Int),
-            None => return failed(format!("unknown time zone {:?}", &**zone)),
+            None => return failed(format!("unknown time zone {:?}", cut(zone))),
         },
         (Val::Span(span), _, []) => times::of_span(name, *span).map(Val::Int),
         (Val::Optional(value), ..) => return optional(name, value, rest),
         (Val::Quantity(quantity), ..) => return of_quantity(name, *quantity, rest),
-        (Val::Semver(version), ..) => of_semver(name, version, rest),
-        (Val::Url(url), _, []) => of_url(name, url),
+        (Val::Semver(version), ..) => {
+            tools.meter.bytes(version.weight())?;
+            of_semver(name, version, rest)
+        }
+        (Val::Url(url), _, []) => return of_url(name, url, tools.meter),
         (Val::Ip(address), "family", []) => Some(Val::Int(if address.is_ipv4() { 4 } else { 6 })),
         (Val::Ip(address), what, []) if what.starts_with("is") => Some(Val::Bool(net::is(*address, what))),
-        (Val::Cidr(address, bits), ..) => return of_cidr(name, (*address, *bits), rest),
+        (Val::Cidr(address, bits), ..) => {
+            if let [Val::Text(text)] = rest {
+                tools.meter.bytes(text.len())?;
+            }
+            return of_cidr(name, (*address, *bits), rest);
+        }
         (Val::Format(format), "validate", [Val::Text(text)]) => {
             tools.meter.bytes(text.len())?;
             let problem = named::problem(format, text);
-            Some(Val::Optional(problem.map(|problem| Rc::new(Val::list(vec![Val::text(problem)])))))
+            Some(Val::optional(problem.map(|problem| Val::list(vec![Val::text(problem)]))))
         }
         _ => None,
     })
@@ -80,24 +89,28 @@ fn format_named<'a>(format: &str, values: &[Val<'a>]) -> Option<Val<'a>> {
     let known =
         |name: &str| named::NAMES.iter().find(|known| **known == name).map(|known| Val::Format(known));
     match (format, values) {
-        ("named", [Val::Text(name)]) => Some(Val::Optional(known(name).map(Rc::new))),
+        ("named", [Val::Text(name)]) => Some(Val::optional(known(name))),
         (name, []) => known(name),
         _ => None,
     }
 }
 
 /// Functions that make something of a text.
-fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
+fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
     let is = |found: bool| Ok(Some(Val::Bool(found)));
     let made = |found: Option<Val<'a>>, problem: &str| match found {
         Some(found) => Ok(Some(found)),
-        None => failed(format!("{problem}: {:?}", &**text)),
+        None => failed(format!("{problem}: {:?}", cut(text))),
     };
     let normalize = match rest {
         [] => false,
         [Val::Bool(normalize)] => *normalize,
         _ => return Ok(None),
     };
+    if matches!(name, "isURL" | "url" | "isSemver" | "semver") {
+        // Of each part a text is made.
+        meter.spend(text.matches(['&', '.']).count().saturating_mul(4))?;
+    }
     match name {
         "isURL" => is(net::Url::parse(text).is_some()),
         "url" => made(
@@ -108,7 +121,7 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>]) -> Outcome<Option<
         "ip" => made(net::ip(text).map(Val::Ip), "IP Address parse error during conversion from string"),
         "ip.isCanonical" => match net::ip(text) {
             Some(address) => is(address.to_string() == **text),
-            None => failed(format!("IP Address parse error during conversion from string: {:?}", &**text)),
+            None => failed(format!("IP Address parse error during conversion from string: {:?}", cut(text))),
         },
         "isCIDR" => is(net::cidr(text).is_some()),
         "cidr" => made(
@@ -129,10 +142,10 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>]) -> Outcome<Option<
     }
 }
 
-fn optional<'a>(name: &str, value: &Option<Rc<Val<'a>>>, rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
+fn optional<'a>(name: &str, value: &Option<Rc<Made<Val<'a>>>>, rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
     Ok(Some(match (name, rest, value) {
         ("hasValue", [], value) => Val::Bool(value.is_some()),
-        ("value", [], Some(value)) | ("orValue", [_], Some(value)) => (**value).clone(),
+        ("value", [], Some(value)) | ("orValue", [_], Some(value)) => (***value).clone(),
         ("value", [], None) => return failed("optional.none() dereference"),
         ("orValue", [other], None) => other.clone(),
         ("or", [_], Some(value)) => Val::Optional(Some(Rc::clone(value))),
@@ -191,25 +204,28 @@ fn of_semver<'a>(name: &str, version: &Semver, rest: &[Val<'a>]) -> Option<Val<'
     }
 }
 
-fn of_url<'a>(name: &str, url: &net::Url) -> Option<Val<'a>> {
-    Some(match name {
-        "getScheme" => Val::text(url.scheme.as_str()),
-        "getHost" => Val::text(url.host.as_str()),
-        "getHostname" => Val::text(url.hostname()),
-        "getPort" => Val::text(url.port()),
-        "getEscapedPath" => Val::text(url.path.as_str()),
+fn of_url<'a>(name: &str, url: &net::Url, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
+    let part = match name {
+        "getScheme" => url.scheme.as_str(),
+        "getHost" => url.host.as_str(),
+        "getHostname" => url.hostname(),
+        "getPort" => url.port(),
+        "getEscapedPath" => url.path.as_str(),
         "getQuery" => {
-            let mut names: Vec<&str> = url.query.iter().map(|(name, _)| name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            let values = |name: &str| {
-                let values = url.query.iter().filter(|(known, _)| known == name);
-                Val::list(values.map(|(_, value)| Val::text(value.as_str())).collect())
-            };
-            Val::Map(Rc::new(names.into_iter().map(|name| (Val::text(name), values(name))).collect()))
+            let mut values: BTreeMap<&str, Vec<Val<'a>>> = BTreeMap::new();
+            for (name, value) in &url.query {
+                meter.spend(4)?;
+                meter.bytes(name.len() + value.len())?;
+                values.entry(name).or_default().push(Val::text(value.as_str()));
+            }
+            let entries = values.into_iter().map(|(name, values)| (Val::text(name), Val::list(values)));
+            return Ok(Some(Val::map(entries.collect())));
         }
-        _ => return None,
-    })
+        _ => return Ok(None),
+    };
+    // To find the part, the host is looked through.
+    meter.bytes(url.host.len() + part.len())?;
+    Ok(Some(Val::text(part)))
 }
 
 fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
@@ -226,7 +242,7 @@ fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -
             None => {
                 return failed(format!(
                     "IP Address parse error during conversion from string: {:?}",
-                    &**text
+                    cut(text)
                 ));
             }
         },
@@ -236,7 +252,7 @@ fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -
             None => {
                 return failed(format!(
                     "network address parse error during conversion from string: {:?}",
-                    &**text
+                    cut(text)
                 ));
             }
         },

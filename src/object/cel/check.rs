@@ -2,25 +2,38 @@
 //!
 //! What is known at run time only has the type `dyn` and fits everywhere.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Fault;
+use super::meter::{Meter, cut};
 use super::regexes;
 use super::signatures::{Known, look_up};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::Type;
 
-/// The type of an expression over variables of these types.
+/// The type of an expression over variables of these types, and what working it out needs to know besides. A step is an
+/// expression within it, or a few bytes of a compiled pattern.
 ///
 /// # Errors
 /// The first thing that is wrong with it, or that is not evaluated here.
-pub(super) fn check(node: &Node, variables: &[(&str, Type)]) -> Result<Type, Fault> {
+pub(super) fn check(node: &Node, variables: &[(&str, Type)], steps: u64) -> Result<(Type, Sums), Fault> {
     let scope = variables.iter().map(|(name, of)| (Arc::from(*name), of.clone())).collect();
-    Checker { scope }.node(node)
+    let mut checker = Checker { scope, sums: Sums::new(), meter: Meter::new(steps) };
+    let of = checker.node(node)?;
+    Ok((of, checker.sums))
 }
+
+/// The calls of `sum` by the bytes at which they stand, each with the type of its items: no items have a sum, too.
+pub(super) type Sums = BTreeMap<usize, Type>;
+
+/// The most arguments that are shown.
+const MAX_SHOWN: usize = 10;
 
 struct Checker {
     scope: Vec<(Arc<str>, Type)>,
+    sums: Sums,
+    meter: Meter,
 }
 
 type Checked = Result<Type, Fault>;
@@ -28,6 +41,7 @@ type Checked = Result<Type, Fault>;
 impl Checker {
     fn node(&mut self, node: &Node) -> Checked {
         let at = node.at;
+        self.meter.spend(1).map_err(|_| too_costly(at))?;
         match &node.expr {
             Expr::Null => Ok(Type::Null),
             Expr::Bool(_) => Ok(Type::Bool),
@@ -81,7 +95,11 @@ impl Checker {
             Expr::Map(items) => {
                 let mut of: Option<(Type, Type)> = None;
                 for (key, value, optional) in items {
-                    let (key, value) = (self.node(key)?, self.item(value, *optional)?);
+                    let (at, key) = (key.at, self.node(key)?);
+                    if !key.may_be_key() {
+                        return Err(Fault::at(at, format!("unsupported key type: {key}")));
+                    }
+                    let value = self.item(value, *optional)?;
                     of = Some(match of {
                         None => (key, value),
                         Some((keys, values)) => (keys.or(key), values.or(value)),
@@ -187,8 +205,9 @@ impl Checker {
         });
         match (name, literal) {
             ("matches" | "find" | "findAll", Some(pattern)) => {
-                regexes::compile(pattern).map_err(|problem| {
-                    Fault::Lacking(format!("{name} with the pattern {pattern:?}: {problem}"))
+                let compiled = regexes::compile(pattern, &mut self.meter).map_err(|_| too_costly(at))?;
+                compiled.map_err(|problem| {
+                    Fault::Lacking(format!("{name} with the pattern {:?}: {problem}", cut(pattern)))
                 })?;
             }
             (getter, zone)
@@ -199,6 +218,7 @@ impl Checker {
             {
                 return Err(Fault::Lacking(format!("{getter} with the name of a time zone")));
             }
+            ("sum", _) if found != Type::Int => drop(self.sums.insert(at, found.clone())),
             _ => {}
         }
         Ok(found)
@@ -255,7 +275,7 @@ fn field(at: usize, of: &Type, name: &str) -> Checked {
         Type::Map(map) if map.0.fits(&Type::Text) => Ok(map.1.clone()),
         Type::Object(object) => match object.fields.get(name) {
             Some(field) => Ok(field.of.clone()),
-            None => Err(Fault::at(at, format!("undefined field '{name}'"))),
+            None => Err(Fault::at(at, format!("undefined field '{}'", cut(name)))),
         },
         other => Err(Fault::at(at, format!("type '{other}' does not support field selection"))),
     }
@@ -310,15 +330,24 @@ fn operator(name: Operator, left: &Type, right: &Type) -> Option<Type> {
     }
 }
 
+fn too_costly(at: usize) -> Fault {
+    Fault::at(at, "the expression is too costly to check")
+}
+
 fn undeclared(at: usize, name: &str) -> Fault {
-    Fault::at(at, format!("undeclared reference to '{name}' (in container '')"))
+    Fault::at(at, format!("undeclared reference to '{}' (in container '')", cut(name)))
 }
 
 fn no_overload(at: usize, name: &str, of: Option<&Type>, arguments: &[Type]) -> Fault {
-    let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-    let of = of.map(|of| format!("{of}.")).unwrap_or_default();
+    let shown = |of: &Type| cut(&of.to_string()).to_owned();
+    let mut arguments_shown: Vec<String> = arguments.iter().take(MAX_SHOWN).map(shown).collect();
+    if arguments.len() > MAX_SHOWN {
+        arguments_shown.push("…".to_owned());
+    }
+    let name = cut(name);
+    let of = of.map(|of| format!("{}.", shown(of))).unwrap_or_default();
     Fault::at(
         at,
-        format!("found no matching overload for '{name}' applied to '{of}({})'", arguments.join(", ")),
+        format!("found no matching overload for '{name}' applied to '{of}({})'", arguments_shown.join(", ")),
     )
 }

@@ -1,18 +1,20 @@
 //! Conversions between types. Pure.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::meter::{Meter, Outcome, failed};
+use super::meter::{Meter, Outcome, cut, failed};
 use super::spans;
 use super::value::Val;
 
 /// Calls a conversion; `None` if there is none for these.
 pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
     let [value] = values else { return Ok(None) };
-    if let Val::Text(text) = value {
-        meter.bytes(text.len())?;
+    match value {
+        Val::Text(text) => meter.bytes(text.len())?,
+        Val::Bytes(bytes) => meter.bytes(bytes.len())?,
+        _ => {}
     }
     Ok(match name {
         "dyn" => Some(value.clone()),
@@ -22,22 +24,24 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
         "double" => double(value)?.map(Val::Double),
         "string" => string(value)?,
         "bytes" => match value {
-            Val::Text(text) => Some(Val::Bytes(Rc::from(text.as_bytes()))),
+            Val::Text(text) => Some(Val::Bytes(Arc::from(text.as_bytes()))),
             Val::Bytes(_) => Some(value.clone()),
             _ => None,
         },
         "bool" => match value {
             Val::Bool(_) => Some(value.clone()),
             Val::Text(text) => match &**text {
-                "1" | "t" | "true" | "TRUE" | "True" => Some(Val::Bool(true)),
-                "0" | "f" | "false" | "FALSE" | "False" => Some(Val::Bool(false)),
-                _ => return failed(format!("type conversion error from 'string' to 'bool': {:?}", &**text)),
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(Val::Bool(true)),
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(Val::Bool(false)),
+                _ => {
+                    return failed(format!("type conversion error from 'string' to 'bool': {:?}", cut(text)));
+                }
             },
             _ => None,
         },
         "timestamp" => match value {
             Val::Time(_) => Some(value.clone()),
-            Val::Text(text) => Some(Val::Time(spans::time(text)?)),
+            Val::Text(text) => Some(Val::Time(spans::moment(text)?)),
             Val::Int(seconds) => match Timestamp::from_second(*seconds) {
                 Ok(time) => Some(Val::Time(time)),
                 Err(_) => return failed("timestamp overflow"),
@@ -54,7 +58,7 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
 }
 
 fn wrong<T>(text: &str, to: &str) -> Outcome<T> {
-    failed(format!("type conversion error from 'string' to '{to}': {text:?}"))
+    failed(format!("type conversion error from 'string' to '{to}': {:?}", cut(text)))
 }
 
 fn int(value: &Val<'_>) -> Outcome<Option<i64>> {
@@ -91,10 +95,27 @@ fn double(value: &Val<'_>) -> Outcome<Option<f64>> {
     }
 }
 
+/// A float as Go writes it: large and small ones with an exponent.
+fn number_text(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
 fn string<'a>(value: &Val<'a>) -> Outcome<Option<Val<'a>>> {
     Ok(Some(match value {
         Val::Text(_) => value.clone(),
-        Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) => Val::text(value.to_string()),
+        Val::Bool(_) | Val::Int(_) | Val::Uint(_) => Val::text(value.to_string()),
+        Val::Double(number) => Val::text(number_text(*number)),
         Val::Bytes(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => Val::text(text),
             Err(_) => return failed("invalid UTF-8 in bytes, cannot convert to string"),

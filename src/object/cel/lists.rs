@@ -21,12 +21,14 @@ pub(super) fn call<'a>(
     let items = list.items(meter)?;
     Ok(Some(match (name, rest) {
         ("isSorted", []) => {
-            let sorted = |pair: &[Val<'a>]| match pair {
-                [one, two] => one.compare(two).is_some_and(Ordering::is_le),
-                _ => true,
-            };
-            meter.spend(items.len())?;
-            Val::Bool(items.windows(2).all(sorted))
+            let mut sorted = true;
+            for (one, two) in items.iter().zip(items.iter().skip(1)) {
+                if !one.compare(two, meter)?.is_some_and(Ordering::is_le) {
+                    sorted = false;
+                    break;
+                }
+            }
+            Val::Bool(sorted)
         }
         ("sum", []) => sum(&items, meter)?,
         ("min", []) => most(&items, Ordering::Less, name, meter)?,
@@ -54,12 +56,7 @@ pub(super) fn call<'a>(
             }
             Val::list(kept)
         }
-        ("sort", []) => {
-            meter.spend(items.len() * 16)?;
-            let mut items = items;
-            items.sort_by(|one, two| one.compare(two).unwrap_or(Ordering::Equal));
-            Val::list(items)
-        }
+        ("sort", []) => Val::list(sorted(items, meter)?),
         _ => return Ok(None),
     }))
 }
@@ -99,14 +96,35 @@ fn sum<'a>(items: &[Val<'a>], meter: &mut Meter) -> Outcome<Val<'a>> {
     Ok(sum)
 }
 
+/// Items in their order: all of one kind, any two of which can be compared.
+fn sorted<'a>(mut items: Vec<Val<'a>>, meter: &mut Meter) -> Outcome<Vec<Val<'a>>> {
+    let Some(first) = items.first() else { return Ok(items) };
+    // Each item is compared about so often.
+    let times = items.len().ilog2() as usize + 1;
+    for item in &items {
+        let bytes = match item {
+            Val::Text(text) => text.len(),
+            Val::Bytes(bytes) => bytes.len(),
+            _ => 0,
+        };
+        meter.bytes(bytes.saturating_mul(times))?;
+        meter.spend(times)?;
+        // What is not even equal to itself is no number.
+        if item.kind() != first.kind() || item.order(item).is_none() {
+            return failed(format!("no such overload: sort of {} and {}", first.kind(), item.kind()));
+        }
+    }
+    items.sort_by(|one, two| one.order(two).unwrap_or(Ordering::Equal));
+    Ok(items)
+}
+
 fn most<'a>(items: &[Val<'a>], wanted: Ordering, name: &str, meter: &mut Meter) -> Outcome<Val<'a>> {
     let Some((first, rest)) = items.split_first() else {
         return failed(format!("{name} called on empty list"));
     };
     let mut found = first;
     for item in rest {
-        meter.spend(1)?;
-        match item.compare(found) {
+        match item.compare(found, meter)? {
             Some(order) if order == wanted => found = item,
             Some(_) => {}
             None => {

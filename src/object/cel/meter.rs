@@ -15,6 +15,14 @@ pub(super) fn failed<T>(message: impl Into<String>) -> Outcome<T> {
     Err(Failure::Failed(message.into()))
 }
 
+/// The most of a text that a failure shows, in bytes.
+const MAX_SHOWN: usize = 100;
+
+/// The beginning of a text, as failures show it: those that are absorbed have cost nothing.
+pub(super) fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or(text)
+}
+
 /// What may still be spent. A step is about one look at a value.
 #[derive(Debug)]
 pub(crate) struct Meter {

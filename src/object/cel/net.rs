@@ -105,6 +105,12 @@ impl Url {
         Some(Self { scheme, host: host.to_owned(), path: path.to_owned(), query: query.collect() })
     }
 
+    /// How many bytes are looked at to compare it.
+    pub(super) fn weight(&self) -> usize {
+        let query: usize = self.query.iter().map(|(name, value)| 64 + name.len() + value.len()).sum();
+        self.scheme.len() + self.host.len() + self.path.len() + query
+    }
+
     /// The host without port and brackets.
     pub(super) fn hostname(&self) -> &str {
         match self.host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

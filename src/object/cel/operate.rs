@@ -1,13 +1,15 @@
 //! Operators with two operands. Pure.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
+use serde_json::Value;
 
 use super::meter::{Meter, Outcome, failed};
 use super::tree::Operator;
 use super::types::Merge;
-use super::value::{Val, is_among};
+use super::value::{Val, is_among, spend_value};
 
 /// What an operator makes of two values.
 pub(super) fn operate<'a>(
@@ -16,15 +18,12 @@ pub(super) fn operate<'a>(
     right: &Val<'a>,
     meter: &mut Meter,
 ) -> Outcome<Val<'a>> {
-    let ordered = |wanted: fn(Ordering) -> bool| match left.compare(right) {
+    let mut ordered = |wanted: fn(Ordering) -> bool| match left.compare(right, meter)? {
         Some(order) => Ok(Val::Bool(wanted(order))),
         // Not a number is neither more nor less than anything.
         None if left.double().is_some() && right.double().is_some() => Ok(Val::Bool(false)),
         None => no_overload(name, left, right),
     };
-    if let (Val::Text(one), Val::Text(two)) = (left, right) {
-        meter.bytes(one.len().min(two.len()))?;
-    }
     match name {
         Operator::Equal => Ok(Val::Bool(left.equals(right, meter)?)),
         Operator::NotEqual => Ok(Val::Bool(!left.equals(right, meter)?)),
@@ -47,7 +46,7 @@ fn is_in<'a>(value: &Val<'a>, of: &Val<'a>, meter: &mut Meter) -> Outcome<Val<'a
         Val::Items(..) | Val::List(_) => {
             let mut found = false;
             for place in 0..of.length().unwrap_or_default() {
-                if let Some(item) = of.item(place)?
+                if let Some(item) = of.item(place, meter)?
                     && item.equals(value, meter)?
                 {
                     found = true;
@@ -101,8 +100,14 @@ fn joined<'a>(
                 None
             }
             Merge::Map(keys) => {
-                meter.spend(ours.len() * keys.len())?;
-                ours.iter().position(|known| same_keys(known, &item, keys))
+                let mut place = None;
+                for (at, known) in ours.iter().enumerate() {
+                    if same_keys(known, &item, keys, meter)? {
+                        place = Some(at);
+                        break;
+                    }
+                }
+                place
             }
         };
         match place.and_then(|place| ours.get_mut(place)) {
@@ -113,13 +118,22 @@ fn joined<'a>(
     Ok(ours)
 }
 
-fn same_keys(one: &Val<'_>, two: &Val<'_>, keys: &[std::sync::Arc<str>]) -> bool {
-    match (one, two) {
-        (Val::Object(one, _), Val::Object(two, _)) => {
-            keys.iter().all(|key| one.get(&**key) == two.get(&**key))
+fn same_keys(one: &Val<'_>, two: &Val<'_>, keys: &[Arc<str>], meter: &mut Meter) -> Outcome<bool> {
+    meter.spend(1)?;
+    let (Val::Object(one, _), Val::Object(two, _)) = (one, two) else { return Ok(false) };
+    for key in keys {
+        meter.bytes(key.len())?;
+        let (one, two) = (one.get(&**key), two.get(&**key));
+        match (one, two) {
+            (Some(Value::String(one)), Some(Value::String(two))) => meter.bytes(one.len().min(two.len()))?,
+            (Some(one), Some(_)) => spend_value(one, meter)?,
+            _ => {}
         }
-        _ => false,
+        if one != two {
+            return Ok(false);
+        }
     }
+    Ok(true)
 }
 
 fn arithmetic<'a>(name: Operator, left: &Val<'a>, right: &Val<'a>) -> Outcome<Val<'a>> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Fault;
+use super::meter::cut;
 use super::token::{Token, tokens};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::RESERVED;
@@ -14,7 +15,7 @@ const MAX_DEPTH: usize = 100;
 /// Words before a dot that belong to the name of a function.
 const SPACES: &[(&str, &[&str])] = &[
     ("ip", &["isCanonical"]),
-    ("optional", &["of", "none", "ofNonZeroValue"]),
+    ("optional", &["of", "none", "ofNonZeroValue", "unwrap"]),
     ("sets", &["contains", "equivalent", "intersects"]),
     ("format", &["named"]),
     (
@@ -95,12 +96,12 @@ impl Parser {
 
     fn unexpected(&self, token: &Token, expected: &str) -> Fault {
         let found = match token {
-            Token::Name(name) => name.to_string(),
+            Token::Name(name) => cut(name).to_owned(),
             Token::Int(number) => number.to_string(),
             Token::Uint(number) => format!("{number}u"),
             Token::Double(number) => number.to_string(),
             Token::TooLarge => (1u64 << 63).to_string(),
-            Token::Text(text) => format!("{text:?}"),
+            Token::Text(text) => format!("{:?}", cut(text)),
             Token::Bytes(_) => "bytes".to_owned(),
             Token::Sign(sign) => (*sign).to_owned(),
             Token::End => "<EOF>".to_owned(),
@@ -275,14 +276,16 @@ impl Parser {
 
     fn arguments(&mut self, end: &str) -> Result<Vec<Node>, Fault> {
         let mut arguments = Vec::new();
-        while !self.takes(end) {
+        if self.takes(end) {
+            return Ok(arguments);
+        }
+        loop {
             arguments.push(self.expression()?);
             if !self.takes(",") {
                 self.expect(end)?;
-                break;
+                return Ok(arguments);
             }
         }
-        Ok(arguments)
     }
 
     fn primary(&mut self) -> Result<Node, Fault> {
@@ -301,6 +304,9 @@ impl Parser {
             Token::Sign("[") => self.list()?,
             Token::Sign("{") => self.map()?,
             // A name from the root.
+            Token::Sign(".") if !matches!(self.peek(), Token::Name(_)) => {
+                return Err(self.unexpected(&self.peek().clone(), "IDENTIFIER"));
+            }
             Token::Sign(".") => return self.primary(),
             Token::Name(name) => match &*name {
                 "true" => Expr::Bool(true),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use regex_lite::{Regex, RegexBuilder};
 
-use super::meter::{Meter, Outcome, failed};
+use super::meter::{Meter, Outcome, cut, failed};
 
 /// The longest pattern, in bytes.
 const MAX_PATTERN: usize = 4096;
@@ -13,12 +13,16 @@ const MAX_PATTERN: usize = 4096;
 const COMPILED: [usize; 5] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 /// So many bytes of a compiled pattern, for each byte of a text, cost a step.
 const BYTES_A_STEP: usize = 400;
-/// The most patterns that are kept.
-const MAX_KEPT: usize = 64;
+/// The most groups of a pattern, the whole counted. To match, as much memory is taken as the pattern has, for each group.
+const MAX_GROUPS: usize = 50;
+/// The most memory that a pattern may take to match, in bytes.
+const MAX_WEIGHT: usize = 4 * 1024 * 1024;
+/// The most memory of all that are kept.
+const MAX_KEPT: usize = 8 * 1024 * 1024;
 
 /// A compiled pattern.
-pub(super) struct Pattern {
-    pub(super) regex: Regex,
+pub(crate) struct Pattern {
+    pub(crate) regex: Regex,
     size: usize,
 }
 
@@ -27,24 +31,50 @@ impl Pattern {
     pub(super) fn pay(&self, text: usize, meter: &mut Meter) -> Outcome<()> {
         meter.spend(1 + text.saturating_mul(self.size) / BYTES_A_STEP)
     }
+
+    /// How much memory it takes to match, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        self.size.saturating_mul(self.regex.captures_len())
+    }
 }
 
-/// Compiles a pattern.
+/// Compiles a pattern and pays for the sizes that are tried. What is wrong with it is the inner error.
 ///
 /// # Errors
-/// What is wrong with it.
-pub(super) fn compile(pattern: &str) -> Result<Pattern, String> {
+/// It costs too much.
+pub(super) fn compile(pattern: &str, meter: &mut Meter) -> Outcome<Result<Pattern, String>> {
     if pattern.len() > MAX_PATTERN {
-        return Err(format!("must have at most {MAX_PATTERN} bytes"));
+        return Ok(Err(format!("must have at most {MAX_PATTERN} bytes")));
     }
     let mut wrong = String::new();
     for size in COMPILED {
-        match RegexBuilder::new(pattern).size_limit(size).build() {
-            Ok(regex) => return Ok(Pattern { regex, size }),
-            Err(error) => wrong = error.to_string(),
+        meter.spend(pattern.len())?;
+        meter.bytes(size)?;
+        let regex = match RegexBuilder::new(pattern).size_limit(size).build() {
+            Ok(regex) => regex,
+            Err(error) => {
+                wrong = cut(&error.to_string()).to_owned();
+                continue;
+            }
+        };
+        let found = Pattern { regex, size };
+        if found.regex.captures_len() > MAX_GROUPS {
+            return Ok(Err(format!("must have less than {MAX_GROUPS} groups")));
         }
+        if found.weight() > MAX_WEIGHT {
+            return Ok(Err("is too large for so many groups".to_owned()));
+        }
+        return Ok(Ok(found));
     }
-    Err(wrong)
+    Ok(Err(wrong))
+}
+
+/// Compiles a pattern for those who match it without a meter.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn pattern(pattern: &str) -> Result<Pattern, String> {
+    compile(pattern, &mut Meter::new(u64::MAX)).unwrap_or_else(|_| Err("costs too much".to_owned()))
 }
 
 /// What functions need.
@@ -55,22 +85,29 @@ pub(super) struct Tools<'m> {
 
 /// Those compiled so far.
 #[derive(Default)]
-pub(crate) struct Regexes(HashMap<String, Pattern>);
+pub(crate) struct Regexes {
+    known: HashMap<String, Pattern>,
+    weight: usize,
+}
 
 impl Regexes {
     /// A compiled pattern, after one look through a text of so many bytes was paid for.
     pub(super) fn get(&mut self, pattern: &str, text: usize, meter: &mut Meter) -> Outcome<&Pattern> {
-        if !self.0.contains_key(pattern) {
-            meter.spend(1000 + pattern.len())?;
-            if self.0.len() >= MAX_KEPT {
-                self.0.clear();
-            }
-            match compile(pattern) {
-                Ok(regex) => drop(self.0.insert(pattern.to_owned(), regex)),
+        if !self.known.contains_key(pattern) {
+            match compile(pattern, meter)? {
+                Ok(regex) => {
+                    meter.bytes(regex.weight())?;
+                    if self.weight + regex.weight() > MAX_KEPT {
+                        self.known.clear();
+                        self.weight = 0;
+                    }
+                    self.weight += regex.weight();
+                    self.known.insert(pattern.to_owned(), regex);
+                }
                 Err(error) => return failed(format!("error parsing regexp: {error}")),
             }
         }
-        let Some(found) = self.0.get(pattern) else { return failed("error parsing regexp") };
+        let Some(found) = self.known.get(pattern) else { return failed("error parsing regexp") };
         found.pay(text, meter)?;
         Ok(found)
     }

@@ -2,19 +2,27 @@
 //!
 //! Of conditions joined by `&&` and `||`, an error counts only if the others do not decide, as the language says.
 
-use std::rc::Rc;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
 
 use super::call::call;
+use super::check::Sums;
 use super::meter::{Failure, Meter, Outcome, failed};
 use super::operate::operate;
 use super::regexes::Tools;
 use super::tree::{Each, Expr, How, Node};
+use super::types::Type;
 use super::value::{Text, Val};
+
+/// How many lists, maps and optionals may be made one within the other: whoever walks through them calls itself for each.
+const MAX_LEVELS: usize = 100;
 
 /// Works out an expression over variables.
 pub(super) struct Runner<'a, 'm> {
     pub(super) tools: Tools<'m>,
     pub(super) scope: Vec<(&'a str, Val<'a>)>,
+    pub(super) sums: &'a Sums,
 }
 
 impl<'a> Runner<'a, '_> {
@@ -24,6 +32,14 @@ impl<'a> Runner<'a, '_> {
 
     pub(super) fn node(&mut self, node: &'a Node) -> Outcome<Val<'a>> {
         self.meter().spend(1)?;
+        let value = self.value(node)?;
+        if value.level() > MAX_LEVELS {
+            return failed(format!("values are nested deeper than {MAX_LEVELS} levels"));
+        }
+        Ok(value)
+    }
+
+    fn value(&mut self, node: &'a Node) -> Outcome<Val<'a>> {
         Ok(match &node.expr {
             Expr::Null => Val::Null,
             Expr::Bool(value) => Val::Bool(*value),
@@ -31,7 +47,7 @@ impl<'a> Runner<'a, '_> {
             Expr::Uint(number) => Val::Uint(*number),
             Expr::Double(number) => Val::Double(*number),
             Expr::Text(text) => Val::Text(Text::Of(text)),
-            Expr::Bytes(bytes) => Val::Bytes(Rc::from(&**bytes)),
+            Expr::Bytes(bytes) => Val::Bytes(Arc::clone(bytes)),
             Expr::Name(name) => return self.name(name),
             Expr::Field { of, name, optional } => {
                 let of = self.node(of)?;
@@ -70,6 +86,13 @@ impl<'a> Runner<'a, '_> {
                 for node in of.as_deref().into_iter().chain(arguments) {
                     values.push(self.node(node)?);
                 }
+                if &**name == "sum"
+                    && let [list] = &values[..]
+                    && list.length() == Some(0)
+                    && let Some(zero) = self.sums.get(&node.at)
+                {
+                    return Ok(zero_of(zero));
+                }
                 return call(name, &values, &mut self.tools);
             }
             Expr::List(items) => {
@@ -83,6 +106,9 @@ impl<'a> Runner<'a, '_> {
                 let mut map: Vec<(Val<'a>, Val<'a>)> = Vec::with_capacity(items.len());
                 for (key, value, optional) in items {
                     let key = self.node(key)?;
+                    if !key.may_be_key() {
+                        return failed(format!("unsupported key type: {}", key.kind()));
+                    }
                     for (known, _) in &map {
                         if known.equals(&key, self.tools.meter)? {
                             return failed("insert failed: duplicate key");
@@ -90,13 +116,13 @@ impl<'a> Runner<'a, '_> {
                     }
                     map.extend(self.item(value, *optional)?.map(|value| (key, value)));
                 }
-                Val::Map(Rc::new(map))
+                Val::map(map)
             }
             Expr::Each(each) => return self.each(each),
             Expr::Given { of, variable, body, flat } => match self.node(of)? {
                 Val::Optional(None) => Val::Optional(None),
                 Val::Optional(Some(value)) => {
-                    let found = self.within(variable, (*value).clone(), |runner| runner.node(body))?;
+                    let found = self.within(variable, (**value).clone(), |runner| runner.node(body))?;
                     if *flat { found } else { Val::some(found) }
                 }
                 other => return failed(format!("no such overload: {}.optMap", other.kind())),
@@ -141,7 +167,7 @@ impl<'a> Runner<'a, '_> {
 
     fn item(&mut self, node: &'a Node, optional: bool) -> Outcome<Option<Val<'a>>> {
         match (self.node(node)?, optional) {
-            (Val::Optional(value), true) => Ok(value.map(|value| (*value).clone())),
+            (Val::Optional(value), true) => Ok(value.map(|value| (**value).clone())),
             (value, _) => Ok(Some(value)),
         }
     }
@@ -150,9 +176,9 @@ impl<'a> Runner<'a, '_> {
     fn find(&mut self, of: &Val<'a>, key: &Val<'a>) -> Outcome<Option<Val<'a>>> {
         match of {
             Val::Optional(None) => Ok(None),
-            Val::Optional(Some(inner)) => self.find(&inner.clone(), key),
+            Val::Optional(Some(inner)) => self.find(inner, key),
             Val::Items(..) | Val::List(_) => match index(key) {
-                Some(place) => of.item(place),
+                Some(place) => of.item(place, self.tools.meter),
                 None => Ok(None),
             },
             Val::Object(..) | Val::Fields(..) | Val::Map(_) => of.get(key, self.tools.meter),
@@ -165,7 +191,7 @@ impl<'a> Runner<'a, '_> {
         if optional || matches!(of, Val::Optional(_)) {
             return Ok(match found {
                 Some(already @ Val::Optional(_)) => already,
-                found => Val::Optional(found.map(Rc::new)),
+                found => Val::optional(found),
             });
         }
         match found {
@@ -216,7 +242,7 @@ impl<'a> Runner<'a, '_> {
             How::Exists => gathered.failure.map_or(Ok(Val::Bool(false)), Err),
             How::ExistsOne => Ok(Val::Bool(gathered.count == 1)),
             How::List | How::Filter => Ok(Val::list(gathered.list)),
-            How::Map => Ok(Val::Map(Rc::new(gathered.map))),
+            How::Map => Ok(Val::map(gathered.map)),
         }
     }
 
@@ -257,6 +283,16 @@ impl<'a> Runner<'a, '_> {
             }
         }
         Ok(None)
+    }
+}
+
+/// The sum of no items.
+fn zero_of<'a>(item: &Type) -> Val<'a> {
+    match item {
+        Type::Uint => Val::Uint(0),
+        Type::Double => Val::Double(0.0),
+        Type::Span => Val::Span(SignedDuration::ZERO),
+        _ => Val::Int(0),
     }
 }
 

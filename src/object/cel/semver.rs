@@ -48,6 +48,11 @@ impl Semver {
         Some(Self { major, minor, patch, before })
     }
 
+    /// How many bytes are looked at to compare it.
+    pub(super) fn weight(&self) -> usize {
+        self.before.iter().map(|word| 32 + word.len()).sum()
+    }
+
     /// Which comes first.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         let numbers = |of: &Self| (of.major, of.minor, of.patch);

@@ -115,8 +115,10 @@ const LACKING: &[&str] = &[
     "flatten",
     "last",
     "lists.range",
+    "optional.unwrap",
     "sortBy",
     "transformMapEntry",
+    "unwrapOpt",
 ];
 
 /// What there is of a function.

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::meter::{Outcome, failed};
+use super::meter::{Outcome, cut, failed};
 
 /// Units of durations and their nanoseconds, longer names first.
 const UNITS: [(&str, i128); 8] = [
@@ -16,6 +16,14 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// A time as the language writes it: with its hours and its zone.
+pub(super) fn moment(text: &str) -> Outcome<Timestamp> {
+    if matches!(text.as_bytes().get(10), Some(b'T' | b't')) && !text.contains('[') {
+        return time(text);
+    }
+    failed(format!("invalid timestamp: {:?}", cut(text)))
+}
+
 /// A time, or a day.
 pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     let day = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
@@ -24,14 +32,14 @@ pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     {
         return Ok(day.timestamp());
     }
-    text.parse().or_else(|_| failed(format!("invalid timestamp: {text:?}")))
+    text.parse().or_else(|_| failed(format!("invalid timestamp: {:?}", cut(text))))
 }
 
 /// A duration as Go writes them: `1h30m`, `-1.5s`.
 pub(super) fn span(text: &str) -> Outcome<SignedDuration> {
     match nanoseconds(text).and_then(|nanoseconds| i64::try_from(nanoseconds).ok()) {
         Some(nanoseconds) => Ok(SignedDuration::from_nanos(nanoseconds)),
-        None => failed(format!("time: invalid duration {text:?}")),
+        None => failed(format!("time: invalid duration {:?}", cut(text))),
     }
 }
 

@@ -168,6 +168,8 @@ fn what_is_known_and_lacking_is_told_from_what_is_wrong() {
         ("self.sortBy(x, x.a) == []", "sortBy"),
         ("cel.bind(x, 1, x == 1)", "cel.bind"),
         ("base64.encode(b'a') == ''", "base64.encode"),
+        ("optional.unwrap([optional.of(1)]) == [1]", "optional.unwrap"),
+        ("[optional.of(1)].unwrapOpt() == [1]", "unwrapOpt"),
         (
             "timestamp('2024-05-06T07:08:09Z').getHours('Europe/Berlin') == 9",
             "getHours with the name of a time zone",
@@ -220,4 +222,304 @@ fn what_is_nested_too_deeply_is_refused() {
     }
     let wide = format!("true{}", " && true".repeat(3000));
     assert_eq!(answer(&wide, &json!(null)), Ok(Answer::Bool(true)));
+}
+
+/// What a compiled expression says of itself, or of the error.
+fn fault(text: &str) -> String {
+    Program::compile(text, &[("self", Type::Dyn)]).map_or_else(|fault| fault.message(text), |_| String::new())
+}
+
+#[test]
+fn dots_before_a_name_are_not_read_one_within_the_other() {
+    assert!(fault(&".".repeat(100_000)).contains("expecting IDENTIFIER"));
+    assert!(fault(&format!("{}self", ".".repeat(90_000))).contains("expecting IDENTIFIER"));
+    assert_all_hold(&[".self == 1 && [.self] == [1]"], &json!(1));
+    // As deep as may be, each level the longest way.
+    let deep = format!("{}1{}", "true ? 1 : 1 < 1 + 1 * -[".repeat(15), "]".repeat(15));
+    assert!(!fault(&deep).contains("recursion"), "{}", fault(&deep));
+}
+
+#[test]
+fn types_do_not_grow_with_expressions() {
+    // Each doubles what is before it.
+    let doubled = |value: &str| format!("[1]{}", format!(".map(a, {{{value}: a}})").repeat(40));
+    for text in [
+        format!("{} + 1 == 1", doubled("a")),
+        format!("{0} == {0}", doubled("a")),
+        format!("{} + 1 == 1", doubled("dyn(a)")),
+    ] {
+        let said = fault(&text);
+        assert!(said.len() < 1000, "{}", said.len());
+    }
+    assert!(fault("{[1]: 1} == {[1]: 1}").contains("unsupported key type: list(int)"));
+    assert!(fault("{1.5: 1}.size() == 1").contains("unsupported key type: double"));
+    assert!(fault("{null: 1}.size() == 1").contains("unsupported key type: null"));
+    assert_all_hold(&["{1: 1, 'a': 2u, true: 3, 4u: 5}.size() == 4"], &json!(null));
+    let lists = answer("{self: 1}.size() == 1", &json!([1]));
+    assert_eq!(lists, Err("Failed(\"unsupported key type: list\")".to_owned()));
+}
+
+#[test]
+fn values_are_not_nested_as_deep_as_macros_make_them() {
+    let inner = format!("[a]{}", format!(".map(b, {}b{})", "[".repeat(40), "]".repeat(40)).repeat(27));
+    let outer = format!("[0]{}", format!(".map(a, {inner})").repeat(28));
+    let optional = format!(
+        "optional.of(1){}",
+        format!(".optMap(a, optional.of(a){})", ".optMap(b, [[[[b]]]])".repeat(60)).repeat(30)
+    );
+    for nested in [&*outer, &*optional] {
+        for text in [
+            format!("{nested} + 1"),
+            format!("dyn({nested}) + 1 == 1"),
+            format!("{nested} == {nested}"),
+            format!("'%s'.format([{nested}]) == ''"),
+            format!("[{nested}].size() == 1"),
+        ] {
+            let found = answer(&text, &json!(null));
+            let said = found.expect_err("too deep");
+            assert!(said.len() < 2000, "{}", said.len());
+        }
+    }
+    // Up to there, all may be done with them.
+    let list = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    let deep =
+        format!("{}{}", list(45), format!(".map(a, {})", list(0).replace('1', "[[[[a]]]]")).repeat(12));
+    let texts = [
+        format!("{deep} == {deep}"),
+        format!("'%s'.format([{deep}]).size() > 90"),
+        format!("{deep}.map(a, a).size() == 1"),
+    ];
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_all_hold(&texts, &json!(null));
+}
+
+#[test]
+fn patterns_take_no_more_memory_than_was_paid_for() {
+    let groups = "()".repeat(2000);
+    assert!(fault(&format!("''.matches('{groups}')")).contains("must have less than 50 groups"));
+    let made = answer("''.matches(self)", &json!(groups)).unwrap_err();
+    assert!(made.contains("must have less than 50 groups"), "{made}");
+    // Each is another one, and a large one.
+    let text = "self.all(a, !''.matches('(x{1,100}){1,20}' + string(a)))";
+    let many: Vec<Value> = (0..100).map(|number| json!(number)).collect();
+    assert_eq!(answer(text, &json!(many)), Err("Budget".to_owned()));
+    let written: Vec<String> =
+        (0..100).map(|number| format!("''.matches('(x{{1,100}}){{1,20}}{number}')")).collect();
+    assert!(fault(&written.join(" || ")).contains("too costly to check"));
+    // Common ones are not.
+    let common = "self.all(a, 'a.b-c'.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))";
+    assert_all_hold(&[common], &json!(many));
+    assert!(pattern(&groups).is_err() && pattern("^(a|b)+$").is_ok());
+}
+
+/// What an expression comes to over a `self` of a type.
+fn answer_of(text: &str, of: &Type, value: &Value) -> Result<Answer, String> {
+    let program = Program::compile(text, &[("self", of.clone())]).map_err(|fault| fault.message(text))?;
+    let run = program.run(&[("self", of, Some(value))], &mut Meter::new(1_000_000), &mut Regexes::default());
+    run.map_err(|failure| format!("{failure:?}"))
+}
+
+#[test]
+fn texts_that_are_read_at_each_look_are_paid_for() {
+    let long = "A".repeat(200_000);
+    let ten = "[0,1,2,3,4,5,6,7,8,9]";
+    for (text, of, value) in [
+        (format!("{ten}.all(a, self[0].size() > 0)"), Type::list(Type::Bytes), &*long),
+        (format!("{ten}.all(a, self['k'].size() > 0)"), Type::map(Type::Text, Type::Bytes), &*long),
+        (format!("{ten}.all(a, string(b'{}').size() > 0)", "A".repeat(90_000)), Type::Dyn, ""),
+    ] {
+        let value = match &of {
+            Type::List(_) => json!([value]),
+            Type::Map(_) => json!({"k": value}),
+            _ => json!(value),
+        };
+        let mut meter = Meter::new(1_000_000);
+        let program = Program::compile(&text, &[("self", of.clone())]).unwrap();
+        let run = program.run(&[("self", &of, Some(&value))], &mut meter, &mut Regexes::default());
+        let spent = 1_000_000 - meter.left();
+        let read = if value == json!("") { 90_000 } else { 200_000 };
+        assert!(spent > 10 * read / 16, "{}: {spent}, {run:?}", &text[..40]);
+    }
+    // One literal is not copied for each item.
+    let literal = format!("self.all(a, b'{}'.size() > 0)", "A".repeat(90_000));
+    let many = json!(vec![0; 30_000]);
+    assert_eq!(answer(&literal, &many), Ok(Answer::Bool(true)));
+}
+
+#[test]
+fn functions_pay_for_what_they_are_given() {
+    let long = "A".repeat(1_000_000);
+    let query: String = (0..40_000).map(|number| format!("&k{number}=")).collect();
+    let value = json!({
+        "long": long,
+        "url": format!("https://host/{long}"),
+        "query": format!("/?{query}"),
+        "texts": [long, long],
+        "one": {"list": vec![0; 1000], long.clone(): 1},
+        "times": vec![0; 200],
+        "version": format!("1.0.0-{}", "a.".repeat(100_000) + "a"),
+    });
+    for text in [
+        "self.times.all(a, !''.contains(self.long))",
+        "self.times.all(a, 'a'.startsWith(self.long) || true)",
+        "self.times.all(a, ''.replace('a', self.long) == '')",
+        "self.times.all(a, self.texts.isSorted())",
+        "self.times.all(a, self.texts.min() == '' || true)",
+        "self.times.all(a, self.texts.sort().size() == 2)",
+        "self.times.all(a, self.long < self.long || true)",
+        "self.times.all(a, bytes(self.long) < bytes(self.long) || true)",
+        "[url(self.url)].all(u, self.times.all(a, u.getEscapedPath() != ''))",
+        "[url(self.url)].all(u, self.times.all(a, u == u))",
+        "[url(self.query)].all(u, self.times.all(a, u.getQuery().size() > 0))",
+        "[semver(self.version)].all(v, self.times.all(a, !v.isLessThan(v)))",
+        "self.times.all(a, self.times.all(b, self[self.long] == 1 || true))",
+        "self.times.all(a, int(self.long) == 1 || true)",
+        "self.times.all(a, '%x'.format([self.long]) != '')",
+    ] {
+        assert_eq!(answer(text, &value), Err("Budget".to_owned()), "{text}");
+    }
+    // A query is taken apart once, not once for each name.
+    assert_all_hold(&["url(self.query).getQuery().size() == 40000"], &value);
+    let object = Type::Object(std::sync::Arc::new(ObjectOf::default()));
+    assert_eq!(
+        answer_of(
+            "[0,1,2,3,4,5,6,7,8,9].all(a, [0,1,2,3,4,5,6,7,8,9].all(b, self == self))",
+            &object,
+            &value
+        ),
+        Err("Budget".to_owned())
+    );
+}
+
+#[test]
+fn failures_show_the_beginning_of_a_text() {
+    let long = "A".repeat(10_000);
+    let value = json!({"long": long});
+    for text in [
+        "self[self.long] == 1",
+        "int(self.long) == 1",
+        "bool(self.long)",
+        "double(self.long) == 1.0",
+        "timestamp(self.long) == timestamp(self.long)",
+        "duration(self.long) == duration('1s')",
+        "url(self.long) == url('/')",
+        "ip.isCanonical(self.long)",
+        "cidr('10.0.0.0/8').containsIP(self.long)",
+        "cidr('10.0.0.0/8').containsCIDR(self.long)",
+        "quantity(self.long).isInteger()",
+        "''.matches('[' + self.long.substring(0, 4000))",
+    ] {
+        let said = answer(text, &value).unwrap_err();
+        assert!(said.len() < 300 && said.starts_with("Failed"), "{text}: {said}");
+    }
+}
+
+#[test]
+fn mistakes_are_shown_with_what_is_around_them() {
+    let before = "true && ".repeat(5000);
+    let said = fault(&format!("{before}foo && {before}true"));
+    assert!(said.starts_with("ERROR: <input>:1:40001: undeclared reference to 'foo'"), "{said}");
+    assert!(said.len() < 600 && said.contains("true && foo && true"), "{said}");
+    let marked: Vec<&str> = said.lines().collect();
+    assert_eq!(marked[1].find("foo"), marked[2].find('^'), "{said}");
+    assert!(fault(&format!("''.matches('\\\\p{{{}}}')", "x".repeat(4000))).len() < 400);
+    assert!(fault(&"x".repeat(90_000)).len() < 600);
+    assert!(fault(&format!("{:?} 1", "x".repeat(90_000))).len() < 600);
+    assert!(fault(&format!("[].size({})", vec!["1"; 40_000].join(","))).len() < 600);
+}
+
+#[test]
+fn only_items_of_one_kind_are_sorted() {
+    let mixed: Vec<Value> =
+        (0..100).map(|n| if n % 3 == 0 { json!(n) } else { json!(format!("{n}")) }).collect();
+    let said = answer("self.sort().size() > 0", &json!(mixed)).unwrap_err();
+    assert!(said.contains("no such overload: sort of int and string"), "{said}");
+    let numbers = "self.map(a, a % 2 == 0 ? double(a) : 0.0 / 0.0).sort().size() > 0";
+    assert!(
+        answer(numbers, &json!((0..100).collect::<Vec<i64>>())).unwrap_err().contains("no such overload")
+    );
+    let near =
+        "self.map(a, a % 2 == 0 ? dyn(9007199254740992.0) : dyn(9007199254740992 + a)).sort().size() > 0";
+    assert!(answer(near, &json!((0..100).collect::<Vec<i64>>())).unwrap_err().contains("no such overload"));
+    assert_all_hold(
+        &[
+            "['b', 'a'].sort() == ['a', 'b'] && [].sort() == [] && [2.0, 1.0].sort() == [1.0, 2.0] && [true, false].sort()[0] == false",
+        ],
+        &json!(null),
+    );
+}
+
+#[test]
+fn checking_an_expression_is_bounded() {
+    let fields = |number: usize| {
+        let fields = (0..number).map(|n| format!("f{n}").into());
+        let object = ObjectOf {
+            fields: fields
+                .map(|name: std::sync::Arc<str>| (name.clone(), FieldOf { name, of: Type::Int }))
+                .collect(),
+        };
+        Type::Object(std::sync::Arc::new(object))
+    };
+    let two = [("self", fields(20_000)), ("other", fields(20_000))];
+    let items = vec!["self"; 15_000].join(",");
+    assert!(Program::compile(&format!("[{items}] == [{items}].map(a, a)"), &two).is_err(), "too long");
+    let items = vec!["self, other"; 6_000].join(",");
+    assert!(Program::compile(&format!("[{items}].size() > 0"), &two).is_ok());
+    assert!(Program::compile("self == self && [self] == [self]", &two).is_ok());
+    // Objects of two places are not of one type.
+    assert!(Program::compile("self == other", &two).is_err());
+}
+
+#[test]
+fn durations_are_asked_for_all_of_themselves() {
+    let texts = [
+        "duration('1h0m1.5s').getMilliseconds() == 3601500 && duration('-1.5s').getMilliseconds() == -1500",
+        "timestamp('2024-05-06T07:08:09.250Z').getMilliseconds() == 250",
+    ];
+    assert_all_hold(&texts, &json!(null));
+}
+
+#[test]
+fn the_sum_of_nothing_is_of_the_type_of_the_items() {
+    let texts = [
+        "[1.5].filter(a, a > 2.0).sum() == 0.0 && [1u].filter(a, false).sum() + 1u == 1u",
+        "[1].filter(a, false).sum() + 1 == 1 && [].sum() == 0",
+        "[duration('1s')].filter(a, false).sum() + duration('1m') == duration('60s')",
+    ];
+    assert_all_hold(&texts, &json!(null));
+    let numbers = Type::list(Type::Double);
+    assert_eq!(answer_of("self.sum() + 0.5 == 0.5", &numbers, &json!([])), Ok(Answer::Bool(true)));
+}
+
+#[test]
+fn what_the_language_does_not_have_is_refused() {
+    for text in [
+        "'a'.startsWith('a',)",
+        "size([1],) == 1",
+        "'\\x+1' == ''",
+        "'\\u+123' == ''",
+        "1e999 == 1.0",
+        "self.all(a, true,)",
+    ] {
+        assert!(fault(text).contains("Syntax error"), "{text}: {}", fault(text));
+    }
+    assert!(fault("timestamp('2024-05-06T07:08:09Z').getHours('+02:-5') == 1").contains("not evaluated"));
+    for text in
+        ["timestamp('2024-01-01').getHours() == 0", "'%5d'.format([1]) == ''", "'%5s'.format(['a']) == ''"]
+    {
+        assert!(answer(text, &json!(null)).is_err(), "{text}");
+    }
+    let texts = [
+        "bool('T') && !bool('F') && [1, 2,].size() == 2 && {'a': 1,}.size() == 1",
+        "string(1000000.0) == '1e+06' && string(123456.5) == '123456.5' && string(0.00001) == '1e-05'",
+        "string(100000.0) == '100000' && string(-1.5) == '-1.5' && string(0.0) == '0'",
+        "'aéa'.lastIndexOf('a', 1) == 0 && 'aéa'.lastIndexOf('a', 2) == 2 && 'éé'.lastIndexOf('é', 0) == 0",
+        "'ab€b'.lastIndexOf('b', 2) == 1 && 'x€'.lastIndexOf('€', 0) == -1",
+    ];
+    assert_all_hold(&texts, &json!(null));
+    // A day is a time where the schema says so.
+    assert_eq!(
+        answer_of("self.getFullYear() == 2024", &Type::Time, &json!("2024-01-01")),
+        Ok(Answer::Bool(true))
+    );
 }

@@ -13,6 +13,11 @@ pub(super) fn call<'a>(
     tools: &mut Tools<'_>,
 ) -> Outcome<Option<Val<'a>>> {
     tools.meter.bytes(text.len())?;
+    for argument in rest {
+        if let Val::Text(argument) = argument {
+            tools.meter.bytes(argument.len())?;
+        }
+    }
     let own = |text: String| Ok(Some(Val::text(text)));
     match (name, rest) {
         ("size", []) => Ok(Some(Val::Int(length(text)))),
@@ -66,7 +71,11 @@ pub(super) fn call<'a>(
             let values = list.items(tools.meter)?;
             own(format(text, &values, tools.meter)?)
         }
-        ("strings.quote", []) => own(format!("{text:?}")),
+        ("strings.quote", []) => {
+            // A letter may become ten.
+            tools.meter.bytes(text.len().saturating_mul(10))?;
+            own(format!("{text:?}"))
+        }
         _ => Ok(None),
     }
 }
@@ -96,8 +105,8 @@ fn bounded(place: i64, text: &str) -> Outcome<usize> {
 fn place_of(text: &str, sought: &str, start: Option<usize>, last: bool) -> i64 {
     let found = if last {
         // The start is the last place at which it may begin.
-        let end = start.map_or(text.len(), |start| (start + sought.len()).min(text.len()));
-        let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+        let end = start.map_or(text.len(), |start| start.saturating_add(sought.len()));
+        let end = text.floor_char_boundary(end);
         text.get(..end).and_then(|text| text.rfind(sought))
     } else {
         let start = start.unwrap_or_default();
@@ -177,6 +186,9 @@ fn format(text: &str, values: &[Val<'_>], meter: &mut Meter) -> Outcome<String> 
             written.push('%');
             continue;
         }
+        if !precision.is_empty() && !precision.starts_with('.') {
+            return failed("could not parse formatting clause: there are no widths");
+        }
         let Some(value) = values.next() else {
             return failed("index out of range: too few values to format");
         };
@@ -221,8 +233,14 @@ fn formatted(
         },
         (Some('x'), Some(number), _) => Ok(signed(number, format!("{:x}", number.unsigned_abs()))),
         (Some('X'), Some(number), _) => Ok(signed(number, format!("{:X}", number.unsigned_abs()))),
-        (Some('x'), _, Val::Text(text)) => Ok(text.bytes().map(|byte| format!("{byte:02x}")).collect()),
-        (Some('X'), _, Val::Text(text)) => Ok(text.bytes().map(|byte| format!("{byte:02X}")).collect()),
+        (Some('x'), _, Val::Text(text)) => {
+            meter.spend(text.len())?;
+            Ok(text.bytes().map(|byte| format!("{byte:02x}")).collect())
+        }
+        (Some('X'), _, Val::Text(text)) => {
+            meter.spend(text.len())?;
+            Ok(text.bytes().map(|byte| format!("{byte:02X}")).collect())
+        }
         (Some('o'), Some(number), _) => Ok(signed(number, format!("{:o}", number.unsigned_abs()))),
         (Some('b'), Some(number), _) => Ok(signed(number, format!("{:b}", number.unsigned_abs()))),
         (Some('b'), _, Val::Bool(value)) => Ok(u8::from(*value).to_string()),

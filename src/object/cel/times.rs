@@ -10,7 +10,8 @@ pub(super) fn zone(text: &str) -> Option<TimeZone> {
     }
     let (hours, minutes) = text.split_once(':')?;
     let negative = hours.starts_with('-');
-    let number = |text: &str| text.parse::<i32>().ok().filter(|_| !text.is_empty() && text.len() <= 2);
+    let digits = |text: &str| text.len() <= 2 && text.bytes().all(|letter| letter.is_ascii_digit());
+    let number = |text: &str| text.parse::<i32>().ok().filter(|_| digits(text));
     let (hours, minutes) = (number(hours.strip_prefix(['-', '+']).unwrap_or(hours))?, number(minutes)?);
     let seconds = (hours * 60 + minutes) * 60;
     Offset::from_seconds(if negative { -seconds } else { seconds }).ok().map(TimeZone::fixed)
@@ -40,7 +41,7 @@ pub(super) fn of_span(name: &str, span: SignedDuration) -> Option<i64> {
         "getHours" => span.as_secs() / 3600,
         "getMinutes" => span.as_secs() / 60,
         "getSeconds" => span.as_secs(),
-        "getMilliseconds" => i64::from(span.subsec_millis()),
+        "getMilliseconds" => i64::try_from(span.as_millis()).ok()?,
         _ => return None,
     })
 }

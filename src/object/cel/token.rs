@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Fault;
+use super::meter::cut;
 
 /// A word.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,7 +135,10 @@ impl<'a> Reader<'a> {
             return self.whole(digits, 10);
         }
         let written = self.text.get(start..self.at).unwrap_or_default();
-        written.parse().map(Token::Double).map_err(|_| format!("invalid double literal '{written}'"))
+        match written.parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Token::Double(number)),
+            _ => Err(format!("invalid double literal '{}'", cut(written))),
+        }
     }
 
     fn whole(&mut self, digits: &str, base: u32) -> Result<Token, String> {
@@ -202,7 +206,8 @@ impl<'a> Reader<'a> {
     }
 
     fn coded(&mut self, length: usize, base: u32, byte: bool, content: &mut Vec<u8>) -> Result<(), String> {
-        let digits = self.rest().get(..length);
+        let digits =
+            self.rest().get(..length).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let code = digits.and_then(|digits| u32::from_str_radix(digits, base).ok());
         self.at += length;
         let wrong = || "an escape without its digits".to_owned();

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// How many lists, maps and optionals a type may have one within the other. What is deeper is known at run time only.
+const MAX_LEVELS: usize = 64;
+
 /// What a value may be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Type {
@@ -52,13 +55,20 @@ pub(crate) enum Merge {
 }
 
 /// An object: its fields by the names that expressions use.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub(crate) struct ObjectOf {
     pub(crate) fields: BTreeMap<Arc<str>, FieldOf>,
 }
 
+/// Objects are the same only where the schema says it at one place: nobody walks through them.
+impl PartialEq for ObjectOf {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
 /// A field of an object.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct FieldOf {
     /// The name that it has in objects.
     pub(crate) name: Arc<str>,
@@ -67,15 +77,43 @@ pub(crate) struct FieldOf {
 
 impl Type {
     pub(crate) fn list(item: Type) -> Self {
+        if item.is_deepest() {
+            return Self::Dyn;
+        }
         Self::List(Arc::new(ListOf { item, merge: Merge::Atomic }))
     }
 
+    /// A map. A key is never a list or a map.
     pub(crate) fn map(key: Type, value: Type) -> Self {
-        Self::Map(Arc::new((key, value)))
+        if value.is_deepest() {
+            return Self::Dyn;
+        }
+        Self::Map(Arc::new((if key.may_be_key() { key } else { Self::Dyn }, value)))
     }
 
     pub(crate) fn optional(of: Type) -> Self {
+        if of.is_deepest() {
+            return Self::Dyn;
+        }
         Self::Optional(Arc::new(of))
+    }
+
+    /// Whether nothing may be made of values of it.
+    fn is_deepest(&self) -> bool {
+        let mut at = self;
+        for _ in 0..MAX_LEVELS {
+            at = match at {
+                Self::List(list) => &list.item,
+                Self::Map(map) => &map.1,
+                Self::Optional(of) => of,
+                _ => return false,
+            };
+        }
+        true
+    }
+
+    pub(super) fn may_be_key(&self) -> bool {
+        matches!(self, Self::Bool | Self::Int | Self::Uint | Self::Text | Self::Dyn)
     }
 
     pub(super) fn is_dyn(&self) -> bool {
@@ -93,8 +131,6 @@ impl Type {
             (Self::List(one), Self::List(two)) => one.item.fits(&two.item),
             (Self::Map(one), Self::Map(two)) => one.0.fits(&two.0) && one.1.fits(&two.1),
             (Self::Optional(one), Self::Optional(two)) => one.fits(two),
-            // Objects are told apart by their fields.
-            (Self::Object(one), Self::Object(two)) => Arc::ptr_eq(one, two) || one == two,
             _ => self == other,
         }
     }

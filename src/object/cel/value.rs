@@ -5,13 +5,14 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Number, Value};
 
-use super::meter::{Meter, Outcome, failed};
+use super::meter::{Meter, Outcome, cut, failed};
 use super::net::Url;
 use super::quantity::Quantity;
 use super::semver::Semver;
@@ -36,6 +37,21 @@ impl Deref for Text<'_> {
     }
 }
 
+/// What is made of values, and how many such there are one within the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Made<T> {
+    level: usize,
+    of: T,
+}
+
+impl<T> Deref for Made<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.of
+    }
+}
+
 /// A value.
 #[derive(Clone, Debug)]
 pub(crate) enum Val<'a> {
@@ -45,18 +61,18 @@ pub(crate) enum Val<'a> {
     Uint(u64),
     Double(f64),
     Text(Text<'a>),
-    Bytes(Rc<[u8]>),
+    Bytes(Arc<[u8]>),
     Time(Timestamp),
     Span(SignedDuration),
     /// A list of the object, the type of its items, and what tells them apart.
     Items(&'a [Value], &'a Type, &'a Merge),
-    List(Rc<Vec<Val<'a>>>),
+    List(Rc<Made<Vec<Val<'a>>>>),
     /// An object with declared fields.
     Object(&'a Map<String, Value>, &'a ObjectOf),
     /// A map of the object and the type of its values.
     Fields(&'a Map<String, Value>, &'a Type),
-    Map(Rc<Vec<(Val<'a>, Val<'a>)>>),
-    Optional(Option<Rc<Val<'a>>>),
+    Map(Rc<Made<Vec<(Val<'a>, Val<'a>)>>>),
+    Optional(Option<Rc<Made<Val<'a>>>>),
     Kind(Rc<str>),
     Ip(IpAddr),
     Cidr(IpAddr, u8),
@@ -74,23 +90,49 @@ impl<'a> Val<'a> {
     }
 
     pub(super) fn list(items: Vec<Val<'a>>) -> Self {
-        Self::List(Rc::new(items))
+        let level = 1 + items.iter().map(Self::level).max().unwrap_or_default();
+        Self::List(Rc::new(Made { level, of: items }))
+    }
+
+    /// A map. Keys have no level.
+    pub(super) fn map(entries: Vec<(Val<'a>, Val<'a>)>) -> Self {
+        let level = 1 + entries.iter().map(|(_, value)| value.level()).max().unwrap_or_default();
+        Self::Map(Rc::new(Made { level, of: entries }))
     }
 
     pub(super) fn some(value: Val<'a>) -> Self {
-        Self::Optional(Some(Rc::new(value)))
+        Self::Optional(Some(Rc::new(Made { level: 1 + value.level(), of: value })))
     }
 
-    /// A value of an object as its type says.
+    pub(super) fn optional(value: Option<Val<'a>>) -> Self {
+        value.map_or(Self::Optional(None), Self::some)
+    }
+
+    /// How many lists, maps and optionals that an expression made it is of, one within the other.
+    pub(super) fn level(&self) -> usize {
+        match self {
+            Self::List(items) => items.level,
+            Self::Map(entries) => entries.level,
+            Self::Optional(Some(value)) => value.level,
+            _ => 0,
+        }
+    }
+
+    /// Whether it may be the key of a map.
+    pub(super) fn may_be_key(&self) -> bool {
+        matches!(self, Self::Bool(_) | Self::Int(_) | Self::Uint(_) | Self::Text(_))
+    }
+
+    /// A value of an object as its type says. Times, durations and bytes are read from their texts at each look.
     ///
     /// # Errors
     /// It is not as its type says.
-    pub(super) fn view(value: &'a Value, of: &'a Type) -> Outcome<Self> {
+    pub(super) fn view(value: &'a Value, of: &'a Type, meter: &mut Meter) -> Outcome<Self> {
         Ok(match (value, of) {
             (Value::Null, _) => Self::Null,
             (Value::Bool(value), _) => Self::Bool(*value),
             (Value::Number(number), of) => number_of(number, of)?,
-            (Value::String(text), of) => text_of(text, of)?,
+            (Value::String(text), of) => text_of(text, of, meter)?,
             (Value::Array(items), Type::List(list)) => Self::Items(items, &list.item, &list.merge),
             (Value::Array(items), _) => Self::Items(items, &DYN, &Merge::Atomic),
             (Value::Object(fields), Type::Object(object)) => Self::Object(fields, object),
@@ -137,9 +179,9 @@ impl<'a> Val<'a> {
     }
 
     /// An item of a list.
-    pub(super) fn item(&self, index: usize) -> Outcome<Option<Val<'a>>> {
+    pub(super) fn item(&self, index: usize, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
         match self {
-            Self::Items(items, of, _) => items.get(index).map(|item| Self::view(item, of)).transpose(),
+            Self::Items(items, of, _) => items.get(index).map(|item| Self::view(item, of, meter)).transpose(),
             Self::List(items) => Ok(items.get(index).cloned()),
             _ => Ok(None),
         }
@@ -149,7 +191,7 @@ impl<'a> Val<'a> {
     pub(super) fn items(&self, meter: &mut Meter) -> Outcome<Vec<Val<'a>>> {
         meter.spend(self.length().unwrap_or_default())?;
         match self {
-            Self::Items(items, of, _) => items.iter().map(|item| Self::view(item, of)).collect(),
+            Self::Items(items, of, _) => items.iter().map(|item| Self::view(item, of, meter)).collect(),
             Self::List(items) => Ok(items.to_vec()),
             other => failed(format!("no such overload: {} is not a list", other.kind())),
         }
@@ -161,7 +203,7 @@ impl<'a> Val<'a> {
         match self {
             Self::Fields(fields, of) => fields
                 .iter()
-                .map(|(name, value)| Ok((Self::Text(Text::Of(name)), Self::view(value, of)?)))
+                .map(|(name, value)| Ok((Self::Text(Text::Of(name)), Self::view(value, of, meter)?)))
                 .collect(),
             Self::Map(items) => Ok(items.to_vec()),
             other => failed(format!("no such overload: {} is not a map", other.kind())),
@@ -170,13 +212,16 @@ impl<'a> Val<'a> {
 
     /// The value of a key or a declared field.
     pub(super) fn get(&self, key: &Val<'a>, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
+        if let Self::Text(key) = key {
+            meter.bytes(key.len())?;
+        }
         match (self, key) {
             (Self::Object(fields, of), Self::Text(key)) => {
                 let Some(field) = of.fields.get(&**key) else { return Ok(None) };
-                fields.get(&*field.name).map(|value| Self::view(value, &field.of)).transpose()
+                fields.get(&*field.name).map(|value| Self::view(value, &field.of, meter)).transpose()
             }
             (Self::Fields(fields, of), Self::Text(key)) => {
-                fields.get(&**key).map(|value| Self::view(value, of)).transpose()
+                fields.get(&**key).map(|value| Self::view(value, of, meter)).transpose()
             }
             (Self::Map(items), key) => {
                 for (known, value) in items.iter() {
@@ -209,9 +254,15 @@ impl<'a> Val<'a> {
             (Self::Kind(one), Self::Kind(two)) => one == two,
             (Self::Ip(one), Self::Ip(two)) => one == two,
             (Self::Cidr(one, bits), Self::Cidr(two, more)) => one == two && bits == more,
-            (Self::Url(one), Self::Url(two)) => one == two,
+            (Self::Url(one), Self::Url(two)) => {
+                meter.bytes(one.weight())?;
+                one == two
+            }
             (Self::Quantity(one), Self::Quantity(two)) => one == two,
-            (Self::Semver(one), Self::Semver(two)) => one.compare(two) == Ordering::Equal,
+            (Self::Semver(one), Self::Semver(two)) => {
+                meter.bytes(one.weight())?;
+                one.compare(two) == Ordering::Equal
+            }
             (Self::Format(one), Self::Format(two)) => one == two,
             (Self::Optional(one), Self::Optional(two)) => match (one, two) {
                 (None, None) => true,
@@ -229,7 +280,7 @@ impl<'a> Val<'a> {
                 Self::Fields(..) | Self::Map(_) | Self::Object(..),
                 Self::Fields(..) | Self::Map(_) | Self::Object(..),
             ) => self.same_fields(other, meter)?,
-            _ => self.compare(other) == Some(Ordering::Equal),
+            _ => self.compare(other, meter)? == Some(Ordering::Equal),
         })
     }
 
@@ -269,7 +320,18 @@ impl<'a> Val<'a> {
     }
 
     /// Which is less; `None` if they cannot be compared.
-    pub(super) fn compare(&self, other: &Val<'a>) -> Option<Ordering> {
+    pub(super) fn compare(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<Option<Ordering>> {
+        let shorter = match (self, other) {
+            (Self::Text(one), Self::Text(two)) => one.len().min(two.len()),
+            (Self::Bytes(one), Self::Bytes(two)) => one.len().min(two.len()),
+            _ => 0,
+        };
+        meter.bytes(shorter)?;
+        Ok(self.order(other))
+    }
+
+    /// The same, of texts and bytes that were paid for.
+    pub(super) fn order(&self, other: &Val<'a>) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
             (Self::Int(one), Self::Int(two)) => Some(one.cmp(two)),
@@ -310,16 +372,24 @@ pub(super) fn is_among<'a>(value: &Val<'a>, items: &[Val<'a>], meter: &mut Meter
 
 /// Spends what comparing an object costs.
 fn spend_weight(fields: &Map<String, Value>, meter: &mut Meter) -> Outcome<()> {
-    fn value(given: &Value, meter: &mut Meter) -> Outcome<()> {
-        match given {
-            Value::String(text) => meter.bytes(text.len()),
-            Value::Array(items) => items.iter().try_for_each(|item| value(item, meter)),
-            Value::Object(fields) => spend_weight(fields, meter),
-            _ => meter.spend(1),
-        }
-    }
     meter.spend(1)?;
-    fields.values().try_for_each(|field| value(field, meter))
+    fields.iter().try_for_each(|(key, value)| {
+        meter.bytes(key.len())?;
+        spend_value(value, meter)
+    })
+}
+
+/// Spends what comparing a value of an object costs.
+pub(super) fn spend_value(value: &Value, meter: &mut Meter) -> Outcome<()> {
+    match value {
+        Value::String(text) => meter.bytes(text.len()),
+        Value::Array(items) => {
+            meter.spend(1)?;
+            items.iter().try_for_each(|item| spend_value(item, meter))
+        }
+        Value::Object(fields) => spend_weight(fields, meter),
+        _ => meter.spend(1),
+    }
 }
 
 fn number_of<'a>(number: &Number, of: &Type) -> Outcome<Val<'a>> {
@@ -338,7 +408,10 @@ fn number_of<'a>(number: &Number, of: &Type) -> Outcome<Val<'a>> {
     }
 }
 
-fn text_of<'a>(text: &'a str, of: &Type) -> Outcome<Val<'a>> {
+fn text_of<'a>(text: &'a str, of: &Type, meter: &mut Meter) -> Outcome<Val<'a>> {
+    if matches!(of, Type::Bytes | Type::Time | Type::Span) {
+        meter.bytes(text.len())?;
+    }
     Ok(match of {
         Type::Bytes => match STANDARD.decode(text.replace(['\n', '\r'], "")) {
             Ok(bytes) => Val::Bytes(bytes.into()),
@@ -350,6 +423,7 @@ fn text_of<'a>(text: &'a str, of: &Type) -> Outcome<Val<'a>> {
     })
 }
 
+/// As failures show it: of a text the beginning.
 impl fmt::Display for Val<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -358,7 +432,7 @@ impl fmt::Display for Val<'_> {
             Self::Int(number) => write!(f, "{number}"),
             Self::Uint(number) => write!(f, "{number}"),
             Self::Double(number) => write!(f, "{number}"),
-            Self::Text(text) => f.write_str(text),
+            Self::Text(text) => f.write_str(cut(text)),
             other => f.write_str(other.kind()),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::builtin::add_object_fields;
-use super::check::{check_pattern, value_problems};
+use super::check::{PatternCheck, value_problems};
 use super::openapi::int_or_string;
 use super::rules;
 use super::{Limits, ListType, Schema, Type};
@@ -25,6 +25,9 @@ use keywords::Keywords;
 const MAX_NESTING: usize = 64;
 /// How many schemas a schema may consist of.
 const MAX_SCHEMAS: usize = 20_000;
+/// How many rules a schema may have, and how many bytes of text all of them together: reading them takes time.
+const MAX_RULES: usize = 2000;
+const MAX_RULE_BYTES: usize = 500_000;
 /// The most fields by which the items of a list are told apart.
 const MAX_LIST_KEYS: usize = 64;
 /// Keywords of OpenAPI and JSON Schema that structural schemas must not have.
@@ -105,6 +108,9 @@ struct Reader {
     choices: usize,
     /// Rules that stand where none are evaluated.
     passed_over: Vec<String>,
+    patterns: PatternCheck,
+    /// How many rules there are so far, and the bytes of their texts.
+    rules: (usize, usize),
 }
 
 impl Reader {
@@ -130,7 +136,7 @@ impl Reader {
         let given = Keywords { keywords, reader: self }.values(RULES);
         if place.is_restriction() {
             self.pass_over(openapi, "rules within `allOf`");
-        } else if !given.is_empty() {
+        } else if !given.is_empty() && self.may_rule(&given) {
             schema.rules = Some(rules::given(given.into()));
         }
         let limits = self.limits(keywords, schema.kind, place);
@@ -142,6 +148,20 @@ impl Reader {
         }
         self.nesting -= 1;
         schema
+    }
+
+    /// Whether these rules are not too many, with those before.
+    fn may_rule(&mut self, given: &[Value]) -> bool {
+        let texts = given.iter().filter_map(Value::as_object).flat_map(Map::values).filter_map(Value::as_str);
+        let before = self.rules;
+        self.rules = (before.0 + given.len(), before.1 + texts.map(str::len).sum::<usize>());
+        let fit = |(rules, bytes)| rules <= MAX_RULES && bytes <= MAX_RULE_BYTES;
+        if fit(before) && !fit(self.rules) {
+            let message =
+                format!("must not have more than {MAX_RULES} rules of {MAX_RULE_BYTES} bytes in a schema");
+            self.within("x-kubernetes-validations", |reader| reader.forbid(&message));
+        }
+        fit(self.rules)
     }
 
     fn forbidden(&mut self, keywords: &Map<String, Value>, place: Place) {
@@ -216,7 +236,7 @@ impl Reader {
                     let known = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
                     if known && (place == Place::Root || schema.embedded_resource) {
                         self.within("properties", |reader| {
-                            reader.at(name, |reader| reader.pass_over_known(field))
+                            reader.at(name, |reader| reader.pass_over_known(field));
                         });
                         continue;
                     }
@@ -375,7 +395,8 @@ impl Reader {
         if let Some(factor) = limits.multiple_of.filter(|&factor| factor <= 0.0) {
             self.within("multipleOf", |reader| reader.invalid(&factor.into(), "must be greater than 0"));
         }
-        if let Some(Err(problem)) = limits.pattern.as_deref().map(check_pattern) {
+        let checked = limits.pattern.as_deref().map(|pattern| self.patterns.check(pattern));
+        if let Some(Err(problem)) = checked {
             let pattern = limits.pattern.as_deref().map_or(Value::Null, Value::from);
             self.within("pattern", |reader| reader.invalid(&pattern, &problem));
         }

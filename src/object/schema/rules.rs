@@ -17,7 +17,7 @@ mod judge;
 
 pub use judge::check_rules;
 
-/// The most rules of one schema.
+/// The most rules at one place of a schema.
 const MAX_RULES: usize = 256;
 /// The longest message, in characters.
 const MAX_MESSAGE: usize = 2048;

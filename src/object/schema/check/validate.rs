@@ -17,7 +17,7 @@ use crate::object::status::Cause;
 mod pattern;
 
 #[cfg(feature = "cloud")]
-pub(in crate::object::schema) use pattern::check_pattern;
+pub(in crate::object::schema) use pattern::PatternCheck;
 
 /// The most problems that are listed.
 const MAX_PROBLEMS: usize = 64;

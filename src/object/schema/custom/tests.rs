@@ -267,6 +267,31 @@ fn fields(inner: impl Strategy<Value = Schema>) -> impl Strategy<Value = Schema>
     })
 }
 
+#[test]
+fn rules_and_patterns_are_bounded_in_number_and_size() {
+    let fields = |number: usize, field: &dyn Fn(usize) -> Value| {
+        let fields: BTreeMap<String, Value> = (0..number).map(|n| (format!("f{n}"), field(n))).collect();
+        with_spec(json!({"type": "object", "properties": fields}))
+    };
+    let ruled = |rule: String| json!({"type": "string", "x-kubernetes-validations": [{"rule": rule}]});
+    assert!(read(&fields(500, &|_| ruled("self == 'a'".to_owned())), PATH).is_ok());
+    let many = fields(MAX_RULES + 10, &|_| ruled("self == 'a'".to_owned()));
+    let long = fields(10, &|_| ruled(format!("self == '{}'", "a".repeat(MAX_RULE_BYTES / 9))));
+    for (openapi, what) in [(many, "x-kubernetes-validations"), (long, "x-kubernetes-validations")] {
+        let causes = refused(&openapi);
+        assert_eq!(causes.len(), 1, "{causes:?}");
+        assert!(causes[0].0.ends_with(what) && causes[0].1 == "FieldValueForbidden", "{causes:?}");
+    }
+    let patterned = |pattern: String| json!({"type": "string", "pattern": pattern});
+    assert!(read(&fields(500, &|n| patterned(format!("^[a-z]{{1,{}}}$", n % 60 + 1))), PATH).is_ok());
+    let groups = refused(&fields(1, &|_| patterned("()".repeat(2000))));
+    assert!(groups[0].0.ends_with("pattern"), "{groups:?}");
+    // Each is taken, and all together are too many.
+    let large = |n: usize| patterned(format!("(((((((x{{1,100}}){{1,15}})))))){n}"));
+    assert!(read(&fields(2, &large), PATH).is_ok());
+    assert!(refused(&fields(100, &large))[0].0.ends_with("pattern"));
+}
+
 proptest! {
     #[test]
     fn what_is_written_as_openapi_is_read_as_the_same(mut schema in fields(structural())) {

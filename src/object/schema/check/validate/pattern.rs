@@ -1,44 +1,52 @@
-//! Regular expressions in schemas. Depends on `regex-lite`: linear in the text, and small.
+//! Regular expressions in schemas. Depends on `cel`, whose rules have them too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use regex_lite::{Regex, RegexBuilder};
+use crate::object::cel::{Pattern, pattern};
 
-/// The longest pattern that is accepted, in bytes.
-const MAX_PATTERN: usize = 4096;
-/// The most memory that a compiled pattern may take, in bytes: also bounds the time that a match takes.
-const MAX_COMPILED: usize = 256 * 1024;
+/// The most memory that all patterns of a schema may take, in bytes: those that are needed are kept while an object is
+/// checked.
+const MAX_WEIGHT: usize = 64 * 1024 * 1024;
 
 /// Patterns compiled so far, each once.
 #[derive(Default)]
-pub(super) struct Patterns(HashMap<Arc<str>, Option<Regex>>);
+pub(super) struct Patterns(HashMap<Arc<str>, Option<Pattern>>);
 
 impl Patterns {
-    /// Whether a text matches somewhere. A pattern that cannot be read, which [`check_pattern`] has refused
+    /// Whether a text matches somewhere. A pattern that cannot be read, which [`PatternCheck`] has refused
     /// before, matches everything.
-    pub(super) fn matches(&mut self, pattern: &Arc<str>, text: &str) -> bool {
-        if !self.0.contains_key(pattern) {
-            self.0.insert(Arc::clone(pattern), compile(pattern).ok());
+    pub(super) fn matches(&mut self, text_of: &Arc<str>, text: &str) -> bool {
+        if !self.0.contains_key(text_of) {
+            self.0.insert(Arc::clone(text_of), pattern(text_of).ok());
         }
-        self.0.get(pattern).and_then(Option::as_ref).is_none_or(|regex| regex.is_match(text))
+        self.0.get(text_of).and_then(Option::as_ref).is_none_or(|pattern| pattern.regex.is_match(text))
     }
 }
 
-/// Whether a pattern can be used.
-///
-/// # Errors
-/// What is wrong with it.
-pub(in crate::object::schema) fn check_pattern(pattern: &str) -> Result<(), String> {
-    compile(pattern).map(|_| ())
+/// Finds out whether the patterns of one schema can be used.
+#[derive(Default)]
+pub(in crate::object::schema) struct PatternCheck {
+    known: HashSet<String>,
+    weight: usize,
 }
 
-fn compile(pattern: &str) -> Result<Regex, String> {
-    if pattern.len() > MAX_PATTERN {
-        return Err(format!("must have at most {MAX_PATTERN} bytes"));
+impl PatternCheck {
+    /// Whether a pattern can be used, besides those before.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(in crate::object::schema) fn check(&mut self, given: &str) -> Result<(), String> {
+        if self.known.contains(given) {
+            return Ok(());
+        }
+        let compiled =
+            pattern(given).map_err(|error| format!("must be a valid regular expression: {error}"))?;
+        self.weight += compiled.weight();
+        if self.weight > MAX_WEIGHT {
+            return Err("is one too many: the patterns of the schema are too large together".to_owned());
+        }
+        self.known.insert(given.to_owned());
+        Ok(())
     }
-    RegexBuilder::new(pattern)
-        .size_limit(MAX_COMPILED)
-        .build()
-        .map_err(|error| format!("must be a valid regular expression: {error}"))
 }
