@@ -15,6 +15,8 @@ pub mod name;
 pub mod node_labels;
 pub mod objectsync;
 mod owned;
+#[cfg(feature = "cloud")]
+mod quantity;
 mod references;
 mod resource;
 pub mod schema;

@@ -46,8 +46,6 @@ pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 pub(super) use wire::Wire;
 use wire::{LinkState, Waiting};
 
-/// How long nothing must have been applied before memory is given back.
-const QUIET: Duration = Duration::from_secs(2);
 /// How long after the start its memory is given back, unless a burst comes before.
 const SETTLED: Duration = Duration::from_secs(10);
 /// How often the loop looks at clock, traffic and device.
@@ -278,7 +276,7 @@ impl Driver {
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
         let Some((token, rules, _)) = self.applying.pop_front() else { return };
         self.files.due(rules);
-        self.release_at = Some(Instant::now() + QUIET);
+        self.release_at = Some(Instant::now() + objects::QUIET);
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {

@@ -46,8 +46,6 @@ const PUT_OFF: u32 = 10;
 const REFUSED: Duration = Duration::from_secs(30);
 /// What waits for the task.
 const QUEUE: usize = 8;
-/// How long nothing is asked before memory is given back.
-const QUIET: Duration = Duration::from_secs(2);
 /// The rules that one number of 64 bits stands for; those behind the last one share its bit.
 const BITS: usize = 64;
 
@@ -111,12 +109,19 @@ struct Shared {
 }
 
 /// What changes concern.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Concerned {
     /// A bit for each rule.
     rules: u64,
     /// The objects that have changed; none if they are not known, or too many.
     changed: Option<Vec<Uid>>,
+}
+
+/// Nothing.
+impl Default for Concerned {
+    fn default() -> Self {
+        Self { rules: 0, changed: Some(Vec::new()) }
+    }
 }
 
 impl Concerned {
@@ -431,9 +436,8 @@ impl Task {
 
     /// Notes which rules are due, and when: not before their changes have settled.
     fn take_due(&mut self) {
-        let nothing = Concerned { rules: 0, changed: Some(Vec::new()) };
-        let (Concerned { rules, changed }, now) =
-            (std::mem::replace(&mut *self.shared.due(), nothing), Instant::now());
+        let Concerned { rules, changed } = std::mem::take(&mut *self.shared.due());
+        let now = Instant::now();
         for due in self.rules.iter_mut().filter(|due| rules & bit(due.number) != 0) {
             for uid in changed.iter().flatten() {
                 if !due.changed.contains(uid) {
@@ -530,7 +534,7 @@ impl Task {
             asking.ask(&request, About { kinds: &self.kinds, rule, epoch: &self.epoch }).await
         }
         .await;
-        self.release_at = Some(Instant::now() + QUIET);
+        self.release_at = Some(Instant::now() + objects::QUIET);
         self.came_of(&rule.name, &result).await;
         result
     }
@@ -546,7 +550,7 @@ impl Task {
             Err(trouble) => Err(trouble),
         };
         self.came_of("", &result).await;
-        self.release_at = Some(Instant::now() + QUIET);
+        self.release_at = Some(Instant::now() + objects::QUIET);
         result
     }
 

@@ -40,6 +40,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long a list waits at most for commits that are under way.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How long after the last of a burst its memory is given back.
+pub(super) const QUIET: Duration = Duration::from_secs(2);
+
 /// Gives back what a burst has left: for the moment after it.
 pub(super) async fn give_back(store: &EdgeStore) {
     // A store that cannot be read or written says so in its health.

@@ -201,16 +201,20 @@ mod tests {
         assert_eq!(object.metadata(), json!({}).as_object());
     }
 
+    /// The texts of a custom kind with this schema.
+    #[cfg(feature = "cloud")]
+    fn custom(schema: &Value) -> Texts {
+        let schema = Some(Arc::new(schema::read(schema, "schema").unwrap()));
+        Texts::new(&Arc::new(Kind { schema, custom: true, ..Kind::bare(Arc::new(deployments())) }))
+    }
+
     #[cfg(feature = "cloud")]
     #[test]
     fn a_custom_object_of_an_older_schema_is_shown_as_todays_says() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}}}});
-        let mut kind = Kind::bare(Arc::new(deployments()));
-        kind.schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
-        kind.custom = true;
         let stored = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":{"shape":"round","size":1}}"#;
-        let shown = Texts::new(&Arc::new(kind)).served(stored.to_owned()).unwrap();
+        let shown = custom(&schema).served(stored.to_owned()).unwrap();
         assert_eq!(shown, stored.replace(r#""shape":"round""#, r#""color":"blue""#));
     }
 
@@ -220,10 +224,7 @@ mod tests {
         let text = json!({"type": "string", "default": "x".repeat(10_000)});
         let item = json!({"type": "object", "properties": {"text": text}});
         let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items": item}}});
-        let mut kind = Kind::bare(Arc::new(deployments()));
-        kind.schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
-        kind.custom = true;
-        let texts = Texts::new(&Arc::new(kind));
+        let texts = custom(&schema);
         let shown = |items: usize| {
             let stored =
                 json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": vec![json!({}); items]});

@@ -336,8 +336,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         for number in numbers {
             let refused = |why: String| Unfit::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
-            let is_secret = listed.kind == "Secret" && listed.api_version == "v1";
-            let sealed = is_secret || listed.sealed;
+            let (is_secret, sealed) = (is_secret(listed), is_sealed(listed));
             if sealed && !self.rule.plain_text_on_disk && !self.hands.is_memory(place, self.shape()) {
                 return Err(refused(format!(
                     "{} is on a disk, and Secrets and other sealed kinds are written to memory only (tmpfs) unless plain_text_on_disk = true",
@@ -662,8 +661,12 @@ fn there(held: Option<Held>, place: &Place, shape: Shape, seen: &Seen) -> Option
     Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
 }
 
+fn is_secret(object: &Listed) -> bool {
+    object.kind == "Secret" && object.api_version == "v1"
+}
+
 fn is_sealed(object: &Listed) -> bool {
-    object.sealed || (object.kind == "Secret" && object.api_version == "v1")
+    object.sealed || is_secret(object)
 }
 
 fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, rolled_back: bool) -> Status {

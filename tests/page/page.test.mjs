@@ -5,7 +5,7 @@ import { cp, readFile, rm } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 
 import { simulate } from './simulated.mjs';
-import { accessible, Browser, clean, configMap, go, photograph, Site, text, until } from './support.mjs';
+import { accessible, Browser, clean, configMap, go, photograph, Site, text, UNREACHED, until } from './support.mjs';
 
 const COUNT = 40;
 
@@ -73,8 +73,7 @@ describe('a fleet', () => {
     await accessible(page, 'a node');
     await go(page, '#/nodes/nobody');
     await page.getByText('This node is not known').waitFor();
-    page.errors.splice(0, page.errors.length, ...page.errors.filter(error => !error.includes('404')));
-    clean(page);
+    clean(page, /404/);
   });
 
   test('shows objects, and how far a version has come, while it comes', async () => {
@@ -148,8 +147,7 @@ describe('a fleet', () => {
       if (state) await until(state, async () => (await site.json('GET', 'nodes/edge-3')).state === state);
       else await until('it is not removed any more', () => site.json('GET', 'nodes/edge-3').then(node => node.state !== 'removed', () => true));
     }
-    page.errors.splice(0, page.errors.length, ...page.errors.filter(error => !error.includes('404')));
-    clean(page);
+    clean(page, /404/);
   });
 
   test('that cannot be reached any more is shown as it was, and goes on when it is back', async () => {
@@ -163,9 +161,7 @@ describe('a fleet', () => {
     await site.cloudStarts();
     await until('it is live', async () => await text(page, '#live') === 'Live');
     await sum('2 of ');
-    // A browser notes each request that nobody answers.
-    page.errors = page.errors.filter(error => !/ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/.test(error));
-    clean(page);
+    clean(page, UNREACHED);
   });
 
   test('asks who has no key for one', async () => {
@@ -174,8 +170,7 @@ describe('a fleet', () => {
     await page.getByText('Who are you?').waitFor();
     await photograph(page, 'key');
     await accessible(page, 'the page without a key');
-    page.errors = page.errors.filter(error => !error.includes('401'));
-    clean(page);
+    clean(page, /401/);
     // The page loads itself anew with the key.
     await page.goto(site.address);
     await sum('2 of ');
@@ -236,9 +231,7 @@ describe('what goes wrong', () => {
     await page.getByRole('dialog').getByRole('button', { name: 'Let it delete' }).click();
     await until('they are gone', async () => (await site.json('GET', 'nodes/edge-1')).objects === 1);
     await until('it is in sync', async () => (await text(page, 'main .title')).includes('in sync'));
-    // A browser notes each request that nobody answers.
-    page.errors = page.errors.filter(error => !/ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/.test(error));
-    clean(page);
+    clean(page, UNREACHED);
   });
 });
 
@@ -292,8 +285,7 @@ describe('elsewhere', () => {
       await page.getByText('kubectl describe node edge-1').waitFor();
       await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
       await photograph(page, 'cluster-node');
-      page.errors = page.errors.filter(error => !error.includes('404'));
-      clean(page);
+      clean(page, /404/);
       await page.close();
     } finally {
       await site?.close();
@@ -338,8 +330,7 @@ describe('what others say', () => {
         await page.waitForFunction(() => document.querySelector('main').children.length > 0);
         assert.equal(await page.evaluate(() => window.bad), undefined, odd);
       }
-      page.errors = page.errors.filter(error => !error.includes('404') && !error.includes('400'));
-      clean(page);
+      clean(page, /404|400/);
       await page.close();
     } finally { await site.close(); }
   });
@@ -361,8 +352,7 @@ describe('what others say', () => {
       assert.equal(await page.evaluate(() => window.bad), undefined);
       assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
       await photograph(page, 'hostile-names');
-      page.errors = page.errors.filter(error => !error.includes('404'));
-      clean(page);
+      clean(page, /404/);
       await page.close();
     } finally {
       await odd.close();
@@ -408,8 +398,7 @@ describe('ten thousand nodes', () => {
       assert.ok(first < FIRST_PICTURE, `the first picture took ${first} ms`);
       assert.ok(heap < HEAP, `${heap} bytes of heap`);
       assert.ok(rate >= FRAMES, `${rate} frames a second`);
-      page.errors = page.errors.filter(error => !error.includes('404'));
-      clean(page);
+      clean(page, /404/);
       await page.close();
     } finally {
       await many.close();

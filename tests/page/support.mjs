@@ -195,9 +195,12 @@ export const go = (page, hash) => page.evaluate(hash => { location.hash = hash; 
 /** What an element says, in one line. */
 export const text = (page, where) => page.locator(where).first().textContent().then(said => said.replace(/\s+/g, ' ').trim());
 
-/** Nothing went wrong in a page, and it asked nobody else. */
-export function clean(page) {
-  assert.deepEqual(page.errors.splice(0), [], 'errors in the console');
+/** Errors that a browser notes when nobody answers. */
+export const UNREACHED = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/;
+
+/** Nothing went wrong in a page, but for what is expected, and it asked nobody else. */
+export function clean(page, expected = null) {
+  assert.deepEqual(page.errors.splice(0).filter(error => !expected?.test(error)), [], 'errors in the console');
   assert.deepEqual(page.strays.splice(0), [], 'requests that leave the origin');
 }
 

@@ -49,8 +49,7 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<S
     let mut causes = Vec::new();
     check_group(object, spec, &mut causes);
     check_names(object, spec, &mut causes);
-    check_versions(spec, &mut causes);
-    let mut problems = rule_problems(spec);
+    let mut problems = check_versions(spec, &mut causes);
     if let Some(old) = old {
         // What was wrong before may stay: it may have been accepted when rules were not looked at.
         let before = rule_problems(map(old.fields(), "spec")).causes;
@@ -79,9 +78,7 @@ fn rule_problems(spec: &Map<String, Value>) -> schema::RuleProblems {
         let at = format!("spec.versions[{number}].schema.openAPIV3Schema");
         let given = map(version, "schema").get("openAPIV3Schema");
         if let Some(Ok(read)) = given.map(|given| schema::read(given, &at)) {
-            let problems = schema::rule_problems(&read, &at);
-            all.causes.extend(problems.causes);
-            all.lacking.extend(problems.lacking);
+            all.add(schema::rule_problems(&read, &at));
         }
     }
     all
@@ -151,7 +148,9 @@ fn check_names(object: &Object, spec: &Map<String, Value>, causes: &mut Vec<Caus
     }
 }
 
-fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
+/// Gives what is to be said of their rules.
+fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema::RuleProblems {
+    let mut rules = schema::RuleProblems::default();
     let mut seen = HashSet::new();
     let mut stored = 0;
     for (number, version) in list(spec, "versions").enumerate() {
@@ -167,7 +166,10 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
             None | Some(Value::Null) => {
                 causes.push(Cause::required(&at_schema, "every version must have a schema"));
             }
-            Some(given) => causes.extend(schema::read(given, &at_schema).err().into_iter().flatten()),
+            Some(given) => match schema::read(given, &at_schema) {
+                Ok(read) => rules.add(schema::rule_problems(&read, &at_schema)),
+                Err(wrong) => causes.extend(wrong),
+            },
         }
         check_columns(&at, version, causes);
         check_selectable(&at, version, causes);
@@ -180,6 +182,7 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
             "must have exactly one version with `storage: true`",
         ));
     }
+    rules
 }
 
 fn check_columns(at: &str, version: &Map<String, Value>, causes: &mut Vec<Cause>) {

@@ -136,24 +136,26 @@ fn same_keys(one: &Val<'_>, two: &Val<'_>, keys: &[Arc<str>], meter: &mut Meter)
     Ok(true)
 }
 
+/// What an operator makes of two integers of one type.
+macro_rules! whole {
+    ($name:expr, $one:expr, $two:expr) => {{
+        let result = match $name {
+            Operator::Divide if $two == 0 => return failed("division by zero"),
+            Operator::Modulo if $two == 0 => return failed("modulus by zero"),
+            Operator::Add => $one.checked_add($two),
+            Operator::Subtract => $one.checked_sub($two),
+            Operator::Multiply => $one.checked_mul($two),
+            Operator::Divide => $one.checked_div($two),
+            _ => $one.checked_rem($two),
+        };
+        result.map_or_else(|| failed("integer overflow"), Ok)
+    }};
+}
+
 fn arithmetic<'a>(name: Operator, left: &Val<'a>, right: &Val<'a>) -> Outcome<Val<'a>> {
     match (left, right) {
-        (Val::Int(one), Val::Int(two)) => whole(name, *two == 0, || match name {
-            Operator::Add => one.checked_add(*two),
-            Operator::Subtract => one.checked_sub(*two),
-            Operator::Multiply => one.checked_mul(*two),
-            Operator::Divide => one.checked_div(*two),
-            _ => one.checked_rem(*two),
-        })
-        .map(Val::Int),
-        (Val::Uint(one), Val::Uint(two)) => whole(name, *two == 0, || match name {
-            Operator::Add => one.checked_add(*two),
-            Operator::Subtract => one.checked_sub(*two),
-            Operator::Multiply => one.checked_mul(*two),
-            Operator::Divide => one.checked_div(*two),
-            _ => one.checked_rem(*two),
-        })
-        .map(Val::Uint),
+        (Val::Int(one), Val::Int(two)) => whole!(name, *one, *two).map(Val::Int),
+        (Val::Uint(one), Val::Uint(two)) => whole!(name, *one, *two).map(Val::Uint),
         (Val::Double(one), Val::Double(two)) => match name {
             Operator::Add => Ok(Val::Double(one + two)),
             Operator::Subtract => Ok(Val::Double(one - two)),
@@ -186,13 +188,5 @@ fn spans(name: Operator, one: SignedDuration, two: SignedDuration) -> Option<Sig
         Operator::Add => one.checked_add(two),
         Operator::Subtract => one.checked_sub(two),
         _ => None,
-    }
-}
-
-fn whole<T>(name: Operator, by_nought: bool, work: impl FnOnce() -> Option<T>) -> Outcome<T> {
-    match name {
-        Operator::Divide if by_nought => failed("division by zero"),
-        Operator::Modulo if by_nought => failed("modulus by zero"),
-        _ => work().map_or_else(|| failed("integer overflow"), Ok),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-/// Suffixes of powers of ten with their exponents, and of powers of 1024.
-const DECIMAL: [(&str, i32); 10] =
-    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
-const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+use crate::object::quantity::{Written, read};
+
 const BILLION: i128 = 1_000_000_000;
+/// Digits beyond which a text is none.
+const MAX_DIGITS: usize = 30;
 /// The largest amount.
 const MOST: i128 = i64::MAX as i128 * BILLION;
 
@@ -17,25 +17,9 @@ pub(crate) struct Quantity(i128);
 impl Quantity {
     /// Reads a quantity such as `500m`, `1.5` or `2Gi`.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let negative = text.starts_with('-');
-        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let end = unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
-        let (number, suffix) = unsigned.split_at_checked(end.unwrap_or(unsigned.len()))?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let digits = format!("{whole}{fraction}");
-        if digits.is_empty() || digits.len() > 30 || fraction.contains('.') {
-            return None;
-        }
-        let mut amount: i128 = digits.parse().ok()?;
-        let mut exponent = 9 - i32::try_from(fraction.len()).ok()?;
-        if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
-            exponent += power;
-        } else if let Some(power) = BINARY.iter().position(|name| *name == suffix) {
-            amount = amount.checked_mul(1 << (10 * (power + 1))).unwrap_or(MOST);
-        } else {
-            let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            exponent = exponent.checked_add(power)?;
-        }
+        let Written { negative, digits, exponent, factor, .. } = read(text, MAX_DIGITS)?;
+        let exponent = exponent.checked_add(9)?;
+        let amount = digits.checked_mul(factor).unwrap_or(MOST);
         let factor = 10i128.checked_pow(exponent.unsigned_abs());
         let amount = match factor {
             _ if amount == 0 => 0,

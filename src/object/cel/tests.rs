@@ -1,3 +1,5 @@
+//! Expressions over JSON: what they come to, what is wrong with them, and what they may not cost.
+
 use serde_json::{Value, json};
 
 use super::*;

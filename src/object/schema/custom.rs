@@ -159,7 +159,7 @@ impl Reader {
         if fit(before) && !fit(self.rules) {
             let message =
                 format!("must not have more than {MAX_RULES} rules of {MAX_RULE_BYTES} bytes in a schema");
-            self.within("x-kubernetes-validations", |reader| reader.forbid(&message));
+            self.within(RULES, |reader| reader.forbid(&message));
         }
         fit(self.rules)
     }

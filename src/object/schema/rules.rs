@@ -91,6 +91,12 @@ pub fn rule_problems(schema: &Schema, path: &str) -> RuleProblems {
 }
 
 impl RuleProblems {
+    /// Adds those of another schema.
+    pub fn add(&mut self, other: Self) {
+        self.causes.extend(other.causes);
+        self.lacking.extend(other.lacking);
+    }
+
     fn of(&mut self, schema: &Schema, path: &str) {
         if !schema.ruled {
             return;

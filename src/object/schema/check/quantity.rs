@@ -5,24 +5,14 @@
 
 use serde_json::Value;
 
-/// Suffixes of powers of ten with their exponents, and of powers of 1024.
-const DECIMAL: [(&str, i32); 10] =
-    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
-const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+use crate::object::quantity::{BINARY, DECIMAL, Form, Written, read};
+
 /// The smallest exponent.
 const NANO: i32 = -9;
 /// The largest amount of a quantity.
 const MOST: i128 = i64::MAX as i128;
 /// Digits beyond which nothing is worked out: the text stays as it is.
 const MAX_DIGITS: usize = 24;
-
-/// Which suffixes a quantity is written with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Suffix,
-    Exponent,
-    Binary,
-}
 
 /// Writes the quantity in a value in its one way; what is none, or has more digits than make sense, stays as it is.
 pub(super) fn settle(value: &mut Value) {
@@ -39,31 +29,8 @@ pub(super) fn settle(value: &mut Value) {
 }
 
 fn canonical(text: &str) -> Option<String> {
-    let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
-        Some(unsigned) => (text.starts_with('-'), unsigned),
-        None => (false, text),
-    };
-    let end = unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
-    let (number, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits = format!("{whole}{fraction}");
-    if digits.is_empty() || digits.len() > MAX_DIGITS {
-        return None;
-    }
-    let mut amount: i128 = digits.parse().ok()?;
-    let mut exponent = -i32::try_from(fraction.len()).ok()?;
-    let form = if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
-        exponent += power;
-        Form::Suffix
-    } else if let Some(power) = BINARY.iter().position(|name| *name == suffix) {
-        amount = amount.checked_mul(1 << (10 * power))?;
-        Form::Binary
-    } else {
-        let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-        exponent = exponent.checked_add(power)?;
-        Form::Exponent
-    };
-    let (amount, exponent) = bounded(amount, exponent)?;
+    let Written { negative, digits, exponent, factor, form } = read(text, MAX_DIGITS)?;
+    let (amount, exponent) = bounded(digits.checked_mul(factor)?, exponent)?;
     let sign = if negative && amount != 0 { "-" } else { "" };
     Some(format!("{sign}{}", written(amount, exponent, form)?))
 }

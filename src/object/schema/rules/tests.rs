@@ -1,3 +1,5 @@
+//! Rules of schemas, held against objects.
+
 use serde_json::{Value, json};
 
 use super::*;
