@@ -54,14 +54,15 @@ pub(super) enum Start {
         /// Whether the client is told where the changes begin.
         bookmark: bool,
     },
+    /// Nowhere: the client comes with a version that this server has not given.
+    Unknown(u64),
 }
 
 impl Start {
     /// Reads the options of a watch. `current` is the newest version.
     ///
     /// # Errors
-    /// 422 for options that do not go together, 410 for a version that this server has not given, 504 for
-    /// initial events that must be newer than anything there is.
+    /// 422 for options that do not go together, 504 for initial events that must be newer than anything there is.
     pub(super) fn read(options: &Options, current: u64) -> Result<Self> {
         let version = options.resource_version.filter(|version| *version > 0);
         let invalid = |cause| Err(Status::invalid("meta.k8s.io", "ListOptions", "", vec![cause]));
@@ -86,10 +87,8 @@ impl Start {
             }
             (Some(true), _) => Ok(Self::Everything { bookmark: options.bookmarks }),
             (Some(false), None) => Ok(Self::After(current)),
-            // Nobody can have seen it here: the store is another one or an older copy. Who starts anew is right again.
-            (_, Some(version)) if version > current => Err(Status::expired(format!(
-                "The resourceVersion {version} is not one that this server gave"
-            ))),
+            // Nobody can have seen it here: the store is another one or an older copy.
+            (_, Some(version)) if version > current => Ok(Self::Unknown(version)),
             (_, Some(version)) => Ok(Self::After(version)),
             (None, None) => Ok(Self::Everything { bookmark: false }),
         }
@@ -140,6 +139,12 @@ impl<K: Storage> Watch<K> {
     async fn send(&mut self, sender: &Sender) -> Result<(), End> {
         let mut after = match self.start {
             Start::After(version) => version,
+            // Who starts anew is right again. Told within the watch, as of a version that is too old: some clients
+            // would begin with the same version for ever if the watch itself were refused.
+            Start::Unknown(version) => {
+                let message = format!("The resourceVersion {version} is not one that this server gave");
+                return Err(Status::expired(message).into());
+            }
             Start::Everything { bookmark } => {
                 let sent = tokio::time::timeout(STREAM_TIMEOUT, self.send_everything(bookmark, sender)).await;
                 sent.unwrap_or_else(|_| Err(Status::timeout("the objects were not taken in time").into()))?
@@ -338,7 +343,7 @@ mod tests {
         assert_eq!(start(&at(None)), Ok(Start::Everything { bookmark: false }));
         assert_eq!(start(&at(Some(0))), Ok(Start::Everything { bookmark: false }));
         assert_eq!(start(&at(Some(7))), Ok(Start::After(7)));
-        assert_eq!(start(&at(Some(101))), Err(410));
+        assert_eq!(start(&at(Some(101))), Ok(Start::Unknown(101)));
         assert_eq!(start(&initial(at(None), true)), Ok(Start::Everything { bookmark: true }));
         assert_eq!(start(&initial(at(Some(7)), true)), Ok(Start::Everything { bookmark: true }));
         assert_eq!(start(&initial(at(Some(101)), true)), Err(504));
