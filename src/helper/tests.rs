@@ -376,6 +376,30 @@ fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
 }
 
 #[test]
+fn a_note_that_a_power_cut_brings_back_is_not_taken_for_done_because_of_a_reload() {
+    let bed = Bed::new();
+    let marker = bed.directory.path().join("marker");
+    let reload = Reload::Run(script(&format!("test -e {}", marker.display())));
+    let rule = Rule { reload, ..bed.rule("{metadata.name}", Write::Keys) };
+    let [old, new] = [1, 2].map(|version| [config_map(version, &json!({ "a": version.to_string() }))]);
+    fs::write(&marker, "").unwrap();
+    bed.pass(&rule, &old, None);
+    let before = bed.names("web");
+    bed.pass(&rule, &new, Some(1));
+    let note = bed.config.helper.state.join("r.intent");
+    let kept = fs::read(&note).unwrap();
+    // The program takes neither the new files nor the old ones, and then reads the old ones.
+    fs::remove_file(&marker).unwrap();
+    assert!(bed.pass(&rule, &new, None).0.owes_reload);
+    fs::write(&marker, "").unwrap();
+    assert!(!bed.pass(&rule, &old, None).0.owes_reload);
+    fs::write(&note, kept).unwrap();
+    let (record, _) = bed.pass(&rule, &old, None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+    assert_eq!(bed.names("web"), before);
+}
+
+#[test]
 fn a_record_that_is_lost_takes_over_what_is_as_it_is_wanted() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);

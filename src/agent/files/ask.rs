@@ -205,3 +205,43 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> Value {
     }
     json!({ "rules": rules })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::wire::Verb;
+    use crate::store::edge::EdgeOptions;
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn objects_of_a_database_are_not_listed_as_those_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
+        let socket = directory.path().join("files.sock");
+        let helper = UnixListener::bind(&socket).unwrap();
+        let own = store.facts().totals.epoch.to_string();
+        for (epoch, is_listed) in [(own.as_str(), true), ("that of another", false)] {
+            let asked = async {
+                let asking = Asking::begin(&socket, &store).await?;
+                let request = Request { verb: Verb::Apply, ..Request::default() };
+                asking
+                    .ask(&request, About { kinds: &KnownKinds::default(), rule: &Rule::default(), epoch })
+                    .await
+            };
+            let served = async {
+                let (mut stream, _) = helper.accept().await.unwrap();
+                let frames = (read(&mut stream).await.unwrap(), read(&mut stream).await.unwrap());
+                assert!(frames.0.is_empty() && !frames.1.is_empty());
+                write(&mut stream, &serde_json::to_vec(&Reply::Whole).unwrap()).await.unwrap();
+                let listed = read(&mut stream).await;
+                if listed.is_ok() {
+                    let done = Reply::Done(Box::default());
+                    write(&mut stream, &serde_json::to_vec(&done).unwrap()).await.unwrap();
+                }
+                listed.is_ok()
+            };
+            let (outcome, listed) = tokio::join!(asked, served);
+            assert_eq!((outcome.is_ok(), listed), (is_listed, is_listed), "{outcome:?}");
+        }
+    }
+}
