@@ -513,7 +513,8 @@ impl EdgeStore {
         self.inner.readers.run(read::kinds).await
     }
 
-    /// Gives the page caches of the connections back to the allocator: for quiet times on small devices.
+    /// Gives the page caches of the connections and their prepared statements back to the allocator: for quiet times on small
+    /// devices.
     ///
     /// # Errors
     /// The store's.
@@ -521,6 +522,7 @@ impl EdgeStore {
         const SHRINK: &str = "PRAGMA shrink_memory";
         let shrink = |conn: &rusqlite::Connection| {
             compression::release();
+            conn.flush_prepared_statement_cache();
             Ok::<(), StoreError>(conn.execute_batch(SHRINK)?)
         };
         self.inner.shared.snapshots.release();
