@@ -8,13 +8,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::objects::object;
-use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, written};
+use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_looking, written};
 use crate::table::Table;
 
 /// Changes whose way is timed.
 const CHANGES: usize = 300;
 /// ConfigMaps of one rule, each of which is one file.
 const OBJECTS: usize = 1000;
+/// How often a file is looked at.
+const LOOK: Duration = Duration::from_micros(100);
 /// After this time an agent has given back what a burst took.
 const AT_REST: Duration = Duration::from_secs(5);
 /// The key that becomes a file, of some 650 bytes.
@@ -86,7 +88,8 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     for n in 0..CHANGES {
         let Changed { name, content, start, stored } = change(&site, n, CHANGES + n)?;
         let file = to.join(name).join(KEY);
-        until("the file is replaced", || (fs::read_to_string(&file).ok()? == content).then_some(()))?;
+        let replaced = || (fs::read_to_string(&file).ok()? == content).then_some(());
+        until_looking(LOOK, "the file is replaced", replaced)?;
         times.0.push(stored * 1e3);
         times.1.push((start.elapsed().as_secs_f64() - stored) * 1e3);
         until("it is told", || (in_effect(&site)? == count).then_some(()))?;

@@ -106,7 +106,16 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     bail!("no port from {PORTS:?} is free")
 }
 
-pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+pub(crate) fn until<T>(what: &str, ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+    until_looking(Duration::from_millis(2), what, ready)
+}
+
+/// The same; how long it waits between two looks is part of what is measured.
+pub(crate) fn until_looking<T>(
+    every: Duration,
+    what: &str,
+    mut ready: impl FnMut() -> Option<T>,
+) -> anyhow::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = ready() {
@@ -115,7 +124,7 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> anyh
         if Instant::now() > end {
             bail!("{what} did not happen within {PATIENCE:?}");
         }
-        std::thread::park_timeout(Duration::from_millis(2));
+        std::thread::park_timeout(every);
     }
 }
 
