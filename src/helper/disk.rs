@@ -5,7 +5,8 @@
 //! kubelet. A single file is written beside the old one and renamed over it. Nothing below the directory that the rule
 //! names is reached through a link that somebody else has made.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, btree_map};
 use std::ffi::{CStr, CString};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -13,9 +14,10 @@ use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, StatFs, Uid, fchmod, fchown,
-    fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
+    fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs,
+    unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
 
 use super::owner::Owner;
@@ -44,7 +46,7 @@ fn is_memory(found: &StatFs) -> bool {
 }
 
 /// What a rule says of its files.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Disk {
     pub(super) rule: String,
     /// The keys of the digests: of what is on disks, and of what is in memory.
@@ -56,6 +58,8 @@ pub(super) struct Disk {
     pub(super) max_size: u64,
     /// Whether what is written is flushed all at once, by [`Disk::flush`].
     pub(super) at_once: bool,
+    /// A file or directory of each file system on which something was written since, by the number of its device.
+    pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
     /// How many more steps work: a test ends the world at each of them.
     #[cfg(test)]
     pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
@@ -79,8 +83,12 @@ impl Disk {
         Ok(())
     }
 
-    fn fsync(&self, file: &OwnedFd) -> Result<()> {
+    /// Flushes a file or directory, or notes that its file system is to be flushed.
+    pub(super) fn fsync(&self, file: &OwnedFd) -> Result<()> {
         if self.at_once {
+            if let btree_map::Entry::Vacant(place) = self.unflushed.borrow_mut().entry(fstat(file)?.st_dev) {
+                place.insert(fcntl_dupfd_cloexec(file, 0)?);
+            }
             return Ok(());
         }
         #[cfg(test)]
@@ -94,25 +102,14 @@ impl Disk {
         files.iter().try_for_each(|file| self.fsync(file))
     }
 
-    /// Flushes the file systems that these directories are on.
-    pub(super) fn flush<'b>(&self, bases: impl Iterator<Item = &'b String>) -> Result<()> {
-        for base in bases {
-            match openat(
-                CWD,
-                base.as_str(),
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            ) {
-                Ok(directory) => {
-                    #[cfg(test)]
-                    if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
-                        flushed.all(Path::new(base));
-                    }
-                    syncfs(directory)?;
-                }
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
+    /// Flushes the file systems on which something was written that is to be flushed all at once.
+    pub(super) fn flush(&self) -> Result<()> {
+        for (_, file) in self.unflushed.take() {
+            #[cfg(test)]
+            if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
+                flushed.all();
             }
+            syncfs(file)?;
         }
         Ok(())
     }

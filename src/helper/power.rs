@@ -29,6 +29,8 @@ enum What {
 /// What is flushed.
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
+    /// All that there is.
+    root: PathBuf,
     files: RefCell<BTreeMap<Id, Vec<u8>>>,
     directories: RefCell<BTreeMap<Id, BTreeMap<String, What>>>,
     /// How often it was flushed.
@@ -82,10 +84,10 @@ impl Flushed {
         }
     }
 
-    /// All below a directory was.
-    pub(super) fn all(&self, directory: &Path) {
+    /// The whole file system was.
+    pub(super) fn all(&self) {
         if !self.is_forgotten() {
-            self.note_all(directory);
+            self.note_all(&self.root);
         }
     }
 
@@ -192,8 +194,8 @@ impl Story {
         let bed = Bed::in_memory();
         let rule = self.rule(&bed);
         bed.pass(&rule, &self.objects(1), None);
-        let flushed = std::rc::Rc::new(Flushed::default());
-        flushed.note_all(&bed.base());
+        let flushed = std::rc::Rc::new(Flushed { root: bed.base(), ..Flushed::default() });
+        flushed.note_all(&flushed.root);
         flushed.forgotten.set(forgotten);
         let (_, ended) = bed.pass_with(&rule, &self.objects(2), Some(calls), Some(flushed.clone()));
         flushed.cut(&bed.base(), rest);

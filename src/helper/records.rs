@@ -14,13 +14,15 @@ use super::{HelperError, disk};
 use crate::config::edge::Config;
 use crate::files::wire::{News, RuleShown, Told};
 use crate::files::{Delta, Intent, Record, State};
-use crate::object::Gather as _;
+use crate::object::{Gather as _, sort_many};
 use crate::process::random;
 use crate::store::durable::{self, FileError};
 
 const RECORD: &str = "json";
 const INTENT: &str = "intent";
 const LOG: &str = "log";
+/// Objects that are gone which a rule remembers until that was told.
+pub(super) const MAX_GONE: usize = 10_000;
 /// Changes are kept apart up to the length of the record, and at least up to so many bytes.
 const LEAST_LOG: u64 = 16 << 10;
 /// In place of what programs have said where Secrets are concerned.
@@ -123,11 +125,15 @@ impl Records {
         RuleFiles { record: path(RECORD), intent: path(INTENT), candidates: path("candidates") }
     }
 
-    /// Forgets who is gone and was told to be, and rules of which nothing is left.
+    /// Forgets who is gone and was told to be, or is one of too many, and rules of which nothing is left.
     pub(super) fn prune(&mut self, told: &Told, rules: &BTreeSet<&str>) {
-        let Some(seq) = self.known(told) else { return };
+        let seq = self.known(told).unwrap_or(0);
         for record in self.all.values_mut() {
-            record.objects.retain(|_, status| status.state != State::Gone || status.seq > seq);
+            let gone = record.objects.values().filter(|status| status.state == State::Gone);
+            let mut gone: Vec<u64> = gone.map(|status| status.seq).gather();
+            sort_many(&mut gone, |one, other| other.cmp(one));
+            let least = gone.get(MAX_GONE).map_or(seq, |least| seq.max(*least));
+            record.objects.retain(|_, status| status.state != State::Gone || status.seq > least);
         }
         let is_empty = |record: &Record| record.places.is_empty() && record.objects.is_empty();
         let over =

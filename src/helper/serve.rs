@@ -1,5 +1,6 @@
 //! One request after the other: reads the configuration, carries out a pass, answers.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -198,8 +199,6 @@ pub(super) struct Carrier<'a> {
     files: RuleFiles,
     log: Log,
     systemctl: PathBuf,
-    /// The directories in which something was written that is not flushed.
-    written: BTreeSet<String>,
     phase: Phase,
 }
 
@@ -226,21 +225,14 @@ impl<'a> Carrier<'a> {
             modes: [rule.modes(false), rule.modes(true)],
             max_size: rule.max_size,
             at_once: false,
+            unflushed: RefCell::default(),
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
             #[cfg(test)]
             flushed: None,
         };
         let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
-        Ok(Self {
-            rule,
-            disk,
-            files,
-            log: Log::default(),
-            systemctl,
-            written: BTreeSet::new(),
-            phase: Phase::Noting,
-        })
+        Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Noting })
     }
 
     /// Takes back what an end of the helper has left, and makes a pass; of a trial nothing is kept.
@@ -273,11 +265,8 @@ impl<'a> Carrier<'a> {
 
     /// Begins a phase: what was written in the one before is flushed first.
     fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
-        if self.phase != phase && self.disk.at_once {
-            let written = std::mem::take(&mut self.written);
-            self.disk
-                .flush(written.iter())
-                .map_err(|error| Failure::new(refused("flush", "files", error)))?;
+        if self.phase != phase {
+            self.disk.flush().map_err(|error| Failure::new(refused("flush", "files", error)))?;
         }
         self.phase = phase;
         Ok(())
@@ -326,7 +315,6 @@ impl Hands for Carrier<'_> {
 
     fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
         self.enter(Phase::Staging)?;
-        self.written.insert(change.place.base.clone());
         self.tried("write", change, self.disk.stage(change, fresh))
     }
 
@@ -353,13 +341,11 @@ impl Hands for Carrier<'_> {
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.enter(Phase::Swapping)?;
-        self.written.insert(change.place.base.clone());
         self.tried("replace", change, self.disk.swap(change))
     }
 
     fn restore(&mut self, change: &Change) -> Result<(), Failure> {
         self.enter(Phase::Swapping)?;
-        self.written.insert(change.place.base.clone());
         self.tried("put back", change, self.disk.restore(change))
     }
 
@@ -375,7 +361,6 @@ impl Hands for Carrier<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::Clearing)?;
-        self.written.insert(change.place.base.clone());
         self.tried("clear away", change, self.disk.discard(change, keep_new))
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::power::Flushed;
-use super::records::Records;
+use super::records::{MAX_GONE, Records};
 use super::serve::Carrier;
 use crate::config::edge::Config;
 use crate::files::pass::Options;
@@ -274,6 +274,34 @@ fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_res
             return;
         }
     }
+}
+
+#[test]
+fn what_is_flushed_at_once_is_on_each_file_system_that_it_is_on() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut disk = Carrier::new(&rule, &bed.config, &mut records).unwrap().disk;
+    disk.at_once = true;
+    for path in [bed.base(), bed.base(), PathBuf::from("/proc")] {
+        disk.fsync(&fs::File::open(path).unwrap().into()).unwrap();
+    }
+    assert_eq!(disk.unflushed.borrow().len(), 2);
+    disk.flush().unwrap();
+    assert!(disk.unflushed.borrow().is_empty());
+}
+
+#[test]
+fn of_what_is_gone_and_never_told_the_newest_is_remembered() {
+    let bed = Bed::new();
+    let mut records = Records::open(&bed.config).unwrap();
+    let gone = |seq: u64| (format!("u{seq}"), Status { seq, ..Status::default() });
+    let objects = (1..=MAX_GONE as u64 + 5).map(gone).collect();
+    records.all.insert("r".into(), Record { objects, ..Record::default() });
+    records.prune(&Told::default(), &["r"].into());
+    let left = &records.all["r"].objects;
+    assert_eq!(left.len(), MAX_GONE);
+    assert!(!left.contains_key("u5") && left.contains_key("u6"));
 }
 
 #[test]
