@@ -310,11 +310,12 @@ describe('what others say', () => {
           reportingController: 'test/test', reportingInstance: 'test', regarding: { apiVersion: 'v1', kind: 'Node', name: 'edge-1' },
         });
       }
-      const node = await site.json('GET', '/api/v1/nodes/edge-1');
-      node.status.conditions.push({ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: now.replace(/\.\d+/, ''), lastHeartbeatTime: now.replace(/\.\d+/, '') });
-      node.metadata.labels.odd = 'a';
-      node.metadata.annotations = { odd: HOSTILE[0] };
-      await site.json('PUT', '/api/v1/nodes/edge-1/status', node);
+      const second = now.replace(/\.\d+/, '');
+      // A patch, for the device writes into the same status meanwhile.
+      await site.json('PATCH', '/api/v1/nodes/edge-1/status', {
+        metadata: { labels: { odd: 'a' }, annotations: { odd: HOSTILE[0] } },
+        status: { conditions: [{ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: second, lastHeartbeatTime: second }] },
+      });
       const page = await browser.page(site.address);
       await go(page, '#/nodes/edge-1');
       for (const note of HOSTILE) {

@@ -127,12 +127,13 @@ ${more}
     this.start(name, 'edgesync', 'run', '--config', this.file(`${name}.toml`));
   }
 
-  /** Asks the cloud side on its socket. */
+  /** Asks the cloud side on its socket. A patch is a strategic merge patch. */
   async json(method, path, body) {
     const { request } = await import('node:http');
+    const type = method === 'PATCH' ? 'application/strategic-merge-patch+json' : 'application/json';
     return new Promise((done, failed) => {
       const full = path.startsWith('/') ? path : `/edgesync/v1/${path}`;
-      const asked = request({ socketPath: this.file('cloud.sock'), method, path: full, headers: { 'content-type': 'application/json' } }, async answer => {
+      const asked = request({ socketPath: this.file('cloud.sock'), method, path: full, headers: { 'content-type': type } }, async answer => {
         let text = '';
         for await (const part of answer) text += part;
         if (answer.statusCode >= 400) failed(new Error(`${method} ${path}: ${answer.statusCode} ${text}`));
