@@ -183,7 +183,8 @@ describe('what goes wrong', () => {
     site = await Site.open();
     await site.device('edge-1', {}, '[sync]\nmax_object = "256KiB"\n[traffic]\ndaily_budget = "1GiB"');
     page = await browser.page(site.address);
-    await page.locator('.big').waitFor();
+    // Of a node that the cloud side does not know yet, the page is told 404.
+    await until('the node is known', async () => (await text(page, '.big')).includes('of 1 nodes'));
     await go(page, '#/nodes/edge-1');
   });
   after(async () => { await page.close(); await site.close(); });
