@@ -22,12 +22,14 @@ pub(crate) use builtin::{Content, Found, Many, Message, MessageField, Within, me
 pub use builtin::{builtin, object_meta};
 #[cfg(feature = "cloud")]
 pub use check::apply_defaults_within;
-pub use check::{MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, keep_empty, prune, validate, wrong_types};
+pub use check::{
+    MAX_DEFAULTS, MAX_UNKNOWN, apply_defaults, keep_empty, prune, validate, validate_change, wrong_types,
+};
 #[cfg(feature = "cloud")]
 pub use custom::read;
 pub use openapi::to_openapi;
 #[cfg(feature = "cloud")]
-pub use rules::{RuleProblems, Rules, check_rules, rule_problems};
+pub use rules::{RuleProblems, Rules, check_defaults, check_rules, rule_problems};
 
 /// What a value may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

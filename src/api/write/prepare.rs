@@ -380,14 +380,9 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
         Err(problems) => causes(problems),
     };
     if let Some(schema) = kind.schema.as_deref() {
-        causes.extend(schema::validate(schema, object.fields()));
+        causes.extend(schema::validate_change(schema, old.map(Object::fields), object.fields()));
     }
     causes.retain(|cause| part.is_about(&cause.field));
-    if let (Some(schema), Some(old), false) = (kind.schema.as_deref(), old, causes.is_empty()) {
-        // What was wrong before may stay: the schema may have become stricter, and an object has to be able to go.
-        let before = schema::validate(schema, old.fields());
-        causes.retain(|cause| !before.contains(cause));
-    }
     #[cfg(feature = "cloud")]
     if let Some(schema) = kind.schema.as_deref().filter(|schema| schema.ruled) {
         check_own_rules(kind, schema, old, object, &mut causes);

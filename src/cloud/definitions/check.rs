@@ -78,10 +78,17 @@ fn rule_problems(spec: &Map<String, Value>) -> schema::RuleProblems {
         let at = format!("spec.versions[{number}].schema.openAPIV3Schema");
         let given = map(version, "schema").get("openAPIV3Schema");
         if let Some(Ok(read)) = given.map(|given| schema::read(given, &at)) {
-            all.add(schema::rule_problems(&read, &at));
+            all.add(problems_of(&read, &at));
         }
     }
     all
+}
+
+/// What is wrong with the rules of a schema, and defaults that do not comply with them.
+fn problems_of(read: &schema::Schema, at: &str) -> schema::RuleProblems {
+    let mut problems = schema::rule_problems(read, at);
+    problems.causes.extend(schema::check_defaults(read, at));
+    problems
 }
 
 fn named(causes: &mut Vec<Cause>, field: &str, value: &str, check: impl Fn(&str) -> Result<(), Problem>) {
@@ -167,7 +174,7 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema:
                 causes.push(Cause::required(&at_schema, "every version must have a schema"));
             }
             Some(given) => match schema::read(given, &at_schema) {
-                Ok(read) => rules.add(schema::rule_problems(&read, &at_schema)),
+                Ok(read) => rules.add(problems_of(&read, &at_schema)),
                 Err(wrong) => causes.extend(wrong),
             },
         }

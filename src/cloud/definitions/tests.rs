@@ -107,6 +107,14 @@ fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
     let mut lacking = with_rule("math.abs(1) == 1");
     let warnings = admit(&crd, None, &mut lacking).unwrap();
     assert_eq!(warnings, [format!("{at}: \"math.abs(1) == 1\" is not evaluated here: math.abs")]);
+    let mut default = with_rule("has(self.x)");
+    let spec = "/versions/1/schema/openAPIV3Schema/properties/spec";
+    let spec = default.fields_mut()["spec"].pointer_mut(spec).unwrap();
+    *spec = json!({"default": {}, "properties": {"x": {"type": "string"}},
+        "type": "object", "x-kubernetes-validations": spec["x-kubernetes-validations"]});
+    let refused = admit(&crd, None, &mut default).unwrap_err();
+    let field = &refused.details.unwrap().causes[0].field;
+    assert_eq!(field, "spec.versions[1].schema.openAPIV3Schema.properties[spec].default");
     // One that was stored when rules were not looked at goes on, and says so.
     let mut old = with_rule("self.x == 1");
     check::complete(&mut old);

@@ -20,7 +20,7 @@ mod validate;
 pub use settle::keep_empty;
 #[cfg(feature = "cloud")]
 pub(super) use validate::{PatternCheck, value_problems};
-pub use validate::{validate, wrong_types};
+pub use validate::{validate, validate_change, wrong_types};
 
 /// The most unknown fields that are named; all are removed.
 pub const MAX_UNKNOWN: usize = 100;
@@ -147,7 +147,8 @@ fn default_fields(schema: &Schema, fields: &mut Map<String, Value>, left: &mut u
     }
 }
 
-fn default_value(schema: &Schema, value: &mut Value, left: &mut usize) {
+/// Gives what is missing within a value its defaults, which may weigh as much as is left.
+pub(super) fn default_value(schema: &Schema, value: &mut Value, left: &mut usize) {
     match value {
         Value::Object(fields) => default_fields(schema, fields, left),
         Value::Array(items) => {

@@ -15,7 +15,7 @@ use crate::object::status::Cause;
 
 mod judge;
 
-pub use judge::check_rules;
+pub use judge::{check_defaults, check_rules};
 
 /// The most rules at one place of a schema.
 const MAX_RULES: usize = 256;

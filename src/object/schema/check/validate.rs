@@ -2,13 +2,13 @@
 //! which alone has schemas with patterns.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 
 use super::format::{number_problem, text_problem, whole};
-use super::is_object_field;
+use super::{is_object_field, weight};
 use crate::object::Gather as _;
 use crate::object::schema::{Limits, ListType, Schema, Type};
 use crate::object::status::Cause;
@@ -33,7 +33,25 @@ const MAX_SHOWN: usize = 64;
 #[must_use]
 pub fn validate(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     let mut checker = Checker::new(false);
-    checker.object(schema, object, true);
+    checker.object(schema, object, None, true);
+    checker.causes
+}
+
+/// What is wrong with an object that takes the place of another. What was wrong before may stay, for the schema may have
+/// become stricter: a value that is as it was, and a field that was not there. Items of a list are told apart by its keys;
+/// other lists are as they were only as a whole.
+#[must_use]
+pub fn validate_change(
+    schema: &Schema,
+    old: Option<&Map<String, Value>>,
+    object: &Map<String, Value>,
+) -> Vec<Cause> {
+    let found = validate(schema, object);
+    if found.is_empty() || old.is_none() {
+        return found;
+    }
+    let mut checker = Checker::new(false);
+    checker.object(schema, object, old, true);
     checker.causes
 }
 
@@ -42,7 +60,7 @@ pub fn validate(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
 #[must_use]
 pub fn wrong_types(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     let mut checker = Checker::new(true);
-    checker.object(schema, object, true);
+    checker.object(schema, object, None, true);
     checker.causes
 }
 
@@ -51,7 +69,7 @@ pub fn wrong_types(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
 pub(in crate::object::schema) fn value_problems(schema: &Schema, value: &Value, path: &str) -> Vec<Cause> {
     let mut checker = Checker::new(false);
     checker.path.push_str(path);
-    checker.value(schema, value);
+    checker.value(schema, value, None);
     checker.causes
 }
 
@@ -77,7 +95,19 @@ impl Checker {
         }
     }
 
-    fn value(&mut self, schema: &Schema, value: &Value) {
+    /// Checks a value; nothing is wrong with one that is as it was.
+    fn value(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
+        let known = self.causes.len();
+        self.look(schema, value, before);
+        if self.causes.len() > known && before.is_some() {
+            self.steps += weight(value) / LOOKS;
+            if before == Some(value) {
+                self.causes.truncate(known);
+            }
+        }
+    }
+
+    fn look(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
         if self.exhausted() || (value.is_null() && schema.nullable) {
             return;
         }
@@ -86,15 +116,15 @@ impl Checker {
             return self.report("FieldValueTypeInvalid", message);
         }
         match value {
-            Value::Object(fields) => self.object(schema, fields, false),
-            Value::Array(items) => self.array(schema, items),
+            Value::Object(fields) => self.object(schema, fields, before.and_then(Value::as_object), false),
+            Value::Array(items) => self.array(schema, items, before),
             Value::String(text) if !self.types_only => self.text(schema, text),
             Value::Number(number) if !self.types_only => self.number(schema, number),
             _ => {}
         }
         if let Some(limits) = schema.limits.as_deref().filter(|_| !self.types_only) {
             self.choices(limits, value);
-            self.further(limits, value);
+            self.further(limits, value, before);
         }
     }
 
@@ -107,15 +137,22 @@ impl Checker {
         self.steps > MAX_STEPS || self.causes.len() >= MAX_PROBLEMS
     }
 
-    fn object(&mut self, schema: &Schema, fields: &Map<String, Value>, root: bool) {
+    fn object(
+        &mut self,
+        schema: &Schema,
+        fields: &Map<String, Value>,
+        before: Option<&Map<String, Value>>,
+        root: bool,
+    ) {
         let required = if self.types_only { &[][..] } else { &schema.required };
         self.steps += required.len() / LOOKS;
         for name in required {
             let nullable = || schema.properties.get(name).is_some_and(|field| field.nullable);
             let known = root && is_object_field(name);
-            let there =
-                known || fields.get(name.as_ref()).is_some_and(|value| !value.is_null() || nullable());
-            if !there {
+            let there = |fields: &Map<String, Value>| {
+                fields.get(name.as_ref()).is_some_and(|value| !value.is_null() || nullable())
+            };
+            if !known && !there(fields) && before.is_none_or(there) {
                 self.within(name, |checker| {
                     checker.report("FieldValueRequired", "Required value: must be given".to_owned());
                 });
@@ -130,17 +167,25 @@ impl Checker {
             if value.is_null() && property.is_some() {
                 continue;
             }
-            self.within(name, |checker| checker.value(field, value));
+            let before = before.and_then(|before| before.get(name));
+            self.within(name, |checker| checker.value(field, value, before));
         }
         if let Some(limits) = schema.limits.as_deref().filter(|_| !self.types_only) {
             self.count(fields.len(), limits.min_properties, limits.max_properties, "field");
         }
     }
 
-    fn array(&mut self, schema: &Schema, items: &[Value]) {
+    fn array(&mut self, schema: &Schema, items: &[Value], before: Option<&Value>) {
         if let Some(of) = &schema.items {
+            let before = before.map(|before| by_keys(schema, before)).unwrap_or_default();
             for (index, item) in items.iter().enumerate() {
-                self.at(index, |checker| checker.value(of, item));
+                let before = match &schema.list {
+                    ListType::Map(keys) if !before.is_empty() => {
+                        before.get(&identity(item, keys).to_string()).copied()
+                    }
+                    _ => None,
+                };
+                self.at(index, |checker| checker.value(of, item, before));
             }
         }
         if self.types_only {
@@ -225,9 +270,9 @@ impl Checker {
     }
 
     /// The schemas that must hold besides.
-    fn further(&mut self, limits: &Limits, value: &Value) {
+    fn further(&mut self, limits: &Limits, value: &Value, before: Option<&Value>) {
         for schema in &limits.all_of {
-            self.value(schema, value);
+            self.look(schema, value, before);
         }
         let holding = |checker: &mut Self, schemas: &[Arc<Schema>]| {
             schemas.iter().filter(|schema| checker.holds(schema, value)).count()
@@ -246,7 +291,7 @@ impl Checker {
     /// Whether a value is as a schema says, without reporting it.
     fn holds(&mut self, schema: &Schema, value: &Value) -> bool {
         let reported = std::mem::take(&mut self.causes);
-        self.value(schema, value);
+        self.value(schema, value, None);
         std::mem::replace(&mut self.causes, reported).is_empty()
     }
 
@@ -380,6 +425,16 @@ fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Cow<'a, Value> {
     let Value::Object(fields) = item else { return Cow::Borrowed(item) };
     let keys = keys.iter().filter_map(|key| Some((key.to_string(), fields.get(key.as_ref())?.clone())));
     Cow::Owned(Value::Object(keys.gather()))
+}
+
+/// The items of a list that has keys, by them.
+fn by_keys<'a>(schema: &Schema, list: &'a Value) -> HashMap<String, &'a Value> {
+    match (&schema.list, list) {
+        (ListType::Map(keys), Value::Array(items)) => {
+            items.iter().map(|item| (identity(item, keys).to_string(), item)).collect()
+        }
+        _ => HashMap::new(),
+    }
 }
 
 /// Whether a number is a multiple of another, but for the error that decimals have in binary.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::object::schema::{apply_defaults, prune, to_openapi, validate};
+use crate::object::schema::{apply_defaults, prune, to_openapi, validate, validate_change};
 
 const PATH: &str = "spec.versions[0].schema.openAPIV3Schema";
 
@@ -80,6 +80,62 @@ fn a_custom_kind_is_pruned_defaulted_and_checked() {
         ]
     );
     assert_eq!(causes[7].message, "Invalid value: 10: must be less than 10");
+}
+
+#[test]
+fn what_was_wrong_before_may_stay_as_it_is_and_nowhere_else() {
+    let count = json!({"type": "integer", "maximum": 9});
+    let schema = with_spec(json!({
+        "type": "object", "required": ["owner"],
+        "properties": {
+            "owner": {"type": "string", "nullable": true}, "size": {"type": "integer"},
+            "cron": {"type": "string", "maxLength": 6},
+            "counts": {"type": "array", "items": count, "maxItems": 2},
+            "choice": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            "parts": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "count": count}}},
+        },
+        "not": {"properties": {"size": {"enum": [7]}}, "required": ["size"]},
+    }));
+    let schema = read(&schema, PATH).unwrap();
+    let found = |old: &Value, new: &Value| {
+        let [old, new] = [old, new].map(|spec| object(json!({"spec": spec})));
+        let causes = validate_change(&schema, Some(&old), &new);
+        causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>()
+    };
+    let old = json!({
+        "size": 1, "cron": "1234567", "counts": [99, 1, 1], "choice": {"a": 1, "b": 1, "x": [1]},
+        "parts": [{"name": "a", "count": 1}, {"name": "b", "count": 99}],
+    });
+    assert_eq!(validate(&schema, &object(json!({"spec": old}))).len(), 6);
+    let with = |field: &str, value: Value| {
+        let mut new = old.clone();
+        new[field] = value;
+        new
+    };
+    let mut without = old.clone();
+    without.as_object_mut().unwrap().remove("choice");
+    let none: [&str; 0] = [];
+    assert_eq!(found(&old, &old), none);
+    assert_eq!(found(&old, &without), none);
+    assert_eq!(found(&old, &with("size", json!(2))), none);
+    assert_eq!(
+        found(&old, &with("size", json!(7))),
+        ["spec"],
+        "what is said of the whole is looked at again"
+    );
+    // Items are found by their keys, wherever they stand.
+    assert_eq!(found(&old, &with("parts", json!([{"name": "b", "count": 99}]))), none);
+    assert_eq!(found(&old, &with("parts", json!([{"name": "c", "count": 99}]))), ["spec.parts[0].count"]);
+    assert_eq!(found(&old, &with("parts", json!([{"name": "b", "count": 98}]))), ["spec.parts[0].count"]);
+    // Another value is another one, though the same would be said of it.
+    assert_eq!(found(&old, &with("cron", json!("7654321"))), ["spec.cron"]);
+    assert_eq!(found(&old, &with("choice", json!({"a": 2, "b": 1, "x": [1]}))), ["spec.choice"]);
+    // Of a list without keys it cannot be told which item was which.
+    assert_eq!(found(&old, &with("counts", json!([99, 2, 1]))), ["spec.counts[0]", "spec.counts"]);
+    // What was given cannot be taken away.
+    assert_eq!(found(&with("owner", json!("me")), &old), ["spec.owner"]);
 }
 
 #[test]

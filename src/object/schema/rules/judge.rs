@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{Rule, Rules};
 use crate::object::cel::{Answer, Failure, Meter, Program, Regexes, Variable};
-use crate::object::schema::{ListType, Schema, Type};
+use crate::object::schema::check::default_value;
+use crate::object::schema::{ListType, MAX_DEFAULTS, Schema, Type};
 use crate::object::status::{Cause, MAX_CAUSES};
 
 /// The most steps that one rule may cost for one value, and all rules for one object: the numbers of Kubernetes,
@@ -30,6 +31,15 @@ pub fn check_rules(schema: &Schema, old: Option<Map<String, Value>>, new: Map<St
     let mut judge = Judge { path: String::new(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
     let mut regexes = Regexes::default();
     judge.value(schema, &new, old.as_ref(), Place { root: true, unchanged: false }, &mut regexes);
+    judge.causes
+}
+
+/// What the defaults of a schema, which stands at this path, do not comply with, each with what is missing within it.
+/// All together may cost what one object may.
+#[must_use]
+pub fn check_defaults(schema: &Schema, path: &str) -> Vec<Cause> {
+    let mut judge = Judge { path: path.to_owned(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
+    judge.defaults(schema, &mut MAX_DEFAULTS.clone(), &mut Regexes::default());
     judge.causes
 }
 
@@ -87,31 +97,52 @@ impl Judge {
                         continue;
                     };
                     let old = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
-                    let length = self.path.len();
-                    if schema.properties.contains_key(name.as_str()) {
-                        if length > 0 {
-                            self.path.push('.');
-                        }
-                        self.path.push_str(name);
-                    } else {
-                        self.path.push_str(&format!("[{name}]"));
-                    }
-                    self.value(field, value, old, below, regexes);
-                    self.path.truncate(length);
+                    let at = match schema.properties.contains_key(name.as_str()) {
+                        true if self.path.is_empty() => name.clone(),
+                        true => format!(".{name}"),
+                        false => format!("[{name}]"),
+                    };
+                    self.at(&at, |judge| judge.value(field, value, old, below, regexes));
                 }
             }
             Value::Array(items) => {
                 let Some(of) = schema.items.as_deref().filter(|of| of.ruled) else { return };
                 let before = Before::of(schema, old, unchanged);
                 for (index, item) in items.iter().enumerate() {
-                    let length = self.path.len();
-                    self.path.push_str(&format!("[{index}]"));
-                    self.value(of, item, before.item(index, item), below, regexes);
-                    self.path.truncate(length);
+                    let old = before.item(index, item);
+                    self.at(&format!("[{index}]"), |judge| judge.value(of, item, old, below, regexes));
                 }
             }
             _ => {}
         }
+    }
+
+    fn defaults(&mut self, schema: &Schema, left: &mut usize, regexes: &mut Regexes) {
+        if !schema.ruled || self.over {
+            return;
+        }
+        if let Some(default) = &schema.default {
+            let mut value = default.clone();
+            default_value(schema, &mut value, left);
+            let place = Place { root: false, unchanged: false };
+            self.at(".default", |judge| judge.value(schema, &value, None, place, regexes));
+        }
+        for (name, field) in &schema.properties {
+            self.at(&format!(".properties[{name}]"), |judge| judge.defaults(field, left, regexes));
+        }
+        if let Some(additional) = &schema.additional {
+            self.at(".additionalProperties", |judge| judge.defaults(additional, left, regexes));
+        }
+        if let Some(items) = &schema.items {
+            self.at(".items", |judge| judge.defaults(items, left, regexes));
+        }
+    }
+
+    fn at(&mut self, below: &str, judge: impl FnOnce(&mut Self)) {
+        let length = self.path.len();
+        self.path.push_str(below);
+        judge(self);
+        self.path.truncate(length);
     }
 
     fn rule(

@@ -454,3 +454,36 @@ fn rules_that_stand_where_none_are_evaluated_are_told() {
     let shown = crate::object::schema::to_openapi(&read).to_string();
     assert!(!shown.contains("x-kubernetes-validations"), "{shown}");
 }
+
+#[test]
+fn defaults_must_comply_with_the_rules_of_their_schemas() {
+    let port = |default: i64| {
+        json!({"type": "integer", "default": default,
+            "x-kubernetes-validations": [{"rule": "self > 1024", "message": "needs root"}]})
+    };
+    let server = |default: serde_json::Value, port: serde_json::Value| {
+        json!({"type": "object", "properties": {"servers": {"type": "array", "items": {"type": "object", "default": default,
+            "x-kubernetes-validations": [{"rule": "has(self.port)"}],
+            "properties": {"port": port}}}}})
+    };
+    let problems = |spec: &Value| {
+        check_defaults(&schema_of(spec), PATH).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // What is missing within a default is filled in before rules see it.
+    assert_eq!(problems(&server(json!({}), port(8080))), [""; 0]);
+    let at = format!("{PATH}.properties[spec].properties[servers].items");
+    let root = |at: &str| format!("{at}: Invalid value: \"integer\": needs root");
+    assert_eq!(
+        problems(&server(json!({"port": 22}), port(80))),
+        [root(&format!("{at}.default.port")), root(&format!("{at}.properties[port].default"))]
+    );
+    let missing = problems(&server(json!({}), json!({"type": "integer"})));
+    assert_eq!(missing, [format!("{at}.default: Invalid value: \"object\": failed rule: has(self.port)")]);
+    // All of them share what an object may cost.
+    let heavy = json!({"type": "array", "items": {"type": "integer"}, "default": vec![1; 900],
+        "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a == b))"}]});
+    let many: serde_json::Map<_, _> = (0..40).map(|number| (format!("f{number}"), heavy.clone())).collect();
+    let said = problems(&json!({"type": "object", "properties": many}));
+    assert!(said.last().unwrap().contains("cost"), "{said:?}");
+    assert!(said.len() < 40, "{}", said.len());
+}
