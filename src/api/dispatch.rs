@@ -284,10 +284,10 @@ fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(),
 fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show> {
     let view = match accepted.shown {
         As::Whole => View::Whole,
-        As::Metadata => View::Metadata,
+        As::Metadata => View::Metadata(accepted.meta),
         As::Table => {
             let include = Include::from_query(Some(&options.include_object))?;
-            View::Table(TableView::new(kind, include))
+            View::Table(TableView::new(kind, include, accepted.meta))
         }
     };
     Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })

@@ -181,6 +181,27 @@ async fn yaml_goes_in_and_comes_out() {
 }
 
 #[tokio::test]
+async fn who_takes_only_tables_of_the_older_version_gets_them_everywhere() {
+    let running = Running::cloud(Limits::cloud()).await;
+    assert_eq!(send(&running.tcp, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
+    let accept = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1beta1\r\n";
+    let watch = format!("{MAPS}?watch=1&timeoutSeconds=1");
+    for path in [MAPS, &map_path("a"), &watch] {
+        let answer = send(&running.tcp, "GET", path, accept, "").await;
+        assert_eq!(answer.code, 200, "{path}: {answer:?}");
+        let mut table = answer.json();
+        if path == watch {
+            assert_eq!(table["type"], "ADDED", "{table}");
+            table = table["object"].take();
+        }
+        let row = &table["rows"][0];
+        let found = (&table["apiVersion"], &table["kind"], &row["object"]["apiVersion"], &row["cells"][0]);
+        let older = json!("meta.k8s.io/v1beta1");
+        assert_eq!(found, (&older, &json!("Table"), &older, &json!("a")), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
