@@ -47,6 +47,8 @@ pub(super) struct Write<'a, K> {
     pub(super) options: &'a Options,
     /// Which part of the object is written.
     pub(super) part: Part,
+    /// Fields that stand twice in what was sent.
+    pub(super) twice: &'a [String],
     /// Who writes: the field manager, or the first word of the user agent.
     pub(super) manager: &'a str,
     /// When.

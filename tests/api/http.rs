@@ -202,6 +202,28 @@ async fn who_takes_only_tables_of_the_older_version_gets_them_everywhere() {
 }
 
 #[tokio::test]
+async fn fields_that_stand_twice_are_told_with_those_that_do_not_exist() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let body = r#"{"metadata": {"name": "a"}, "date": {"x": 1, "x": 2}, "data": {"k": "1", "k": "2"}}"#;
+    let odd = ["duplicate field \"data.k\"", "unknown field \"date\""];
+    let strict = send(&running.tcp, "POST", &format!("{MAPS}?fieldValidation=Strict"), JSON, body).await;
+    assert_eq!(strict.code, 400, "{strict:?}");
+    let message = strict.json()["message"].to_string().replace('\\', "");
+    assert!(message.contains(&format!("strict decoding error: {}\"", odd.join(", "))), "{message}");
+    let warned = send(&running.tcp, "POST", MAPS, JSON, body).await;
+    assert_eq!((warned.code, &warned.json()["data"]["k"]), (201, &json!("2")), "{warned:?}");
+    let warnings = warned.head.lines().filter(|line| line.to_ascii_lowercase().starts_with("warning:"));
+    let warnings: Vec<String> = warnings.map(|line| line.replace('\\', "")).collect();
+    assert!(
+        warnings.len() == 2 && warnings.iter().zip(odd).all(|(line, odd)| line.contains(odd)),
+        "{warnings:?}"
+    );
+    let path = format!("{}?fieldValidation=Ignore", map_path("a"));
+    let ignored = send(&running.tcp, "PUT", &path, JSON, body).await;
+    assert_eq!(ignored.header("warning"), None);
+}
+
+#[tokio::test]
 async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();

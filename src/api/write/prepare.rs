@@ -36,12 +36,8 @@ impl Part {
     /// Whether a field is judged when this part is written. Who writes the status does not answer for the rest, which
     /// may have been accepted by another version of the rules.
     fn is_about(self, field: &str) -> bool {
-        let is_within = |part: &str| {
-            let rest = field.strip_prefix(part);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        self == Self::Object
-            || ["status", "metadata.labels", "metadata.annotations"].into_iter().any(is_within)
+        let parts = ["status", "metadata.labels", "metadata.annotations"];
+        self == Self::Object || parts.into_iter().any(|part| is_within(field, part))
     }
 
     /// What of the metadata goes with the status, as in Kubernetes: of a custom kind nothing, of a Deployment no labels.
@@ -52,6 +48,12 @@ impl Part {
             _ => &["annotations", "labels"],
         }
     }
+}
+
+/// Whether a field is this part or within it, both as paths.
+fn is_within(field: &str, part: &str) -> bool {
+    let rest = field.strip_prefix(part);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// An object that is about to be stored, in the form in which it is kept.
@@ -250,30 +252,35 @@ impl Facts {
     }
 }
 
-/// Drops fields that the kind does not have, as the client wants it, and refuses values of a wrong type.
+/// Drops fields that the kind does not have, and refuses values of a wrong type. What was dropped, and what stands twice,
+/// is refused or told as the client wants it; in a built-in kind a field that does not exist stands nowhere twice.
 fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
-    let Some(schema) = write.kind.schema.as_deref() else { return Ok(Vec::new()) };
     let resource = &write.kind.resource;
     let cannot = |why: String| {
         let (version, kind) = (resource.api_version(), &resource.kind);
         Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    if !write.kind.custom {
-        let wrong = schema::wrong_types(schema, sent.fields());
-        if !wrong.is_empty() {
-            let wrong: Vec<String> = wrong.iter().take(MAX_UNKNOWN).map(ToString::to_string).collect();
-            return Err(cannot(wrong.join(", ")));
+    let mut unknown = Vec::new();
+    if let Some(schema) = write.kind.schema.as_deref() {
+        if !write.kind.custom {
+            let wrong = schema::wrong_types(schema, sent.fields());
+            if !wrong.is_empty() {
+                let wrong: Vec<String> = wrong.iter().take(MAX_UNKNOWN).map(ToString::to_string).collect();
+                return Err(cannot(wrong.join(", ")));
+            }
         }
+        unknown = schema::prune(schema, sent.fields_mut());
     }
-    let unknown = schema::prune(schema, sent.fields_mut());
-    let unknown: Vec<String> =
-        unknown.iter().take(MAX_UNKNOWN).map(|path| format!("unknown field {path:?}")).collect();
+    let exists = |path: &str| write.kind.custom || !unknown.iter().any(|of| is_within(path, of));
+    let twice = write.twice.iter().filter(|path| exists(path)).map(|path| ("duplicate", path));
+    let odd = twice.chain(unknown.iter().take(MAX_UNKNOWN).map(|path| ("unknown", path)));
+    let odd: Vec<String> = odd.map(|(what, path)| format!("{what} field {path:?}")).collect();
     match write.options.field_validation {
-        FieldValidation::Strict if !unknown.is_empty() => {
-            Err(cannot(format!("strict decoding error: {}", unknown.join(", "))))
+        FieldValidation::Strict if !odd.is_empty() => {
+            Err(cannot(format!("strict decoding error: {}", odd.join(", "))))
         }
         FieldValidation::Ignore => Ok(Vec::new()),
-        _ => Ok(unknown),
+        _ => Ok(odd),
     }
 }
 
