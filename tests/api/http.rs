@@ -224,6 +224,26 @@ async fn fields_that_stand_twice_are_told_with_those_that_do_not_exist() {
 }
 
 #[tokio::test]
+async fn an_owner_that_is_named_twice_is_kept_once_with_a_warning() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "name": name, "uid": "u-1"});
+    let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a",
+        "ownerReferences": [owner("s"), owner("s")]}});
+    let created = send(&running.tcp, "POST", MAPS, JSON, &map.to_string()).await;
+    assert_eq!((created.code, &created.json()["metadata"]["ownerReferences"]), (201, &json!([owner("s")])));
+    let warning = ".metadata.ownerReferences contains duplicate entries";
+    assert!(created.header("warning").is_some_and(|text| text.contains(warning)), "{created:?}");
+    map["metadata"]["ownerReferences"] = json!([owner("s")]);
+    let again = send(&running.tcp, "PUT", &map_path("a"), JSON, &map.to_string()).await;
+    assert_eq!((again.code, again.header("warning")), (200, None));
+    map["metadata"]["ownerReferences"] = json!([owner("s"), owner("s"), owner("s")]);
+    let merge = "Content-Type: application/merge-patch+json\r\n";
+    let patched = send(&running.tcp, "PATCH", &map_path("a"), merge, &map.to_string()).await;
+    assert_eq!((patched.code, &patched.json()["metadata"]["ownerReferences"]), (200, &json!([owner("s")])));
+    assert!(patched.header("warning").is_some_and(|text| text.contains(warning)), "{patched:?}");
+}
+
+#[tokio::test]
 async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();

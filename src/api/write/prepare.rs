@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::propagation::Propagation;
-use super::{Old, Write};
+use super::{Old, Write, owners};
 use crate::api::apply::{self, Manager};
 use crate::api::kind::{Kind, Writable};
 use crate::api::request::FieldValidation;
@@ -80,7 +80,8 @@ pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Resu
     if write.kind.status_subresource {
         sent.fields_mut().remove("status");
     }
-    let warnings = decode(write, &mut sent)?;
+    let mut warnings = decode(write, &mut sent)?;
+    warnings.extend(owners::name_once(&mut sent));
     add_defaults(write, &mut sent);
     Ok(Draft { object: convert::stored(write.kind, sent), prefix, warnings, changed: true })
 }
@@ -120,6 +121,7 @@ fn counts_generations(resource: &Resource) -> bool {
 pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
     check_preconditions(write, old, &sent)?;
     let mut warnings = decode(write, &mut sent)?;
+    warnings.extend(owners::name_once(&mut sent));
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_given(&mut object, &old.object);
