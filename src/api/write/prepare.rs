@@ -618,6 +618,39 @@ mod tests {
         }
 
         #[test]
+        fn what_a_status_must_have_is_asked_of_a_status_alone() {
+            let status =
+                json!({"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string"}}});
+            let spec =
+                json!({"type": "object", "required": ["size"], "properties": {"size": {"type": "integer"}}});
+            let with = |required: Value| {
+                let schema = json!({"type": "object", "required": required,
+                    "properties": {"spec": spec, "status": status}});
+                let schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
+                Kind { schema, status_subresource: true, ..kind("v1", json!({})) }
+            };
+            let check = |kind: &Kind, part, old: Option<&Object>, new: Value| {
+                told(check_both(kind, kind, part, old, &object(json!({}), new)))
+            };
+            // A status that comes with a new object is left out before.
+            let (optional, must) = (with(json!([])), with(json!(["status"])));
+            assert_eq!(check(&optional, Part::Object, None, json!({"spec": {"size": 1}})), "");
+            let refused = check(&must, Part::Object, None, json!({"spec": {"size": 1}}));
+            assert!(refused.contains("status: Required value"), "{refused}");
+            // Who writes the status does not answer for the rest.
+            let old = object(json!({}), json!({"spec": {}}));
+            assert_eq!(
+                check(&must, Part::Status, Some(&old), json!({"spec": {}, "status": {"phase": "x"}})),
+                ""
+            );
+            let refused = check(&optional, Part::Status, Some(&old), json!({"spec": {}, "status": {}}));
+            assert!(
+                refused.contains("status.phase: Required value") && !refused.contains("spec"),
+                "{refused}"
+            );
+        }
+
+        #[test]
         fn only_the_metadata_of_what_is_being_deleted_changes_without_rules() {
             let size = json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self < 10"}]});
             let status = json!({"type": "object", "properties": {"size": size}});
