@@ -3,6 +3,7 @@
 //! that only one that insists can be faster.
 
 mod delete;
+#[cfg(feature = "cloud")]
 mod owners;
 mod prepare;
 mod propagation;

@@ -4,8 +4,10 @@
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+#[cfg(feature = "cloud")]
+use super::owners;
 use super::propagation::Propagation;
-use super::{Old, Write, owners};
+use super::{Old, Write};
 use crate::api::apply::{self, Manager};
 use crate::api::kind::{Kind, Writable};
 use crate::api::request::FieldValidation;
@@ -80,8 +82,7 @@ pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Resu
     if write.kind.status_subresource {
         sent.fields_mut().remove("status");
     }
-    let mut warnings = decode(write, &mut sent)?;
-    warnings.extend(owners::name_once(&mut sent));
+    let warnings = decode(write, &mut sent)?;
     add_defaults(write, &mut sent);
     Ok(Draft { object: convert::stored(write.kind, sent), prefix, warnings, changed: true })
 }
@@ -121,7 +122,6 @@ fn counts_generations(resource: &Resource) -> bool {
 pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
     check_preconditions(write, old, &sent)?;
     let mut warnings = decode(write, &mut sent)?;
-    warnings.extend(owners::name_once(&mut sent));
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_given(&mut object, &old.object);
@@ -255,7 +255,8 @@ impl Facts {
 }
 
 /// Drops fields that the kind does not have, and refuses values of a wrong type. What was dropped, and what stands twice,
-/// is refused or told as the client wants it; in a built-in kind a field that does not exist stands nowhere twice.
+/// is refused or told as the client wants it; in a built-in kind a field that does not exist stands nowhere twice. An owner
+/// that is named twice is told to everybody.
 fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
     let resource = &write.kind.resource;
     let cannot = |why: String| {
@@ -274,16 +275,25 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
         unknown = schema::prune(schema, sent.fields_mut());
     }
     let exists = |path: &str| write.kind.custom || !unknown.iter().any(|of| is_within(path, of));
-    let twice = write.twice.iter().filter(|path| exists(path)).map(|path| ("duplicate", path));
-    let odd = twice.chain(unknown.iter().take(MAX_UNKNOWN).map(|path| ("unknown", path)));
-    let odd: Vec<String> = odd.map(|(what, path)| format!("{what} field {path:?}")).collect();
+    let mut odd = Vec::new();
+    for path in write.twice {
+        if exists(path) {
+            odd.push(format!("duplicate field {path:?}"));
+        }
+    }
+    for path in unknown.iter().take(MAX_UNKNOWN) {
+        odd.push(format!("unknown field {path:?}"));
+    }
     match write.options.field_validation {
         FieldValidation::Strict if !odd.is_empty() => {
-            Err(cannot(format!("strict decoding error: {}", odd.join(", "))))
+            return Err(cannot(format!("strict decoding error: {}", odd.join(", "))));
         }
-        FieldValidation::Ignore => Ok(Vec::new()),
-        _ => Ok(odd),
+        FieldValidation::Ignore => odd.clear(),
+        _ => {}
     }
+    #[cfg(feature = "cloud")]
+    odd.extend(owners::name_once(sent));
+    Ok(odd)
 }
 
 fn add_defaults<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
