@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn named_once(owners: Value) -> (Value, Option<String>) {
+    fn named_once(owners: &Value) -> (Value, Option<String>) {
         let mut object: Object =
             serde_json::from_value(json!({"metadata": {"name": "a", "ownerReferences": owners}})).unwrap();
         let told = name_once(&mut object);
@@ -44,7 +44,7 @@ mod tests {
     fn only_what_is_the_same_in_every_field_is_left_out() {
         let owner = |uid: &str, controller: bool| json!({"name": "x", "uid": uid, "controller": controller});
         let kept = json!([owner("1", false), owner("2", false), owner("1", true)]);
-        assert_eq!(named_once(kept.clone()), (kept.clone(), None));
+        assert_eq!(named_once(&kept), (kept.clone(), None));
         let given = json!([
             owner("1", false),
             owner("2", false),
@@ -52,11 +52,11 @@ mod tests {
             owner("1", true),
             owner("2", false)
         ]);
-        let (left, told) = named_once(given);
+        let (left, told) = named_once(&given);
         assert_eq!(left, kept);
         assert!(told.is_some_and(|told| told.ends_with(": 1, 2")));
         for odd in [json!(null), json!({}), json!([1, "x", 1])] {
-            named_once(odd);
+            named_once(&odd);
         }
     }
 }

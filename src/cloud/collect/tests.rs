@@ -124,7 +124,7 @@ async fn one_line_tells_of_all_owners_that_are_gone() {
         put(&storage, "pod", &format!("p{number}"), owners).await;
     }
     let _running = run(&storage);
-    storage.until("the end of the pods", |names| names.is_empty()).await;
+    storage.until("the end of the pods", <[String]>::is_empty).await;
     assert_eq!(warnings.0.load(Ordering::SeqCst), 1);
 }
 
