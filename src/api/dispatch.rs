@@ -284,10 +284,10 @@ fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(),
 fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show> {
     let view = match accepted.shown {
         As::Whole => View::Whole,
-        As::Metadata => View::Metadata,
+        As::Metadata => View::Metadata(accepted.meta),
         As::Table => {
             let include = Include::from_query(Some(&options.include_object))?;
-            View::Table(TableView::new(kind, include))
+            View::Table(TableView::new(kind, include, accepted.meta))
         }
     };
     Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })
@@ -364,14 +364,13 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             }
             _ => {
                 let body = media::read_body(self.head.content_type, &bytes)?;
-                let twice = self.check_duplicates(&bytes)?;
+                let twice = self.duplicates(&bytes);
                 drop(bytes);
-                let mut written = match verb {
+                let write = Write { twice: &twice, ..write };
+                match verb {
                     Verb::Create => write.create(body).await?,
                     _ => write.update(self.name(), body).await?,
-                };
-                written.warnings.extend(twice);
-                written
+                }
             }
         };
         let warnings = std::mem::take(&mut written.warnings);
@@ -439,24 +438,12 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         self.show.object(written.code, written.object.json)
     }
 
-    /// Fields that stand twice in a JSON body: warnings, or a refusal.
-    fn check_duplicates(&self, bytes: &[u8]) -> Result<Vec<String>> {
-        let validation = self.options.field_validation;
-        let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| validation != FieldValidation::Ignore)
-        else {
-            return Ok(Vec::new());
-        };
-        let found = duplicates::duplicates(text).into_iter().map(|path| format!("duplicate field {path:?}"));
-        let found: Vec<String> = found.collect();
-        if validation == FieldValidation::Strict && !found.is_empty() {
-            let kind = &self.kind.resource.kind;
-            let version = self.kind.resource.api_version();
-            return Err(Status::bad_request(format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-                found.join(", ")
-            )));
+    /// Fields that stand twice in a JSON body, if the client wants to hear of them.
+    fn duplicates(&self, bytes: &[u8]) -> Vec<String> {
+        if self.options.field_validation == FieldValidation::Ignore {
+            return Vec::new();
         }
-        Ok(found)
+        std::str::from_utf8(bytes).map(duplicates::duplicates).unwrap_or_default()
     }
 
     async fn delete(
@@ -507,6 +494,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             namespace: self.namespace(),
             options: &self.options,
             part: self.part,
+            twice: &[],
             manager,
             now: Timestamp::now(),
             object_bytes: self.api.object_bytes,

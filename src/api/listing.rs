@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::kind::Kind;
 use super::media::Format;
-use super::table::{META_API_VERSION, PARTIAL, TABLE, View};
+use super::table::{PARTIAL, TABLE, View};
 use crate::object::status::Result;
 use crate::object::{Status, yaml};
 
@@ -33,8 +33,8 @@ impl ListWriter {
     pub(super) fn of(format: Format, kind: &Kind, view: View, now: Timestamp) -> Self {
         let mut writer = match &view {
             View::Whole => Self::new(format, &kind.resource.api_version(), &kind.list_kind),
-            View::Metadata => Self::new(format, META_API_VERSION, &format!("{PARTIAL}List")),
-            View::Table(_) => Self::new(format, META_API_VERSION, TABLE),
+            View::Metadata(api_version) => Self::new(format, api_version, &format!("{PARTIAL}List")),
+            View::Table(table) => Self::new(format, table.api_version, TABLE),
         };
         if let (View::Table(table), Some(head)) = (&view, &mut writer.head) {
             head.push(("columnDefinitions", table.definitions()));
@@ -142,7 +142,7 @@ fn indent(out: &mut String, lines: &str, first: &str, others: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::table::{Include, TableView};
+    use crate::api::table::{Include, META_V1, TableView};
     use crate::object::kinds;
 
     /// YAML is read by the cloud side alone.
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_list_of_metadata_has_a_kind_of_its_own() {
-        check(&View::Metadata, |items| {
+        check(&View::Metadata(META_V1), |items| {
             json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": items,
                 "metadata": metadata()})
         });
@@ -215,7 +215,7 @@ mod tests {
     fn a_table_has_its_definitions_before_the_rows() {
         let kind = Kind::bare(kinds::by_word("configmaps").unwrap().resource().into());
         for include in [Include::Nothing, Include::Metadata, Include::Object] {
-            let table = TableView::new(&kind, include);
+            let table = TableView::new(&kind, include, META_V1);
             check(&View::Table(table.clone()), |rows| {
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "Table", "rows": rows,
                     "columnDefinitions": table.definitions(), "metadata": metadata()})

@@ -5,6 +5,7 @@ pub(super) mod protobuf;
 use serde_json::Value;
 
 use super::accept::choose;
+use super::table::{META_V1, META_V1BETA1};
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 
@@ -75,12 +76,20 @@ pub(super) enum As {
 }
 
 /// What a client takes, decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
     /// The encoding.
     pub(super) format: Format,
     /// What is shown.
     pub(super) shown: As,
+    /// The group and version of what is not the whole.
+    pub(super) meta: &'static str,
+}
+
+impl Default for Accepted {
+    fn default() -> Self {
+        Self { format: Format::Json, shown: As::Whole, meta: META_V1 }
+    }
 }
 
 impl Accepted {
@@ -92,25 +101,26 @@ impl Accepted {
     pub(super) fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
         let json = if pretty { Format::PrettyJson } else { Format::Json };
         let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
-        let Some(accept) = accept else { return Ok(Self { format: json, shown: As::Whole }) };
+        let Some(accept) = accept else { return Ok(Self { format: json, ..Self::default() }) };
         let offer = |media_type: &str, parameters: &[(&str, &str)]| {
             let format = match media_type {
                 "application/json" | "application/*" | "*/*" => json,
                 "application/yaml" => Format::Yaml,
                 _ => return None,
             };
-            let mut shown = As::Whole;
+            let (mut shown, mut meta) = (As::Whole, META_V1);
             for parameter in parameters {
                 match *parameter {
                     ("as", "Table") => shown = As::Table,
                     ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => shown = As::Metadata,
                     ("as", _) => return None,
                     ("g", group) if group != "meta.k8s.io" => return None,
+                    ("v", "v1beta1") => meta = META_V1BETA1,
                     ("v", version) if version != "v1" => return None,
                     _ => {}
                 }
             }
-            Some(Self { format, shown })
+            Some(Self { format, shown, meta })
         };
         choose(accept, offer).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
     }
@@ -209,9 +219,13 @@ mod tests {
     #[test]
     fn a_client_gets_the_view_that_it_prefers() {
         let view = |accept: &str| read(accept).map(|accepted| accepted.shown);
+        let meta = |accept: &str| read(accept).map(|accepted| accepted.meta);
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(view(kubectl), Ok(As::Table));
-        assert_eq!(view("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), Err(406));
+        assert_eq!(meta(kubectl), Ok("meta.k8s.io/v1"));
+        let older = "application/json;as=Table;v=v1beta1;g=meta.k8s.io";
+        assert_eq!((view(older), meta(older)), (Ok(As::Table), Ok("meta.k8s.io/v1beta1")));
+        assert_eq!(view("application/json;as=Table;v=v2;g=meta.k8s.io"), Err(406));
         assert_eq!(
             view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
             Ok(As::Metadata)

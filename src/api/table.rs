@@ -17,8 +17,10 @@ use crate::object::status::Result;
 use columns::Column;
 use path::JsonPath;
 
-/// The group and version of tables and of metadata alone.
-pub(super) const META_API_VERSION: &str = "meta.k8s.io/v1";
+/// The group and version of tables and of metadata alone, unless a client asks for the older one.
+pub(super) const META_V1: &str = "meta.k8s.io/v1";
+/// The older version of the same.
+pub(super) const META_V1BETA1: &str = "meta.k8s.io/v1beta1";
 /// The kind of a table.
 pub(super) const TABLE: &str = "Table";
 /// The kind of an object of which there is only the metadata.
@@ -59,8 +61,8 @@ pub(super) enum View {
     /// The objects themselves.
     #[default]
     Whole,
-    /// Their metadata (`as=PartialObjectMetadata`).
-    Metadata,
+    /// Their metadata (`as=PartialObjectMetadata`), in this group and version.
+    Metadata(&'static str),
     /// Rows of a table (`as=Table`).
     Table(TableView),
 }
@@ -72,7 +74,7 @@ impl View {
     pub(super) fn object(&self, object: Value, first: bool, now: Timestamp) -> Value {
         match self {
             Self::Whole => object,
-            Self::Metadata => partial(object),
+            Self::Metadata(api_version) => partial(object, api_version),
             Self::Table(view) => view.table(object, first, now),
         }
     }
@@ -87,10 +89,10 @@ impl View {
 }
 
 /// The metadata of an object alone, as a `PartialObjectMetadata`.
-pub(super) fn partial(mut object: Value) -> Value {
+pub(super) fn partial(mut object: Value, api_version: &str) -> Value {
     let metadata = object.get_mut("metadata").map(Value::take).filter(Value::is_object);
     json!({
-        "apiVersion": META_API_VERSION,
+        "apiVersion": api_version,
         "kind": PARTIAL,
         "metadata": metadata.unwrap_or_else(|| Value::Object(Map::new())),
     })
@@ -101,6 +103,8 @@ pub(super) fn partial(mut object: Value) -> Value {
 pub(super) struct TableView {
     columns: Columns,
     include: Include,
+    /// The group and version in which it is given.
+    pub(super) api_version: &'static str,
 }
 
 #[derive(Clone, Debug)]
@@ -114,7 +118,7 @@ enum Columns {
 impl TableView {
     /// The table of a kind: the columns of its definition if it has some, else those known for the
     /// kind, else name and age.
-    pub(super) fn new(kind: &Kind, include: Include) -> Self {
+    pub(super) fn new(kind: &Kind, include: Include, api_version: &'static str) -> Self {
         let columns = if !kind.columns.is_empty() {
             let compiled = kind.columns.iter().map(|own| (own.clone(), JsonPath::parse(&own.json_path)));
             Columns::Custom(compiled.collect())
@@ -123,7 +127,7 @@ impl TableView {
         } else {
             Columns::Known(kinds::columns(&kind.resource.group, &kind.resource.kind))
         };
-        Self { columns, include }
+        Self { columns, include, api_version }
     }
 
     /// The column definitions.
@@ -150,7 +154,7 @@ impl TableView {
         };
         let object = match self.include {
             Include::Nothing => Value::Null,
-            Include::Metadata => partial(object),
+            Include::Metadata => partial(object, self.api_version),
             Include::Object => object,
         };
         json!({ "cells": cells, "object": object })
@@ -161,7 +165,7 @@ impl TableView {
     pub(super) fn table(&self, object: Value, definitions: bool, now: Timestamp) -> Value {
         let version = fields::str_at(&object, "metadata.resourceVersion").to_owned();
         json!({
-            "apiVersion": META_API_VERSION,
+            "apiVersion": self.api_version,
             "kind": TABLE,
             "metadata": { "resourceVersion": version },
             "columnDefinitions": if definitions { self.definitions() } else { Value::Null },

@@ -3,6 +3,8 @@
 //! that only one that insists can be faster.
 
 mod delete;
+#[cfg(feature = "cloud")]
+mod owners;
 mod prepare;
 mod propagation;
 
@@ -47,6 +49,8 @@ pub(super) struct Write<'a, K> {
     pub(super) options: &'a Options,
     /// Which part of the object is written.
     pub(super) part: Part,
+    /// Fields that stand twice in what was sent.
+    pub(super) twice: &'a [String],
     /// Who writes: the field manager, or the first word of the user agent.
     pub(super) manager: &'a str,
     /// When.

@@ -56,8 +56,8 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
 /// The kinds of this program that are served without a definition in the store. A cluster is given the same ones.
 pub(super) fn own() -> Vec<Kind> {
     let texts = [
-        include_str!("../../packaging/kubernetes/crds/placements.yaml"),
         include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
+        include_str!("../../packaging/kubernetes/crds/placements.yaml"),
     ];
     let objects =
         texts.iter().filter_map(|text| serde_json::from_value::<Object>(yaml::parse(text).ok()?).ok());

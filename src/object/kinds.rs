@@ -40,7 +40,8 @@ macro_rules! kinds {
     (@scope C) => { Scope::Cluster };
 }
 
-/// Every known kind. Where two share a plural (`events`), the first one is meant by the bare word.
+/// Every known kind, in the order of discovery: the groups of Kubernetes by the priority that they have there, then others
+/// by name; the kinds of a group by plural. Where two share a plural (`events`), the first one is meant by the bare word.
 #[rustfmt::skip]
 pub static KINDS: &[KnownKind] = kinds! {
     "" "v1" "Binding" "bindings" "binding" N [];
@@ -51,39 +52,37 @@ pub static KINDS: &[KnownKind] = kinds! {
     "" "v1" "LimitRange" "limitranges" "limitrange" N ["limits"];
     "" "v1" "Namespace" "namespaces" "namespace" C ["ns"];
     "" "v1" "Node" "nodes" "node" C ["no"];
-    "" "v1" "PersistentVolume" "persistentvolumes" "persistentvolume" C ["pv"];
     "" "v1" "PersistentVolumeClaim" "persistentvolumeclaims" "persistentvolumeclaim" N ["pvc"];
+    "" "v1" "PersistentVolume" "persistentvolumes" "persistentvolume" C ["pv"];
     "" "v1" "Pod" "pods" "pod" N ["po"];
     "" "v1" "PodTemplate" "podtemplates" "podtemplate" N [];
     "" "v1" "ReplicationController" "replicationcontrollers" "replicationcontroller" N ["rc"];
     "" "v1" "ResourceQuota" "resourcequotas" "resourcequota" N ["quota"];
     "" "v1" "Secret" "secrets" "secret" N [];
-    "" "v1" "Service" "services" "service" N ["svc"];
     "" "v1" "ServiceAccount" "serviceaccounts" "serviceaccount" N ["sa"];
+    "" "v1" "Service" "services" "service" N ["svc"];
+    "apiregistration.k8s.io" "v1" "APIService" "apiservices" "apiservice" C [];
     "apps" "v1" "ControllerRevision" "controllerrevisions" "controllerrevision" N [];
     "apps" "v1" "DaemonSet" "daemonsets" "daemonset" N ["ds"];
     "apps" "v1" "Deployment" "deployments" "deployment" N ["deploy"];
     "apps" "v1" "ReplicaSet" "replicasets" "replicaset" N ["rs"];
     "apps" "v1" "StatefulSet" "statefulsets" "statefulset" N ["sts"];
-    "batch" "v1" "CronJob" "cronjobs" "cronjob" N ["cj"];
-    "batch" "v1" "Job" "jobs" "job" N [];
+    "events.k8s.io" "v1" "Event" "events" "event" N ["ev"];
     "autoscaling" "v2" "HorizontalPodAutoscaler" "horizontalpodautoscalers" "horizontalpodautoscaler" N ["hpa"];
     "autoscaling" "v1" "HorizontalPodAutoscaler" "horizontalpodautoscalers" "horizontalpodautoscaler" N ["hpa"];
-    "coordination.k8s.io" "v1" "Lease" "leases" "lease" N [];
-    "discovery.k8s.io" "v1" "EndpointSlice" "endpointslices" "endpointslice" N [];
-    "events.k8s.io" "v1" "Event" "events" "event" N ["ev"];
-    "networking.k8s.io" "v1" "Ingress" "ingresses" "ingress" N ["ing"];
+    "batch" "v1" "CronJob" "cronjobs" "cronjob" N ["cj"];
+    "batch" "v1" "Job" "jobs" "job" N [];
+    "certificates.k8s.io" "v1" "CertificateSigningRequest" "certificatesigningrequests" "certificatesigningrequest" C ["csr"];
     "networking.k8s.io" "v1" "IngressClass" "ingressclasses" "ingressclass" C [];
+    "networking.k8s.io" "v1" "Ingress" "ingresses" "ingress" N ["ing"];
     "networking.k8s.io" "v1" "IPAddress" "ipaddresses" "ipaddress" C ["ip"];
     "networking.k8s.io" "v1" "NetworkPolicy" "networkpolicies" "networkpolicy" N ["netpol"];
     "networking.k8s.io" "v1" "ServiceCIDR" "servicecidrs" "servicecidr" C [];
-    "node.k8s.io" "v1" "RuntimeClass" "runtimeclasses" "runtimeclass" C [];
     "policy" "v1" "PodDisruptionBudget" "poddisruptionbudgets" "poddisruptionbudget" N ["pdb"];
-    "rbac.authorization.k8s.io" "v1" "ClusterRole" "clusterroles" "clusterrole" C [];
     "rbac.authorization.k8s.io" "v1" "ClusterRoleBinding" "clusterrolebindings" "clusterrolebinding" C [];
-    "rbac.authorization.k8s.io" "v1" "Role" "roles" "role" N [];
+    "rbac.authorization.k8s.io" "v1" "ClusterRole" "clusterroles" "clusterrole" C [];
     "rbac.authorization.k8s.io" "v1" "RoleBinding" "rolebindings" "rolebinding" N [];
-    "scheduling.k8s.io" "v1" "PriorityClass" "priorityclasses" "priorityclass" C ["pc"];
+    "rbac.authorization.k8s.io" "v1" "Role" "roles" "role" N [];
     "storage.k8s.io" "v1" "CSIDriver" "csidrivers" "csidriver" C [];
     "storage.k8s.io" "v1" "CSINode" "csinodes" "csinode" C [];
     "storage.k8s.io" "v1" "CSIStorageCapacity" "csistoragecapacities" "csistoragecapacity" N [];
@@ -95,16 +94,18 @@ pub static KINDS: &[KnownKind] = kinds! {
     "admissionregistration.k8s.io" "v1" "ValidatingAdmissionPolicyBinding" "validatingadmissionpolicybindings" "validatingadmissionpolicybinding" C [];
     "admissionregistration.k8s.io" "v1" "ValidatingWebhookConfiguration" "validatingwebhookconfigurations" "validatingwebhookconfiguration" C [];
     "apiextensions.k8s.io" "v1" "CustomResourceDefinition" "customresourcedefinitions" "customresourcedefinition" C ["crd", "crds"];
-    "apiregistration.k8s.io" "v1" "APIService" "apiservices" "apiservice" C [];
-    "certificates.k8s.io" "v1" "CertificateSigningRequest" "certificatesigningrequests" "certificatesigningrequest" C ["csr"];
-    "reliablesyncs.kubeedge.io" "v1alpha1" "ObjectSync" "objectsyncs" "objectsync" N [];
-    "reliablesyncs.kubeedge.io" "v1alpha1" "ClusterObjectSync" "clusterobjectsyncs" "clusterobjectsync" C [];
-    "devices.kubeedge.io" "v1beta1" "Device" "devices" "device" N [];
-    "devices.kubeedge.io" "v1beta1" "DeviceModel" "devicemodels" "devicemodel" N [];
+    "scheduling.k8s.io" "v1" "PriorityClass" "priorityclasses" "priorityclass" C ["pc"];
+    "coordination.k8s.io" "v1" "Lease" "leases" "lease" N [];
+    "node.k8s.io" "v1" "RuntimeClass" "runtimeclasses" "runtimeclass" C [];
+    "discovery.k8s.io" "v1" "EndpointSlice" "endpointslices" "endpointslice" N [];
     "apps.kubeedge.io" "v1alpha1" "EdgeApplication" "edgeapplications" "edgeapplication" N ["eapp"];
     "apps.kubeedge.io" "v1alpha1" "NodeGroup" "nodegroups" "nodegroup" C ["ng"];
-    "rules.kubeedge.io" "v1" "Rule" "rules" "rule" N [];
+    "devices.kubeedge.io" "v1beta1" "DeviceModel" "devicemodels" "devicemodel" N [];
+    "devices.kubeedge.io" "v1beta1" "Device" "devices" "device" N [];
+    "reliablesyncs.kubeedge.io" "v1alpha1" "ClusterObjectSync" "clusterobjectsyncs" "clusterobjectsync" C [];
+    "reliablesyncs.kubeedge.io" "v1alpha1" "ObjectSync" "objectsyncs" "objectsync" N [];
     "rules.kubeedge.io" "v1" "RuleEndpoint" "ruleendpoints" "ruleendpoint" N [];
+    "rules.kubeedge.io" "v1" "Rule" "rules" "rule" N [];
 };
 
 impl KnownKind {

@@ -181,6 +181,69 @@ async fn yaml_goes_in_and_comes_out() {
 }
 
 #[tokio::test]
+async fn who_takes_only_tables_of_the_older_version_gets_them_everywhere() {
+    let running = Running::cloud(Limits::cloud()).await;
+    assert_eq!(send(&running.tcp, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
+    let accept = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1beta1\r\n";
+    let watch = format!("{MAPS}?watch=1&timeoutSeconds=1");
+    for path in [MAPS, &map_path("a"), &watch] {
+        let answer = send(&running.tcp, "GET", path, accept, "").await;
+        assert_eq!(answer.code, 200, "{path}: {answer:?}");
+        let mut table = answer.json();
+        if path == watch {
+            assert_eq!(table["type"], "ADDED", "{table}");
+            table = table["object"].take();
+        }
+        let row = &table["rows"][0];
+        let found = (&table["apiVersion"], &table["kind"], &row["object"]["apiVersion"], &row["cells"][0]);
+        let older = json!("meta.k8s.io/v1beta1");
+        assert_eq!(found, (&older, &json!("Table"), &older, &json!("a")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn fields_that_stand_twice_are_told_with_those_that_do_not_exist() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let body = r#"{"metadata": {"name": "a"}, "date": {"x": 1, "x": 2}, "data": {"k": "1", "k": "2"}}"#;
+    let odd = ["duplicate field \"data.k\"", "unknown field \"date\""];
+    let strict = send(&running.tcp, "POST", &format!("{MAPS}?fieldValidation=Strict"), JSON, body).await;
+    assert_eq!(strict.code, 400, "{strict:?}");
+    let message = strict.json()["message"].to_string().replace('\\', "");
+    assert!(message.contains(&format!("strict decoding error: {}\"", odd.join(", "))), "{message}");
+    let warned = send(&running.tcp, "POST", MAPS, JSON, body).await;
+    assert_eq!((warned.code, &warned.json()["data"]["k"]), (201, &json!("2")), "{warned:?}");
+    let warnings = warned.head.lines().filter(|line| line.to_ascii_lowercase().starts_with("warning:"));
+    let warnings: Vec<String> = warnings.map(|line| line.replace('\\', "")).collect();
+    assert!(
+        warnings.len() == 2 && warnings.iter().zip(odd).all(|(line, odd)| line.contains(odd)),
+        "{warnings:?}"
+    );
+    let path = format!("{}?fieldValidation=Ignore", map_path("a"));
+    let ignored = send(&running.tcp, "PUT", &path, JSON, body).await;
+    assert_eq!(ignored.header("warning"), None);
+}
+
+#[tokio::test]
+async fn an_owner_that_is_named_twice_is_kept_once_with_a_warning() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "name": name, "uid": "u-1"});
+    let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a",
+        "ownerReferences": [owner("s"), owner("s")]}});
+    let created = send(&running.tcp, "POST", MAPS, JSON, &map.to_string()).await;
+    assert_eq!((created.code, &created.json()["metadata"]["ownerReferences"]), (201, &json!([owner("s")])));
+    let warning = ".metadata.ownerReferences contains duplicate entries";
+    assert!(created.header("warning").is_some_and(|text| text.contains(warning)), "{created:?}");
+    map["metadata"]["ownerReferences"] = json!([owner("s")]);
+    let again = send(&running.tcp, "PUT", &map_path("a"), JSON, &map.to_string()).await;
+    assert_eq!((again.code, again.header("warning")), (200, None));
+    map["metadata"]["ownerReferences"] = json!([owner("s"), owner("s"), owner("s")]);
+    let merge = "Content-Type: application/merge-patch+json\r\n";
+    let patched = send(&running.tcp, "PATCH", &map_path("a"), merge, &map.to_string()).await;
+    assert_eq!((patched.code, &patched.json()["metadata"]["ownerReferences"]), (200, &json!([owner("s")])));
+    assert!(patched.header("warning").is_some_and(|text| text.contains(warning)), "{patched:?}");
+}
+
+#[tokio::test]
 async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();

@@ -16,24 +16,25 @@ pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
 }
 
 fn object(kind: &Kind, dialect: Dialect) -> Value {
-    let converted = kind.schema.as_ref().map(|schema| converted(schema, dialect));
-    let mut schema = match converted {
-        Some(Value::Object(schema)) => schema,
+    let mut schema = Map::new();
+    match kind.schema.as_deref() {
         // A custom kind on a device: definitions stay in the cloud.
-        _ => {
-            let fields = [
-                ("description", json!("The cloud side explains the other fields.")),
-                ("x-kubernetes-preserve-unknown-fields", json!(true)),
-            ];
-            fields.into_iter().map(|(name, value)| (name.to_owned(), value)).gather()
+        None => drop(schema.insert("description".into(), json!("The cloud side explains its fields."))),
+        // Clients of version 2 take the fields that are listed for all there are.
+        Some(known) if known.preserve_unknown && dialect == Dialect::V2 => {}
+        Some(known) => {
+            if let Value::Object(converted) = converted(known, dialect) {
+                schema = converted;
+            }
+            let properties = schema.entry("properties").or_insert_with(|| json!({}));
+            if let Value::Object(properties) = properties {
+                add_type(properties);
+                let metadata = reference(dialect, "ObjectMeta", "Name, labels and the like.");
+                properties.insert("metadata".into(), metadata);
+            }
         }
-    };
-    schema.insert("type".into(), json!("object"));
-    let properties = schema.entry("properties").or_insert_with(|| json!({}));
-    if let Value::Object(properties) = properties {
-        add_type(properties);
-        properties.insert("metadata".into(), reference(dialect, "ObjectMeta", "Name, labels and the like."));
     }
+    schema.insert("type".into(), json!("object"));
     mark(&mut schema, kind, &kind.resource.kind);
     Value::Object(schema)
 }

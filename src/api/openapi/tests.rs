@@ -114,8 +114,62 @@ fn every_patch_says_that_fields_are_checked_and_how_lists_merge() {
         ["content"];
     assert!(content.get("application/merge-patch+json").is_some());
     assert!(content.get("application/strategic-merge-patch+json").is_none());
-    let schema = &custom["components"]["schemas"]["com.example.v1.Thing"];
-    assert_eq!(schema["x-kubernetes-preserve-unknown-fields"], true);
+}
+
+#[test]
+fn nothing_is_said_of_fields_that_nobody_has_described() {
+    let custom = v3("example.com");
+    let schema = custom["components"]["schemas"]["com.example.v1.Thing"].as_object().unwrap();
+    let said = ["description", "type", "x-kubernetes-group-version-kind"];
+    assert_eq!(schema.keys().collect::<Vec<_>>(), said);
+    assert_eq!(
+        v2()["definitions"]["com.example.v1.Thing"],
+        custom["components"]["schemas"]["com.example.v1.Thing"]
+    );
+}
+
+/// What is published of a custom kind with this schema.
+#[cfg(feature = "cloud")]
+fn published(schema: &Value, dialect: Dialect) -> Value {
+    let schema = crate::object::schema::read(schema, "schema").unwrap();
+    let kind = Kind {
+        custom: true,
+        schema: Some(Arc::new(schema)),
+        ..kind("example.com", "Thing", Scope::Namespaced)
+    };
+    schemas::of_kind(&kind, dialect).remove("com.example.v1.Thing").unwrap()
+}
+
+#[test]
+#[cfg(feature = "cloud")]
+fn of_a_custom_kind_in_which_anything_goes_the_second_version_lists_no_fields() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {"spec": {"type": "object"}}});
+    let old = published(&open, Dialect::V2);
+    assert_eq!(
+        old.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["type", "x-kubernetes-group-version-kind"]
+    );
+    let new = published(&open, Dialect::V3);
+    assert_eq!(
+        (&new["x-kubernetes-preserve-unknown-fields"], &new["type"]),
+        (&json!(true), &json!("object"))
+    );
+    assert_eq!(new["properties"]["spec"]["type"], "object");
+}
+
+#[test]
+#[cfg(feature = "cloud")]
+fn what_every_object_has_is_explained_whatever_a_definition_says_of_it() {
+    let fields = json!({"apiVersion": {"type": "string", "description": "theirs"}, "kind": {"type": "string"},
+        "metadata": {"type": "object"}, "spec": {"type": "object"}});
+    for dialect in [Dialect::V2, Dialect::V3] {
+        let published = published(&json!({"type": "object", "properties": fields}), dialect);
+        for field in ["apiVersion", "kind", "metadata"] {
+            let description = &published["properties"][field]["description"];
+            assert!(description.as_str().is_some_and(|text| text != "theirs"), "{field}: {description}");
+        }
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn cells(word: &str, mut object: Value) -> String {
     let known = known::by_word(word).unwrap();
     object["metadata"]["name"] = json!("x");
     object["metadata"]["creationTimestamp"] = json!("2024-01-01T23:00:00Z");
-    let shown = shown(&TableView::new(&kind(known), Include::Metadata), &object);
+    let shown = shown(&TableView::new(&kind(known), Include::Metadata, META_V1), &object);
     let rest = shown.strip_prefix("Name='x' ").unwrap_or_else(|| panic!("{shown}"));
     assert!(rest.contains("Age='60m'"), "{shown}");
     rest.replace(" Age='60m'", "").replace("Age='60m'", "").trim().to_owned()
@@ -54,7 +54,7 @@ fn custom(columns: &[(&str, &str, &str)]) -> TableView {
             ..PrinterColumn::default()
         })
         .collect();
-    TableView::new(&kind, Include::Metadata)
+    TableView::new(&kind, Include::Metadata, META_V1)
 }
 
 #[test]
@@ -96,15 +96,15 @@ fn columns_of_a_definition_follow_the_name() {
 fn a_row_carries_as_much_of_its_object_as_was_asked_for() {
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": "7"}, "data": {}});
     let known = kind(known::by_word("cm").unwrap());
-    let row = |include| TableView::new(&known, include).row(object.clone(), now())["object"].clone();
+    let row = |include| TableView::new(&known, include, META_V1).row(object.clone(), now())["object"].clone();
     assert_eq!(row(Include::Nothing), Value::Null);
     assert_eq!(row(Include::Object), object);
     let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
         "metadata": {"name": "x", "resourceVersion": "7"}});
     assert_eq!(row(Include::Metadata), metadata);
-    assert_eq!(partial(object), metadata);
-    assert_eq!(partial(json!({"metadata": 1}))["metadata"], json!({}));
-    assert_eq!(partial(json!([]))["metadata"], json!({}));
+    assert_eq!(partial(object, META_V1), metadata);
+    assert_eq!(partial(json!({"metadata": 1}), META_V1)["metadata"], json!({}));
+    assert_eq!(partial(json!([]), META_V1)["metadata"], json!({}));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn what_to_include_is_read_from_the_query() {
 
 #[test]
 fn a_watch_sends_the_definitions_once_and_bookmarks_with_their_version() {
-    let view = View::Table(TableView::new(&kind(known::by_word("cm").unwrap()), Include::Metadata));
+    let view = View::Table(TableView::new(&kind(known::by_word("cm").unwrap()), Include::Metadata, META_V1));
     let object = json!({"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": ""}});
     let first = view.object(object.clone(), true, now());
     assert_eq!((&first["kind"], &first["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
@@ -133,6 +133,18 @@ fn a_watch_sends_the_definitions_once_and_bookmarks_with_their_version() {
     let shown = view.object(bookmark.clone(), false, now());
     assert_eq!(shown["metadata"]["resourceVersion"], "9");
     assert_eq!(shown["rows"][0]["object"]["metadata"], bookmark["metadata"]);
-    assert_eq!(View::Metadata.object(object.clone(), false, now())["kind"], "PartialObjectMetadata");
+    assert_eq!(View::Metadata(META_V1).object(object.clone(), false, now())["kind"], "PartialObjectMetadata");
     assert_eq!(View::Whole.object(object.clone(), false, now()), object);
+}
+
+#[test]
+fn who_asks_for_the_older_version_gets_it_throughout() {
+    let known = kind(known::by_word("cm").unwrap());
+    let object = json!({"metadata": {"name": "x", "resourceVersion": "7"}});
+    let table = View::Table(TableView::new(&known, Include::Metadata, META_V1BETA1));
+    let shown = table.object(object.clone(), true, now());
+    assert_eq!(shown["apiVersion"], "meta.k8s.io/v1beta1");
+    assert_eq!(shown["rows"][0]["object"]["apiVersion"], "meta.k8s.io/v1beta1");
+    let metadata = View::Metadata(META_V1BETA1).object(object, true, now());
+    assert_eq!(metadata["apiVersion"], "meta.k8s.io/v1beta1");
 }

@@ -4,6 +4,8 @@
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+#[cfg(feature = "cloud")]
+use super::owners;
 use super::propagation::Propagation;
 use super::{Old, Write};
 use crate::api::apply::{self, Manager};
@@ -36,12 +38,8 @@ impl Part {
     /// Whether a field is judged when this part is written. Who writes the status does not answer for the rest, which
     /// may have been accepted by another version of the rules.
     fn is_about(self, field: &str) -> bool {
-        let is_within = |part: &str| {
-            let rest = field.strip_prefix(part);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        self == Self::Object
-            || ["status", "metadata.labels", "metadata.annotations"].into_iter().any(is_within)
+        let parts = ["status", "metadata.labels", "metadata.annotations"];
+        self == Self::Object || parts.into_iter().any(|part| is_within(field, part))
     }
 
     /// What of the metadata goes with the status, as in Kubernetes: of a custom kind nothing, of a Deployment no labels.
@@ -52,6 +50,12 @@ impl Part {
             _ => &["annotations", "labels"],
         }
     }
+}
+
+/// Whether a field is this part or within it, both as paths.
+fn is_within(field: &str, part: &str) -> bool {
+    let rest = field.strip_prefix(part);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// An object that is about to be stored, in the form in which it is kept.
@@ -250,31 +254,46 @@ impl Facts {
     }
 }
 
-/// Drops fields that the kind does not have, as the client wants it, and refuses values of a wrong type.
+/// Drops fields that the kind does not have, and refuses values of a wrong type. What was dropped, and what stands twice,
+/// is refused or told as the client wants it; in a built-in kind a field that does not exist stands nowhere twice. An owner
+/// that is named twice is told to everybody.
 fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
-    let Some(schema) = write.kind.schema.as_deref() else { return Ok(Vec::new()) };
     let resource = &write.kind.resource;
     let cannot = |why: String| {
         let (version, kind) = (resource.api_version(), &resource.kind);
         Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    if !write.kind.custom {
-        let wrong = schema::wrong_types(schema, sent.fields());
-        if !wrong.is_empty() {
-            let wrong: Vec<String> = wrong.iter().take(MAX_UNKNOWN).map(ToString::to_string).collect();
-            return Err(cannot(wrong.join(", ")));
+    let mut unknown = Vec::new();
+    if let Some(schema) = write.kind.schema.as_deref() {
+        if !write.kind.custom {
+            let wrong = schema::wrong_types(schema, sent.fields());
+            if !wrong.is_empty() {
+                let wrong: Vec<String> = wrong.iter().take(MAX_UNKNOWN).map(ToString::to_string).collect();
+                return Err(cannot(wrong.join(", ")));
+            }
+        }
+        unknown = schema::prune(schema, sent.fields_mut());
+    }
+    let exists = |path: &str| write.kind.custom || !unknown.iter().any(|of| is_within(path, of));
+    let mut odd = Vec::new();
+    for path in write.twice {
+        if exists(path) {
+            odd.push(format!("duplicate field {path:?}"));
         }
     }
-    let unknown = schema::prune(schema, sent.fields_mut());
-    let unknown: Vec<String> =
-        unknown.iter().take(MAX_UNKNOWN).map(|path| format!("unknown field {path:?}")).collect();
+    for path in unknown.iter().take(MAX_UNKNOWN) {
+        odd.push(format!("unknown field {path:?}"));
+    }
     match write.options.field_validation {
-        FieldValidation::Strict if !unknown.is_empty() => {
-            Err(cannot(format!("strict decoding error: {}", unknown.join(", "))))
+        FieldValidation::Strict if !odd.is_empty() => {
+            return Err(cannot(format!("strict decoding error: {}", odd.join(", "))));
         }
-        FieldValidation::Ignore => Ok(Vec::new()),
-        _ => Ok(unknown),
+        FieldValidation::Ignore => odd.clear(),
+        _ => {}
     }
+    #[cfg(feature = "cloud")]
+    odd.extend(owners::name_once(sent));
+    Ok(odd)
 }
 
 fn add_defaults<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
@@ -600,6 +619,39 @@ mod tests {
                 check(&other, 11).contains("size: Invalid value: \"integer\": v1"),
                 "{}",
                 check(&other, 11)
+            );
+        }
+
+        #[test]
+        fn what_a_status_must_have_is_asked_of_a_status_alone() {
+            let status =
+                json!({"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string"}}});
+            let spec =
+                json!({"type": "object", "required": ["size"], "properties": {"size": {"type": "integer"}}});
+            let with = |required: Value| {
+                let schema = json!({"type": "object", "required": required,
+                    "properties": {"spec": spec, "status": status}});
+                let schema = Some(Arc::new(schema::read(&schema, "schema").unwrap()));
+                Kind { schema, status_subresource: true, ..kind("v1", json!({})) }
+            };
+            let check = |kind: &Kind, part, old: Option<&Object>, new: Value| {
+                told(check_both(kind, kind, part, old, &object(json!({}), new)))
+            };
+            // A status that comes with a new object is left out before.
+            let (optional, must) = (with(json!([])), with(json!(["status"])));
+            assert_eq!(check(&optional, Part::Object, None, json!({"spec": {"size": 1}})), "");
+            let refused = check(&must, Part::Object, None, json!({"spec": {"size": 1}}));
+            assert!(refused.contains("status: Required value"), "{refused}");
+            // Who writes the status does not answer for the rest.
+            let old = object(json!({}), json!({"spec": {}}));
+            assert_eq!(
+                check(&must, Part::Status, Some(&old), json!({"spec": {}, "status": {"phase": "x"}})),
+                ""
+            );
+            let refused = check(&optional, Part::Status, Some(&old), json!({"spec": {}, "status": {}}));
+            assert!(
+                refused.contains("status.phase: Required value") && !refused.contains("spec"),
+                "{refused}"
             );
         }
 

@@ -25,6 +25,31 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The most objects that are examined between two looks at the changes.
 const STEP: usize = 256;
 
+/// Owners that were found to be gone, until it is told.
+#[derive(Default)]
+struct Gone {
+    owners: usize,
+    /// One of them, with an object that names it.
+    example: String,
+}
+
+impl Gone {
+    fn add(&mut self, owner: &Owner, dependent: &Place) {
+        self.owners += 1;
+        let Place { resource, namespace, name, .. } = dependent;
+        let Owner { kind, name: owner, uid, .. } = owner;
+        self.example = format!("{} '{namespace}/{name}' of {kind} '{owner}' {uid}", resource.kind);
+    }
+
+    /// Tells of all at once: many objects may have lost their owners together.
+    fn tell(&mut self) {
+        let Self { owners, example } = std::mem::take(self);
+        if owners > 0 {
+            tracing::warn!(owners, example, "objects have owners that do not exist where the objects are");
+        }
+    }
+}
+
 /// A kind that is followed, up to a version.
 struct Followed {
     resource: Arc<Resource>,
@@ -37,6 +62,7 @@ pub(in crate::cloud) struct Collector<K> {
     namespaces: Arc<Namespaces>,
     namespace: Arc<Resource>,
     graph: Graph,
+    gone: Gone,
     followed: Vec<Followed>,
     kinds_version: Option<u64>,
     terminating: Terminating,
@@ -54,6 +80,7 @@ impl<K: Storage> Collector<K> {
             namespaces,
             namespace,
             graph: Graph::default(),
+            gone: Gone::default(),
             followed: Vec::new(),
             kinds_version: None,
             terminating: Terminating::default(),
@@ -255,6 +282,7 @@ impl<K: Storage> Collector<K> {
                 Err(status) => self.acted(Some(Ok((uid, Err(status))))),
             }
         }
+        self.gone.tell();
         while let Some(done) = tasks.join_next().await {
             self.acted(Some(done));
         }
@@ -287,6 +315,9 @@ impl<K: Storage> Collector<K> {
                 Some(presence) => presence,
                 None => {
                     let presence = self.look_up(&owner, place).await?;
+                    if presence == Presence::Absent {
+                        self.gone.add(&owner, place);
+                    }
                     self.graph.learn(owner.clone(), &place.namespace, presence);
                     presence
                 }
@@ -320,17 +351,7 @@ impl<K: Storage> Collector<K> {
         let same = |stored: &Stored| {
             serde_json::from_str::<Seen<'_>>(&stored.json).is_ok_and(|seen| seen.metadata.uid == *owner.uid)
         };
-        if found.as_ref().is_some_and(same) {
-            return Ok(Presence::Present);
-        }
-        tracing::warn!(
-            kind = dependent.resource.kind,
-            namespace = %dependent.namespace,
-            name = %dependent.name,
-            owner = format_args!("{} '{}' {}", owner.kind, owner.name, owner.uid),
-            "an object has an owner that does not exist where the object is"
-        );
-        Ok(Presence::Absent)
+        Ok(if found.as_ref().is_some_and(same) { Presence::Present } else { Presence::Absent })
     }
 }
 

@@ -57,13 +57,15 @@ impl Kinds {
     }
 
     /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten for good; a
-    /// custom kind that is also a built-in one is left out.
+    /// custom kind that is also a built-in one is left out. They are served in the order of their groups and plurals.
     pub(super) fn set_custom(&self, custom: &[Arc<Kind>]) {
         self.change(|table| {
             let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, custom);
             let learnt = table.learnt.iter().filter(|kind| !covered(kind)).cloned().collect();
             let own = |kind: &Arc<Kind>| !is_covered(&kind.resource, &table.built_in);
-            let custom = custom.iter().filter(|kind| own(kind)).cloned().collect();
+            let mut custom: Vec<_> = custom.iter().filter(|kind| own(kind)).cloned().collect();
+            let place = |kind: &Arc<Kind>| (kind.resource.group.clone(), kind.resource.plural.clone());
+            custom.sort_by_cached_key(place);
             Some((custom, learnt))
         });
     }
@@ -232,6 +234,30 @@ mod tests {
         assert_eq!(kinds.version(), before + 1);
         kinds.set_custom(&[]);
         assert!(kinds.all().iter().all(|kind| kind.resource.group != "lab.io"));
+    }
+
+    #[test]
+    fn discovery_shows_groups_and_kinds_in_the_order_of_kubernetes() {
+        let kinds = Kinds::new(Vec::new());
+        let resource = |group: &str, kind: &str| {
+            let resource = Arc::new(guess(&format!("{group}/v1"), kind, true));
+            Arc::new(Kind { custom: true, ..Kind::bare(resource) })
+        };
+        kinds.set_custom(&[resource("b.io", "Y"), resource("a.io", "Z"), resource("b.io", "X")]);
+        let all = kinds.all();
+        let names = all.iter().map(|kind| (&*kind.resource.group, &*kind.resource.plural));
+        let names: Vec<(&str, &str)> = names.collect();
+        let mut groups: Vec<&str> = names.iter().map(|(group, _)| *group).collect();
+        groups.dedup();
+        assert_eq!(
+            groups[..6],
+            ["", "apiregistration.k8s.io", "apps", "events.k8s.io", "autoscaling", "batch"]
+        );
+        assert_eq!(groups.iter().collect::<std::collections::HashSet<_>>().len(), groups.len(), "{groups:?}");
+        assert_eq!(names[names.len() - 3..], [("a.io", "zes"), ("b.io", "xes"), ("b.io", "ys")]);
+        for pair in names.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            assert!(pair[0].1 < pair[1].1, "{pair:?}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn plain_kinds_show_their_fields() {
 fn kinds_without_an_age_show_when_they_were_created() {
     let object = json!({"metadata": {"name": "x", "creationTimestamp": "2024-01-01T23:00:00Z"}});
     for word in ["crd", "role", "clusterrole"] {
-        let view = TableView::new(&kind(known::by_word(word).unwrap()), Include::Metadata);
+        let view = TableView::new(&kind(known::by_word(word).unwrap()), Include::Metadata, META_V1);
         assert_eq!(shown(&view, &object), "Name='x' Created At='2024-01-01T23:00:00Z'");
     }
 }
@@ -115,7 +115,7 @@ fn volumes_show_size_modes_and_who_has_them() {
     let class = json!({"metadata": {"name": "fast", "creationTimestamp": "2024-01-01T23:00:00Z",
         "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}, "provisioner": "p"});
     assert_eq!(
-        shown(&TableView::new(&kind(known::by_word("sc").unwrap()), Include::Metadata), &class),
+        shown(&TableView::new(&kind(known::by_word("sc").unwrap()), Include::Metadata, META_V1), &class),
         "Name='fast (default)' Provisioner='p' ReclaimPolicy='Delete' VolumeBindingMode='Immediate' \
          AllowVolumeExpansion=false Age='60m'"
     );
@@ -151,7 +151,7 @@ fn leases_show_their_holder_and_records_what_a_node_holds() {
         cells("lease", json!({})),
         "Holder='' *Renewed='<unknown>' *Duration='<unset>' *Transitions=0"
     );
-    let view = TableView::new(&kind(known::by_word("objectsyncs").unwrap()), Include::Metadata);
+    let view = TableView::new(&kind(known::by_word("objectsyncs").unwrap()), Include::Metadata, META_V1);
     let mut record = json!({"metadata": {"name": "edge.1.lab.413d-1fd6", "namespace": "lab"},
         "spec": {"objectAPIVersion": "v1", "objectKind": "ConfigMap", "objectName": "web"},
         "status": {"objectResourceVersion": "455"}});
@@ -161,7 +161,8 @@ fn leases_show_their_holder_and_records_what_a_node_holds() {
          Age='<unknown>' *UID='413d-1fd6' *API Version='v1'"
     );
     record["metadata"] = json!({"name": "odd"});
-    let of_cluster = TableView::new(&kind(known::by_word("clusterobjectsyncs").unwrap()), Include::Metadata);
+    let of_cluster =
+        TableView::new(&kind(known::by_word("clusterobjectsyncs").unwrap()), Include::Metadata, META_V1);
     assert!(shown(&of_cluster, &record).starts_with("Name='odd' Node='<unknown>' Object='configmap/web'"));
 }
 
@@ -179,12 +180,12 @@ fn both_kinds_of_events_show_the_same() {
         *Subobject='spec.containers{c}' *Source='kubelet, edge-1' Message='no luck' *First Seen='24h' *Count=7 \
         *Name='e'";
     for (word, event) in [("events", core), ("events.events.k8s.io", newer.clone())] {
-        let view = TableView::new(&kind(known::by_word(word).unwrap()), Include::Metadata);
+        let view = TableView::new(&kind(known::by_word(word).unwrap()), Include::Metadata, META_V1);
         assert_eq!(shown(&view, &event), expected);
     }
     let mut series = newer;
     series["series"] = json!({"count": 9, "lastObservedTime": "2024-01-01T23:59:30.000000Z"});
-    let view = TableView::new(&kind(known::by_word("events").unwrap()), Include::Metadata);
+    let view = TableView::new(&kind(known::by_word("events").unwrap()), Include::Metadata, META_V1);
     let shown_series = shown(&view, &series);
     assert!(
         shown_series.starts_with("Last Seen='30s'") && shown_series.contains("*Count=9"),
