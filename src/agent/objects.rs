@@ -5,6 +5,7 @@
 //! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
 
 mod list;
+mod own;
 mod record;
 mod ring;
 mod statuses;
@@ -19,15 +20,17 @@ use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
 use crate::store::edge::{
-    self, Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
-    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
+    self, Clocked, EdgeSnapshot, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite,
+    MAX_LEASES, MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
 };
 use crate::sync::change::Uid;
 use crate::sync::compression;
 use crate::sync::upload::Lane;
 
-use super::kinds::{self, KnownKinds};
-use list::EdgeList;
+use super::kinds::{self, KnownKinds, OwnKind};
+use super::node_report::Latest;
+use list::{EdgeList, RowList};
+use own::Own;
 use statuses::Statuses;
 use watch::Watches;
 
@@ -62,6 +65,10 @@ pub(super) struct EdgeObjects {
     kinds: Arc<KnownKinds>,
     node: Arc<str>,
     watches: Arc<Watches>,
+    own: [Own; 2],
+    report: Latest,
+    /// Since when the agent runs.
+    since: String,
     /// Whether there was a list since memory was last given back.
     listed: AtomicBool,
 }
@@ -75,6 +82,8 @@ enum Place {
     Records(Scope),
     /// Made on this node.
     Local(LocalKind),
+    /// Of this node itself.
+    Own(OwnKind),
 }
 
 impl Place {
@@ -82,9 +91,10 @@ impl Place {
         if objectsync::is_sync_record(resource) {
             return Self::Records(resource.scope);
         }
-        match kinds::local_kind(resource) {
-            Some(kind) => Self::Local(kind),
-            None => Self::Synced,
+        match (kinds::local_kind(resource), OwnKind::of(resource)) {
+            (Some(kind), _) => Self::Local(kind),
+            (None, Some(kind)) => Self::Own(kind),
+            (None, None) => Self::Synced,
         }
     }
 }
@@ -135,8 +145,10 @@ impl EdgeObjects {
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
+        report: Latest,
     ) -> Self {
-        Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST)
+        let objects = Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST);
+        Self { report, ..objects }
     }
 
     fn keeping(
@@ -153,7 +165,18 @@ impl EdgeObjects {
         // A commit in between went unseen.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
-        Self { store, clock, statuses, kinds, node, watches, listed: AtomicBool::new(false) }
+        let (own, report) = (Own::both(store.versions().objects), Latest::default());
+        let (since, listed) = (own::now(), AtomicBool::new(false));
+        Self { store, clock, statuses, kinds, node, watches, own, report, since, listed }
+    }
+
+    async fn open(&self) -> Result<EdgeSnapshot> {
+        let opened = self.store.snapshot().await.map_err(|error| unavailable(&error))?;
+        opened.ok_or_else(|| {
+            let message =
+                format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+            Status::too_many_requests(message, 1)
+        })
     }
 
     /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
@@ -290,6 +313,7 @@ impl Storage for EdgeObjects {
         match Place::of(resource) {
             Place::Synced | Place::Records(_) => versions.objects,
             Place::Local(_) => versions.local,
+            Place::Own(kind) => self.own_of(kind).version(),
         }
     }
 
@@ -304,31 +328,29 @@ impl Storage for EdgeObjects {
                 let synced = self.synced(resource, namespace, name).await?;
                 Ok(synced.map(|synced| self.show(&synced)))
             }
+            Place::Own(kind) => Ok(self.own(kind).await?.take(name)),
         }
     }
 
     async fn snapshot(&self, resource: &Arc<Resource>) -> Result<EdgeList> {
         let place = Place::of(resource);
         self.listed.store(true, Ordering::Relaxed);
+        if let Place::Own(kind) = place {
+            return Ok(EdgeList::Own(self.own(kind).await?));
+        }
         if self.watches.of(&place).interest() {
             // Commits under way are not noted: whoever lists before them could not go on with a watch.
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
-        match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
-            Some(snapshot) => {
-                let (node, statuses) = (self.node.clone(), self.statuses.clone());
-                Ok(EdgeList::new(snapshot, place, resource.clone(), node, statuses))
-            }
-            None => {
-                let message =
-                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
-                Err(Status::too_many_requests(message, 1))
-            }
-        }
+        let (snapshot, node, statuses) = (self.open().await?, self.node.clone(), self.statuses.clone());
+        Ok(EdgeList::Rows(RowList::new(snapshot, place, resource.clone(), node, statuses)))
     }
 
     async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
-        self.watches.of(&Place::of(resource)).changes(resource, after).await
+        match Place::of(resource) {
+            Place::Own(kind) => self.own_changes(kind, after).await,
+            place => self.watches.of(&place).changes(resource, after).await,
+        }
     }
 
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
@@ -344,7 +366,7 @@ impl Storage for EdgeObjects {
     async fn update_status(&self, resource: &Arc<Resource>, object: Object, old: &Stored) -> Result<Stored> {
         match Place::of(resource) {
             Place::Synced => self.write_status(resource, &object, old).await,
-            Place::Records(_) | Place::Local(_) => self.update(resource, object, old.version).await,
+            _ => self.update(resource, object, old.version).await,
         }
     }
 

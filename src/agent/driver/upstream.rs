@@ -15,7 +15,7 @@ use super::Driver;
 use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::identity::Membership;
-use crate::agent::node_report;
+use crate::agent::node_report::{self, Latest};
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::Gather as _;
@@ -63,6 +63,8 @@ pub(in crate::agent) struct Upstream {
     acquired: i64,
     /// What was told of the Node last, hashed; none if that could not be kept.
     told: Arc<Mutex<Option<u64>>>,
+    /// What can be told of it now.
+    latest: Latest,
     pub(super) conditions: Vec<Condition>,
     look_at: Instant,
     keep_at: Instant,
@@ -84,6 +86,7 @@ impl Upstream {
         store: &EdgeStore,
         clock: Clock,
         events: Events,
+        latest: Latest,
     ) -> Self {
         // What cannot be read begins anew.
         let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
@@ -92,6 +95,7 @@ impl Upstream {
         let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
             config: config.clone(),
+            latest,
             events,
             clock,
             budget: Budget::new(config.traffic.daily_budget, meter.today()),
@@ -248,7 +252,7 @@ impl Driver {
     }
 
     /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
-    /// told last, or if the cloud asks for it. Without a link nothing is told: addresses come and go with it.
+    /// told last, or if the cloud asks for it. Without a link the cloud is told nothing: addresses come and go with it.
     pub(super) fn tell_of_node(&mut self, asked: bool) {
         let upstream = &mut self.upstream;
         let health = self.store.health().borrow().clone();
@@ -282,11 +286,12 @@ impl Driver {
         }
         tell_disk(&upstream.events, &upstream.conditions, &conditions);
         upstream.conditions.clone_from(&conditions);
+        let report = node_report::report(&upstream.config, conditions);
+        let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
+        *lock(&upstream.latest) = text.get().into();
         if !self.link_state.connected && !asked {
             return;
         }
-        let report = node_report::report(&upstream.config, conditions);
-        let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);
         let hash = hasher.finish();

@@ -12,6 +12,7 @@ use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status, objectsync};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
+use super::own::OwnList;
 use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 
@@ -22,7 +23,16 @@ const READ_BYTES: usize = 8 << 20;
 
 /// An open list of one kind.
 #[derive(Debug)]
-pub(crate) struct EdgeList {
+pub(crate) enum EdgeList {
+    /// Of rows.
+    Rows(RowList),
+    /// Of what is made of other things.
+    Own(OwnList),
+}
+
+/// An open list of rows.
+#[derive(Debug)]
+pub(crate) struct RowList {
     snapshot: EdgeSnapshot,
     place: Place,
     resource: Arc<Resource>,
@@ -86,7 +96,7 @@ impl Collected {
     }
 }
 
-impl EdgeList {
+impl RowList {
     pub(super) fn new(
         snapshot: EdgeSnapshot,
         place: Place,
@@ -106,6 +116,7 @@ impl EdgeList {
     ) -> Result<Option<Scan>> {
         let by_name = || after.map(named).transpose();
         Ok(Some(match self.place {
+            Place::Own(_) => return Ok(None),
             Place::Synced => {
                 Scan::Objects { resource: self.resource.clone(), namespace, name, after: by_name()? }
             }
@@ -139,10 +150,34 @@ fn numbered(cursor: &Cursor) -> Result<InventoryCursor> {
 
 impl Snapshot for EdgeList {
     fn version(&self) -> u64 {
+        match self {
+            Self::Rows(rows) => rows.version(),
+            Self::Own(own) => own.version,
+        }
+    }
+
+    async fn page(&mut self, query: PageQuery) -> Result<Page> {
+        match self {
+            Self::Rows(rows) => rows.page(query).await,
+            Self::Own(own) => Ok(own.page(&query)),
+        }
+    }
+
+    async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
+        match self {
+            Self::Rows(rows) => rows.count(namespace).await,
+            Self::Own(own) => Ok(own.items.len() as u64),
+        }
+    }
+}
+
+impl RowList {
+    fn version(&self) -> u64 {
         let versions = self.snapshot.versions();
         match self.place {
             Place::Synced | Place::Records(_) => versions.objects,
             Place::Local(_) => versions.local,
+            Place::Own(_) => 0,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::api::{Change, ChangeType, Stored};
+use crate::object::status::Result;
 use crate::object::{Resource, Scope, with_resource_version};
 use crate::store::edge::{self, LocalTransition, Observer, Part, Told, Transition, Versions};
 
@@ -41,10 +42,15 @@ impl Watches {
 
     pub(super) fn of(&self, place: &Place) -> &LazyRing {
         match place {
-            Place::Synced => &self.objects,
+            Place::Synced | Place::Own(_) => &self.objects,
             Place::Records(_) => &self.records,
             Place::Local(_) => &self.local,
         }
+    }
+
+    /// Whether there will be further changes.
+    pub(super) fn check(&self) -> Result<()> {
+        self.objects.check()
     }
 
     /// Moves on to versions of which nothing was told.
@@ -73,7 +79,12 @@ impl Watches {
     }
 }
 
-fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option<String>) -> Entry {
+pub(super) fn entry(
+    resource: &Arc<Resource>,
+    lives: bool,
+    object: Stored,
+    previous: Option<String>,
+) -> Entry {
     let kind = match (lives, &previous) {
         (false, _) => ChangeType::Deleted,
         (true, None) => ChangeType::Added,
@@ -83,7 +94,7 @@ fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option
 }
 
 /// An object that is no more: as it was last, with the version of its removal.
-fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
+pub(super) fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
     let object = Stored { version, json: with_resource_version(&before.json, version), ..before.clone() };
     entry(resource, false, object, Some(before.json))
 }
