@@ -52,8 +52,7 @@ use files::Files;
 use identity::Membership;
 use kinds::KnownKinds;
 use listening::ListenState;
-use node_report::Latest;
-use objects::{EdgeObjects, ReadClock};
+use objects::{EdgeObjects, OwnNode, ReadClock, own_node};
 use starting::Starting;
 use status::StatusExtension;
 
@@ -87,7 +86,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
     };
     let files_clock = clock.reader();
-    let node = Latest::default();
+    let node = own_node(&config.node.name);
     let upstream = Upstream::new(&config, &store, clock, events.clone(), node.clone()).await;
     // Before anything is served: whoever kills the agent from now on ends a run.
     events.begin_run().await;
@@ -144,7 +143,7 @@ async fn serve_api(
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
     clock: ReadClock,
-    (questions, files, node): (mpsc::Sender<status::Question>, Files, Latest),
+    (questions, files, node): (mpsc::Sender<status::Question>, Files, OwnNode),
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());

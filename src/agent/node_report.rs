@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
@@ -34,9 +33,6 @@ const MAX_FILE: u64 = 64 << 10;
 const MAX_VALUE: usize = 256;
 /// What `kubectl get nodes` shows as the version.
 const AGENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "-edgesync");
-
-/// The newest report as JSON, for those who show it on this device; empty before there is one.
-pub(super) type Latest = Arc<Mutex<Arc<str>>>;
 
 /// Reads everything. Blocks for a moment: files under `/proc`, `/sys` and `/etc`.
 pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport {

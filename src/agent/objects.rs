@@ -20,17 +20,17 @@ use crate::object::status::{Reason, Result};
 use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
 use crate::store::StoreError;
 use crate::store::edge::{
-    self, Clocked, EdgeSnapshot, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite,
-    MAX_LEASES, MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
+    self, Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
 };
 use crate::sync::change::Uid;
 use crate::sync::compression;
 use crate::sync::upload::Lane;
 
 use super::kinds::{self, KnownKinds, OwnKind};
-use super::node_report::Latest;
 use list::{EdgeList, RowList};
 use own::Own;
+pub(super) use own::{OwnNode, own_node};
 use statuses::Statuses;
 use watch::Watches;
 
@@ -66,9 +66,7 @@ pub(super) struct EdgeObjects {
     node: Arc<str>,
     watches: Arc<Watches>,
     own: [Own; 2],
-    report: Latest,
-    /// Since when the agent runs.
-    since: String,
+    own_node: OwnNode,
     /// Whether there was a list since memory was last given back.
     listed: AtomicBool,
 }
@@ -145,10 +143,10 @@ impl EdgeObjects {
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
-        report: Latest,
+        own_node: OwnNode,
     ) -> Self {
         let objects = Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST);
-        Self { report, ..objects }
+        Self { own_node, ..objects }
     }
 
     fn keeping(
@@ -165,18 +163,24 @@ impl EdgeObjects {
         // A commit in between went unseen.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
-        let (own, report) = (Own::both(store.versions().objects), Latest::default());
-        let (since, listed) = (own::now(), AtomicBool::new(false));
-        Self { store, clock, statuses, kinds, node, watches, own, report, since, listed }
+        let (own, own_node) = (["Node", "Namespace"].map(Own::new), own_node(&node));
+        let listed = AtomicBool::new(false);
+        Self { store, clock, statuses, kinds, node, watches, own, own_node, listed }
     }
 
-    async fn open(&self) -> Result<EdgeSnapshot> {
-        let opened = self.store.snapshot().await.map_err(|error| unavailable(&error))?;
-        opened.ok_or_else(|| {
-            let message =
-                format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
-            Status::too_many_requests(message, 1)
-        })
+    /// Opens a list of rows.
+    async fn rows(&self, place: Place, resource: &Arc<Resource>) -> Result<EdgeList> {
+        match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
+            Some(snapshot) => {
+                let (node, statuses) = (self.node.clone(), self.statuses.clone());
+                Ok(EdgeList::Rows(RowList::new(snapshot, place, resource.clone(), node, statuses)))
+            }
+            None => {
+                let message =
+                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+                Err(Status::too_many_requests(message, 1))
+            }
+        }
     }
 
     /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
@@ -313,7 +317,7 @@ impl Storage for EdgeObjects {
         match Place::of(resource) {
             Place::Synced | Place::Records(_) => versions.objects,
             Place::Local(_) => versions.local,
-            Place::Own(kind) => self.own_of(kind).version(),
+            place @ Place::Own(_) => self.watches.of(&place).version(),
         }
     }
 
@@ -328,7 +332,7 @@ impl Storage for EdgeObjects {
                 let synced = self.synced(resource, namespace, name).await?;
                 Ok(synced.map(|synced| self.show(&synced)))
             }
-            Place::Own(kind) => Ok(self.own(kind).await?.take(name)),
+            Place::Own(kind) => Ok(self.own(kind).await?.get(name)),
         }
     }
 
@@ -342,15 +346,15 @@ impl Storage for EdgeObjects {
             // Commits under way are not noted: whoever lists before them could not go on with a watch.
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
-        let (snapshot, node, statuses) = (self.open().await?, self.node.clone(), self.statuses.clone());
-        Ok(EdgeList::Rows(RowList::new(snapshot, place, resource.clone(), node, statuses)))
+        self.rows(place, resource).await
     }
 
     async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
-        match Place::of(resource) {
-            Place::Own(kind) => self.own_changes(kind, after).await,
-            place => self.watches.of(&place).changes(resource, after).await,
+        let place = Place::of(resource);
+        if let Place::Own(kind) = place {
+            self.own_changed(kind, after).await?;
         }
+        self.watches.of(&place).changes(resource, after).await
     }
 
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {

@@ -12,7 +12,7 @@ use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status, objectsync};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
-use super::own::OwnList;
+use super::own::{OwnList, place};
 use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 
@@ -46,6 +46,8 @@ struct Collected {
     statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
+    /// Whether the items are the namespaces of the rows: names and nothing else.
+    names: bool,
     items: Vec<Stored>,
     bytes: usize,
     read: usize,
@@ -75,6 +77,13 @@ impl Collected {
             ScanRow::Local(object) => {
                 self.last = Cursor(format!("{}/{}", object.namespace, object.name));
                 Some(shown_local(object))
+            }
+            ScanRow::Record(row) if self.names => {
+                let name = row.entry.object.namespace;
+                if let Err(at) = place(&self.items, &name) {
+                    self.items.insert(at, Stored { name, ..Stored::default() });
+                }
+                None
             }
             ScanRow::Record(row) => {
                 self.last = Cursor(row.cursor.number().to_string());
@@ -107,6 +116,11 @@ impl RowList {
         Self { snapshot, place, resource, node, statuses }
     }
 
+    /// Goes on with what is elsewhere, in the same snapshot.
+    pub(super) fn turn_to(&mut self, place: Place) {
+        self.place = place;
+    }
+
     /// What is to be read; nothing for the name of a record that there cannot be.
     fn scan(
         &self,
@@ -116,7 +130,6 @@ impl RowList {
     ) -> Result<Option<Scan>> {
         let by_name = || after.map(named).transpose();
         Ok(Some(match self.place {
-            Place::Own(_) => return Ok(None),
             Place::Synced => {
                 Scan::Objects { resource: self.resource.clone(), namespace, name, after: by_name()? }
             }
@@ -130,6 +143,8 @@ impl RowList {
                 };
                 Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
+            // What they are made of.
+            Place::Own(_) => Scan::Records { cluster: false, namespace: None, uid: None, after: None },
         }))
     }
 }
@@ -150,59 +165,49 @@ fn numbered(cursor: &Cursor) -> Result<InventoryCursor> {
 
 impl Snapshot for EdgeList {
     fn version(&self) -> u64 {
-        match self {
-            Self::Rows(rows) => rows.version(),
-            Self::Own(own) => own.version,
-        }
-    }
-
-    async fn page(&mut self, query: PageQuery) -> Result<Page> {
-        match self {
-            Self::Rows(rows) => rows.page(query).await,
-            Self::Own(own) => Ok(own.page(&query)),
-        }
-    }
-
-    async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
-        match self {
-            Self::Rows(rows) => rows.count(namespace).await,
-            Self::Own(own) => Ok(own.items.len() as u64),
-        }
-    }
-}
-
-impl RowList {
-    fn version(&self) -> u64 {
-        let versions = self.snapshot.versions();
-        match self.place {
-            Place::Synced | Place::Records(_) => versions.objects,
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return own.version,
+        };
+        let versions = list.snapshot.versions();
+        match list.place {
+            Place::Synced | Place::Records(_) | Place::Own(_) => versions.objects,
             Place::Local(_) => versions.local,
-            Place::Own(_) => 0,
         }
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return Ok(own.page(&query)),
+        };
         let PageQuery { namespace, after, limit, name, filter, .. } = query;
-        let Some(scan) = self.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
+        let Some(scan) = list.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
+        let names = matches!(list.place, Place::Own(_));
         let collected = Collected {
-            node: self.node.clone(),
-            statuses: self.statuses.clone(),
+            node: list.node.clone(),
+            statuses: list.statuses.clone(),
             filter,
-            limit: limit.clamp(1, PAGE_ROWS),
+            limit: if names { usize::MAX } else { limit.clamp(1, PAGE_ROWS) },
+            names,
             items: Vec::new(),
             bytes: 0,
             read: 0,
             last: Cursor::default(),
             more: false,
         };
-        let scanned = self.snapshot.scan(scan, collected, Collected::visit).await;
+        let scanned = list.snapshot.scan(scan, collected, Collected::visit).await;
         let Collected { items, last, more, .. } = scanned.map_err(|error| unavailable(&error))?;
         Ok(Page { items, next: more.then_some(last) })
     }
 
     async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
-        match self.scan(namespace.map(str::to_owned), None, None)? {
-            Some(scan) => self.snapshot.count(scan).await.map_err(|error| unavailable(&error)),
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return Ok(own.items.len() as u64),
+        };
+        match list.scan(namespace.map(str::to_owned), None, None)? {
+            Some(scan) => list.snapshot.count(scan).await.map_err(|error| unavailable(&error)),
             None => Ok(0),
         }
     }

@@ -69,6 +69,11 @@ impl LazyRing {
         self.ring.check()
     }
 
+    /// The newest version.
+    pub(super) fn version(&self) -> u64 {
+        self.ring.version()
+    }
+
     /// Lets go of those who wait.
     pub(super) fn close(&self) {
         self.ring.close();

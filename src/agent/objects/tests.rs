@@ -16,6 +16,7 @@ use crate::api::{ChangeType, PageQuery, Snapshot};
 use crate::object::kinds as known;
 use crate::store::edge::EdgeOptions;
 use crate::sync::change::{Change, Delete, Put};
+use crate::sync::node::merge_report;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -576,8 +577,10 @@ async fn the_node_shows_itself_as_it_was_looked_at_last() {
     let storage = open_storage(&directory.path().join("db"), 1 << 20, LONG).await;
     let (found, version) = names(&storage, "nodes").await;
     assert_eq!(found, ["gw-1"]);
-    let report = r#"{"labels":{"a":"b"},"status":{"capacity":{"cpu":"2"}},"conditions":[{"type":"DiskPressure","status":"False"}]}"#;
-    *storage.report.lock().unwrap() = report.into();
+    let report = json!({"labels": {"a": "b"}, "status": {"capacity": {"cpu": "2"}},
+        "conditions": [{"type": "DiskPressure", "status": "False", "reason": "Room"}]});
+    let report = serde_json::from_value(report).unwrap();
+    merge_report(&mut storage.own_node.lock().unwrap(), &report, "2026-01-01T00:00:00Z".parse().unwrap());
     let batch = storage.changes(&resource("nodes"), version).await.unwrap();
     let node: Value = serde_json::from_str(&batch.changes[0].object.json).unwrap();
     assert_eq!(
