@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{ChangeType, PageQuery, Snapshot};
+use crate::api::{ChangeType, PageQuery, RowFilter, Snapshot};
 use crate::object::kinds as known;
 use crate::store::edge::EdgeOptions;
 use crate::sync::change::{Change, Delete, Put};
@@ -569,6 +569,33 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
     assert_eq!(told, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
     assert!(batch.changes[0].object.json.contains("north"));
     assert_eq!(names(&storage, "ns").await, (vec!["ns-1".to_owned(), "ns-2".to_owned()], batch.version));
+    let mut list = storage.snapshot(&of).await.unwrap();
+    let filter: RowFilter = Arc::new(|item: &Stored| item.json.contains("north"));
+    for query in [
+        PageQuery { limit: 9, name: Some("ns-2".to_owned()), ..PageQuery::default() },
+        PageQuery { limit: 9, filter: Some(filter), ..PageQuery::default() },
+    ] {
+        let page = list.page(query).await.unwrap();
+        assert_eq!(page.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["ns-2"]);
+    }
+
+    // The first object brings it back, a second one is no news.
+    storage.store.apply(vec![put(resource("cm"), 7, 0, 6)]).await.unwrap();
+    let batch = storage.changes(&of, batch.version).await.unwrap();
+    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(told, [(ChangeType::Added, "ns-0")]);
+    assert!(batch.changes[0].object.version <= storage.store.versions().objects);
+    storage.store.apply(vec![put(resource("cm"), 8, 3, 6)]).await.unwrap();
+    assert_eq!(names(&storage, "ns").await.1, batch.version);
+
+    // Who comes with what an earlier run has told begins anew.
+    let known = names(&storage, "ns").await;
+    let path = directory.path().join("db");
+    storage.store.apply(vec![delete(1)]).await.unwrap();
+    drop(storage);
+    let storage = open_storage(&path, 1 << 20, LONG).await;
+    assert_eq!(storage.changes(&of, known.1).await.unwrap_err().code, 410);
+    assert_eq!(names(&storage, "ns").await.0, ["ns-0", "ns-2"]);
 }
 
 #[tokio::test]
