@@ -73,7 +73,7 @@ impl Watches {
     /// Forgets what nobody has asked for in a while; whether there was something.
     pub(super) fn tidy(&self) -> bool {
         // All of them, not just up to the first one.
-        self.all().into_iter().fold(false, |tidied, ring| ring.tidy() || tidied)
+        self.all().map(LazyRing::tidy).contains(&true)
     }
 
     /// The change of the record that goes with a change of an object.
