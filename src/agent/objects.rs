@@ -5,6 +5,7 @@
 //! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
 
 mod list;
+mod named;
 mod own;
 mod record;
 mod ring;

@@ -12,7 +12,7 @@ use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status, objectsync};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
-use super::own::{OwnList, place};
+use super::named::{OwnList, place};
 use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::list::EdgeList;
+use super::named::{OwnList, place};
 use super::ring::LazyRing;
 use super::{EdgeObjects, OwnKind, Place, watch};
-use crate::api::{Cursor, PAGE_ROWS, Page, PageQuery, Snapshot as _, Stored};
+use crate::api::{PAGE_ROWS, PageQuery, Snapshot as _, Stored};
 use crate::object::objectsync::record_uid;
 use crate::object::status::Result;
 use crate::object::{Object, Resource, kinds, with_resource_version};
@@ -179,11 +180,6 @@ impl EdgeObjects {
     }
 }
 
-/// Where an object of this name is, or would be.
-pub(super) fn place(items: &[Stored], name: &str) -> std::result::Result<usize, usize> {
-    items.binary_search_by(|item| (*item.name).cmp(name))
-}
-
 fn set_version(item: &mut Stored, version: u64) {
     if item.version != version {
         item.json = with_resource_version(&item.json, version);
@@ -202,38 +198,4 @@ fn namespace(name: &str) -> String {
     format!(
         r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":{name},"uid":"{uid}","labels":{{"kubernetes.io/metadata.name":{name}}}}},"status":{{"phase":"Active"}}}}"#
     )
-}
-
-/// The objects of one kind at one moment.
-#[derive(Debug)]
-pub(crate) struct OwnList {
-    pub(super) version: u64,
-    /// By name.
-    pub(super) items: Arc<Vec<Stored>>,
-}
-
-impl OwnList {
-    /// The object of this name.
-    pub(super) fn get(&self, name: &str) -> Option<Stored> {
-        place(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
-    }
-
-    pub(super) fn page(&self, query: &PageQuery) -> Page {
-        let after = query.after.as_ref().map_or("", |cursor| &cursor.0);
-        let mut page = Page::default();
-        for item in self.items.iter() {
-            let is_wanted = *item.name > *after
-                && query.name.as_ref().is_none_or(|name| item.name == *name)
-                && query.filter.as_ref().is_none_or(|filter| filter(item));
-            if !is_wanted {
-                continue;
-            }
-            if page.items.len() >= query.limit.max(1) {
-                page.next = page.items.last().map(|last| Cursor(last.name.clone()));
-                break;
-            }
-            page.items.push(item.clone());
-        }
-        page
-    }
 }
