@@ -52,7 +52,7 @@ use files::Files;
 use identity::Membership;
 use kinds::KnownKinds;
 use listening::ListenState;
-use objects::{EdgeObjects, ReadClock};
+use objects::{EdgeObjects, OwnNode, ReadClock, own_node};
 use starting::Starting;
 use status::StatusExtension;
 
@@ -86,7 +86,8 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
     };
     let files_clock = clock.reader();
-    let upstream = Upstream::new(&config, &store, clock, events.clone()).await;
+    let node = own_node(&config.node.name);
+    let upstream = Upstream::new(&config, &store, clock, events.clone(), node.clone()).await;
     // Before anything is served: whoever kills the agent from now on ends a run.
     events.begin_run().await;
     seal::tell(&store, &events).await;
@@ -96,7 +97,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let (stop_api, api_stopped) = watch::channel(());
     // Units that are ordered behind the agent find their files as they are to be, without a network.
     let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
-    let extension = (questions, files.clone());
+    let extension = (questions, files.clone(), node);
     let mut api = serve_api(&config, &store, &kinds, read_clock, extension, api_stopped).await?;
     let (link, heard, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
     let farewell = wire.farewell(&config.node.name);
@@ -142,7 +143,7 @@ async fn serve_api(
     store: &EdgeStore,
     kinds: &Arc<KnownKinds>,
     clock: ReadClock,
-    (questions, files): (mpsc::Sender<status::Question>, Files),
+    (questions, files, node): (mpsc::Sender<status::Question>, Files, OwnNode),
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());
@@ -150,7 +151,8 @@ async fn serve_api(
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
-    let objects = EdgeObjects::new(store.clone(), kinds.clone(), &config.node.name, api.watch_buffer, clock);
+    let name = &config.node.name;
+    let objects = EdgeObjects::new(store.clone(), kinds.clone(), name, api.watch_buffer, clock, node);
     let objects = Arc::new(objects);
     let (state, listening) = watch::channel(ListenState::default());
     let extension = StatusExtension::new(questions, files, listening, store.clone());

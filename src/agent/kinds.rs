@@ -190,7 +190,10 @@ impl Known {
 fn writable(kind: &Kind) -> Writable {
     if local_kind(&kind.stored_as).is_some() {
         Writable::Everything
-    } else if kind.status_subresource && objectsync::is_placeable(&kind.resource) {
+    } else if kind.status_subresource
+        && objectsync::is_placeable(&kind.resource)
+        && OwnKind::of(&kind.resource).is_none()
+    {
         Writable::Status
     } else {
         Writable::Nothing
@@ -280,6 +283,23 @@ pub(super) fn local_resource(kind: LocalKind) -> Arc<Resource> {
     }
 }
 
+/// The kinds of which there are objects though nobody sends them: see [`super::objects`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OwnKind {
+    Node,
+    Namespace,
+}
+
+impl OwnKind {
+    pub(super) fn of(resource: &Resource) -> Option<Self> {
+        match (&*resource.group, &*resource.kind) {
+            ("", "Node") => Some(Self::Node),
+            ("", "Namespace") => Some(Self::Namespace),
+            _ => None,
+        }
+    }
+}
+
 /// Where to change an object of a kind that cannot be changed here.
 pub(super) fn read_only_hint(resource: &Resource) -> &'static str {
     if objectsync::is_sync_record(resource) { RECORD_HINT } else { SYNCED_HINT }
@@ -365,7 +385,6 @@ mod tests {
                 | "StatefulSet"
                 | "CronJob"
                 | "Job"
-                | "Namespace"
                 | "PersistentVolume"
                 | "PersistentVolumeClaim"
                 | "Pod"

@@ -5,6 +5,8 @@
 //! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
 
 mod list;
+mod named;
+mod own;
 mod record;
 mod ring;
 mod statuses;
@@ -26,8 +28,10 @@ use crate::sync::change::Uid;
 use crate::sync::compression;
 use crate::sync::upload::Lane;
 
-use super::kinds::{self, KnownKinds};
-use list::EdgeList;
+use super::kinds::{self, KnownKinds, OwnKind};
+use list::{EdgeList, RowList};
+use own::Own;
+pub(super) use own::{OwnNode, own_node};
 use statuses::Statuses;
 use watch::Watches;
 
@@ -62,6 +66,8 @@ pub(super) struct EdgeObjects {
     kinds: Arc<KnownKinds>,
     node: Arc<str>,
     watches: Arc<Watches>,
+    own: [Own; 2],
+    own_node: OwnNode,
     /// Whether there was a list since memory was last given back.
     listed: AtomicBool,
 }
@@ -75,6 +81,8 @@ enum Place {
     Records(Scope),
     /// Made on this node.
     Local(LocalKind),
+    /// Of this node itself.
+    Own(OwnKind),
 }
 
 impl Place {
@@ -82,9 +90,10 @@ impl Place {
         if objectsync::is_sync_record(resource) {
             return Self::Records(resource.scope);
         }
-        match kinds::local_kind(resource) {
-            Some(kind) => Self::Local(kind),
-            None => Self::Synced,
+        match (kinds::local_kind(resource), OwnKind::of(resource)) {
+            (Some(kind), _) => Self::Local(kind),
+            (None, Some(kind)) => Self::Own(kind),
+            (None, None) => Self::Synced,
         }
     }
 }
@@ -135,8 +144,10 @@ impl EdgeObjects {
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
+        own_node: OwnNode,
     ) -> Self {
-        Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST)
+        let objects = Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST);
+        Self { own_node, ..objects }
     }
 
     fn keeping(
@@ -153,7 +164,24 @@ impl EdgeObjects {
         // A commit in between went unseen.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
-        Self { store, clock, statuses, kinds, node, watches, listed: AtomicBool::new(false) }
+        let (own, own_node) = (["Node", "Namespace"].map(Own::new), own_node(&node));
+        let listed = AtomicBool::new(false);
+        Self { store, clock, statuses, kinds, node, watches, own, own_node, listed }
+    }
+
+    /// Opens a list of rows.
+    async fn rows(&self, place: Place, resource: &Arc<Resource>) -> Result<EdgeList> {
+        match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
+            Some(snapshot) => {
+                let (node, statuses) = (self.node.clone(), self.statuses.clone());
+                Ok(EdgeList::Rows(RowList::new(snapshot, place, resource.clone(), node, statuses)))
+            }
+            None => {
+                let message =
+                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+                Err(Status::too_many_requests(message, 1))
+            }
+        }
     }
 
     /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
@@ -290,6 +318,7 @@ impl Storage for EdgeObjects {
         match Place::of(resource) {
             Place::Synced | Place::Records(_) => versions.objects,
             Place::Local(_) => versions.local,
+            place @ Place::Own(_) => self.watches.of(&place).version(),
         }
     }
 
@@ -304,31 +333,29 @@ impl Storage for EdgeObjects {
                 let synced = self.synced(resource, namespace, name).await?;
                 Ok(synced.map(|synced| self.show(&synced)))
             }
+            Place::Own(kind) => Ok(self.own(kind).await?.get(name)),
         }
     }
 
     async fn snapshot(&self, resource: &Arc<Resource>) -> Result<EdgeList> {
         let place = Place::of(resource);
         self.listed.store(true, Ordering::Relaxed);
+        if let Place::Own(kind) = place {
+            return Ok(EdgeList::Own(self.own(kind).await?));
+        }
         if self.watches.of(&place).interest() {
             // Commits under way are not noted: whoever lists before them could not go on with a watch.
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
-        match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
-            Some(snapshot) => {
-                let (node, statuses) = (self.node.clone(), self.statuses.clone());
-                Ok(EdgeList::new(snapshot, place, resource.clone(), node, statuses))
-            }
-            None => {
-                let message =
-                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
-                Err(Status::too_many_requests(message, 1))
-            }
-        }
+        self.rows(place, resource).await
     }
 
     async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
-        self.watches.of(&Place::of(resource)).changes(resource, after).await
+        let place = Place::of(resource);
+        if let Place::Own(kind) = place {
+            self.own_changed(kind, after).await?;
+        }
+        self.watches.of(&place).changes(resource, after).await
     }
 
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
@@ -344,7 +371,7 @@ impl Storage for EdgeObjects {
     async fn update_status(&self, resource: &Arc<Resource>, object: Object, old: &Stored) -> Result<Stored> {
         match Place::of(resource) {
             Place::Synced => self.write_status(resource, &object, old).await,
-            Place::Records(_) | Place::Local(_) => self.update(resource, object, old.version).await,
+            _ => self.update(resource, object, old.version).await,
         }
     }
 

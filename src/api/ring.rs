@@ -63,9 +63,20 @@ impl<K> Ring<K> {
         self.limit
     }
 
+    /// The newest version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.held.borrow().version
+    }
+
     /// Adds the changes of a commit in ascending order, all that are to be kept, and makes its version the newest one.
     pub fn push(&self, changes: impl IntoIterator<Item = (K, Change)>, version: u64) {
-        let added: Vec<_> = changes.into_iter().map(|(kind, change)| (kind, Arc::new(change))).collect();
+        self.push_all(&mut changes.into_iter(), version);
+    }
+
+    // One for all iterators.
+    fn push_all(&self, changes: &mut dyn Iterator<Item = (K, Change)>, version: u64) {
+        let added: Vec<_> = changes.map(|(kind, change)| (kind, Arc::new(change))).collect();
         // Dropped without the lock.
         let mut evicted = Vec::new();
         self.held.send_modify(|held| {

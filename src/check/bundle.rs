@@ -24,6 +24,7 @@ use crate::VERSION;
 use crate::api::{Client, ClientError};
 use crate::config;
 use crate::config::edge::Config;
+use crate::object::sort_many;
 use crate::store::durable::directory_of;
 use crate::store::edge::inspect;
 use crate::sync::compression;
@@ -248,7 +249,7 @@ fn list(directory: &Path, out: &mut String) {
             }
         })
         .collect();
-    lines.sort();
+    sort_many(&mut lines, Ord::cmp);
     for line in lines {
         let _ = writeln!(out, "{line}");
     }

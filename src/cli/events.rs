@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::output::{NONE, Output, Table, age, render};
 use super::{CliError, Terminal};
 use crate::api::Client;
+use crate::object::sort_few;
 
 const PATH: &str = "/api/v1/events";
 
@@ -19,7 +20,7 @@ pub async fn run(client: &Client, output: Output, terminal: &mut Terminal<'_>) -
         Value::Array(events) => events,
         _ => Vec::new(),
     };
-    events.sort_by(|one, other| time(one).cmp(time(other)));
+    sort_few(&mut events, |one, other| time(one).cmp(time(other)));
     if matches!(output, Output::Yaml | Output::Json) {
         list["items"] = Value::Array(events);
         terminal.out.write_all(render(&list, output)?.as_bytes())?;

@@ -4,6 +4,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::slot::{quote, section};
 use super::units;
+use crate::object::sort_many;
 
 section! {
     /// What is logged and how.
@@ -51,7 +52,7 @@ fn parse_level(text: &str) -> Result<Targets, String> {
 fn show_level(level: &Targets) -> String {
     let mut parts = vec![level.default_level().unwrap_or(LevelFilter::OFF).to_string()];
     let mut modules = level.iter().map(|(target, level)| format!("{target}={level}")).collect::<Vec<_>>();
-    modules.sort();
+    sort_many(&mut modules, Ord::cmp);
     parts.extend(modules);
     parts.join(",")
 }

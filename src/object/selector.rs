@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::gather::Gather as _;
 use super::name::{check_label_key, check_label_value};
 
 /// The longest selector in text form, in bytes.
@@ -454,7 +455,7 @@ impl TryFrom<LabelSelector> for Selector {
                 let must = if takes_values { "hold at least one value" } else { "be empty" };
                 return Err(SelectorError::Values { key, operator: operator.name(), must });
             }
-            let values = values.into_iter().collect();
+            let values = values.into_iter().gather();
             let rule = match operator {
                 Operator::In => Rule::In(values),
                 Operator::NotIn => Rule::NotIn(values),

@@ -230,6 +230,18 @@ pub fn new_node(name: &str) -> Object {
     Object::from(fields.into_iter().gather::<Map<_, _>>())
 }
 
+/// That a node is ready, in the words of its agent.
+#[must_use]
+pub fn agent_ready() -> Condition {
+    Condition {
+        condition: READY.to_owned(),
+        status: ConditionStatus::True,
+        reason: "AgentReady".to_owned(),
+        message: "edgesync keeps objects; it runs no pods".to_owned(),
+        last_transition_time: None,
+    }
+}
+
 /// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has
 /// set, even under a name that the node uses, and conditions and fields of the status that it does not mention. But what
 /// is in effect is told by nodes with rules for files alone: without that condition there are none any more.

@@ -16,6 +16,7 @@ use crate::agent::clock::{Clock, ClockNews};
 use crate::agent::events::{EventLimits, Events, Regarding, Why};
 use crate::agent::identity::Membership;
 use crate::agent::node_report;
+use crate::agent::objects::OwnNode;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::config::edge::Config;
 use crate::object::Gather as _;
@@ -25,7 +26,7 @@ use crate::store::edge::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
 };
 use crate::sync::edge::{EdgeEffect, OutboxMarks};
-use crate::sync::node::{Condition, ConditionStatus, DISK_PRESSURE};
+use crate::sync::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
 use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
 
 /// How often the device is looked at: disk, addresses, what is told of the Node.
@@ -63,6 +64,8 @@ pub(in crate::agent) struct Upstream {
     acquired: i64,
     /// What was told of the Node last, hashed; none if that could not be kept.
     told: Arc<Mutex<Option<u64>>>,
+    /// The Node as it is shown on the device.
+    own_node: OwnNode,
     pub(super) conditions: Vec<Condition>,
     look_at: Instant,
     keep_at: Instant,
@@ -84,6 +87,7 @@ impl Upstream {
         store: &EdgeStore,
         clock: Clock,
         events: Events,
+        own_node: OwnNode,
     ) -> Self {
         // What cannot be read begins anew.
         let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
@@ -92,6 +96,7 @@ impl Upstream {
         let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
             config: config.clone(),
+            own_node,
             events,
             clock,
             budget: Budget::new(config.traffic.daily_budget, meter.today()),
@@ -248,7 +253,7 @@ impl Driver {
     }
 
     /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
-    /// told last, or if the cloud asks for it. Without a link nothing is told: addresses come and go with it.
+    /// told last, or if the cloud asks for it. Without a link the cloud is told nothing: addresses come and go with it.
     pub(super) fn tell_of_node(&mut self, asked: bool) {
         let upstream = &mut self.upstream;
         let health = self.store.health().borrow().clone();
@@ -282,10 +287,11 @@ impl Driver {
         }
         tell_disk(&upstream.events, &upstream.conditions, &conditions);
         upstream.conditions.clone_from(&conditions);
+        let report = node_report::report(&upstream.config, conditions);
+        merge_report(&mut lock(&upstream.own_node), &report, Timestamp::now());
         if !self.link_state.connected && !asked {
             return;
         }
-        let report = node_report::report(&upstream.config, conditions);
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);

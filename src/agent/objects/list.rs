@@ -12,6 +12,7 @@ use crate::object::status::Result;
 use crate::object::{Resource, Scope, Status, objectsync};
 use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 
+use super::named::{OwnList, place};
 use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 
@@ -22,7 +23,16 @@ const READ_BYTES: usize = 8 << 20;
 
 /// An open list of one kind.
 #[derive(Debug)]
-pub(crate) struct EdgeList {
+pub(crate) enum EdgeList {
+    /// Of rows.
+    Rows(RowList),
+    /// Of what is made of other things.
+    Own(OwnList),
+}
+
+/// An open list of rows.
+#[derive(Debug)]
+pub(crate) struct RowList {
     snapshot: EdgeSnapshot,
     place: Place,
     resource: Arc<Resource>,
@@ -36,6 +46,8 @@ struct Collected {
     statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
+    /// Whether the items are the namespaces of the rows: names and nothing else.
+    names: bool,
     items: Vec<Stored>,
     bytes: usize,
     read: usize,
@@ -66,6 +78,13 @@ impl Collected {
                 self.last = Cursor(format!("{}/{}", object.namespace, object.name));
                 Some(shown_local(object))
             }
+            ScanRow::Record(row) if self.names => {
+                let name = row.entry.object.namespace;
+                if let Err(at) = place(&self.items, &name) {
+                    self.items.insert(at, Stored { name, ..Stored::default() });
+                }
+                None
+            }
             ScanRow::Record(row) => {
                 self.last = Cursor(row.cursor.number().to_string());
                 record::of_entry(&self.node, &row.entry, row.own_version)
@@ -86,7 +105,7 @@ impl Collected {
     }
 }
 
-impl EdgeList {
+impl RowList {
     pub(super) fn new(
         snapshot: EdgeSnapshot,
         place: Place,
@@ -95,6 +114,11 @@ impl EdgeList {
         statuses: Arc<Statuses>,
     ) -> Self {
         Self { snapshot, place, resource, node, statuses }
+    }
+
+    /// Goes on with what is elsewhere, in the same snapshot.
+    pub(super) fn turn_to(&mut self, place: Place) {
+        self.place = place;
     }
 
     /// What is to be read; nothing for the name of a record that there cannot be.
@@ -119,6 +143,8 @@ impl EdgeList {
                 };
                 Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
+            // What they are made of.
+            Place::Own(_) => Scan::Records { cluster: false, namespace: None, uid: None, after: None },
         }))
     }
 }
@@ -139,35 +165,49 @@ fn numbered(cursor: &Cursor) -> Result<InventoryCursor> {
 
 impl Snapshot for EdgeList {
     fn version(&self) -> u64 {
-        let versions = self.snapshot.versions();
-        match self.place {
-            Place::Synced | Place::Records(_) => versions.objects,
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return own.version,
+        };
+        let versions = list.snapshot.versions();
+        match list.place {
+            Place::Synced | Place::Records(_) | Place::Own(_) => versions.objects,
             Place::Local(_) => versions.local,
         }
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return Ok(own.page(&query)),
+        };
         let PageQuery { namespace, after, limit, name, filter, .. } = query;
-        let Some(scan) = self.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
+        let Some(scan) = list.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
+        let names = matches!(list.place, Place::Own(_));
         let collected = Collected {
-            node: self.node.clone(),
-            statuses: self.statuses.clone(),
+            node: list.node.clone(),
+            statuses: list.statuses.clone(),
             filter,
-            limit: limit.clamp(1, PAGE_ROWS),
+            limit: if names { usize::MAX } else { limit.clamp(1, PAGE_ROWS) },
+            names,
             items: Vec::new(),
             bytes: 0,
             read: 0,
             last: Cursor::default(),
             more: false,
         };
-        let scanned = self.snapshot.scan(scan, collected, Collected::visit).await;
+        let scanned = list.snapshot.scan(scan, collected, Collected::visit).await;
         let Collected { items, last, more, .. } = scanned.map_err(|error| unavailable(&error))?;
         Ok(Page { items, next: more.then_some(last) })
     }
 
     async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
-        match self.scan(namespace.map(str::to_owned), None, None)? {
-            Some(scan) => self.snapshot.count(scan).await.map_err(|error| unavailable(&error)),
+        let list = match self {
+            Self::Rows(list) => list,
+            Self::Own(own) => return Ok(own.items.len() as u64),
+        };
+        match list.scan(namespace.map(str::to_owned), None, None)? {
+            Some(scan) => list.snapshot.count(scan).await.map_err(|error| unavailable(&error)),
             None => Ok(0),
         }
     }

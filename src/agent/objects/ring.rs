@@ -64,6 +64,16 @@ impl LazyRing {
         !self.is_wanted() && self.ring.skip(0)
     }
 
+    /// Whether there will be further changes.
+    pub(super) fn check(&self) -> Result<()> {
+        self.ring.check()
+    }
+
+    /// The newest version.
+    pub(super) fn version(&self) -> u64 {
+        self.ring.version()
+    }
+
     /// Lets go of those who wait.
     pub(super) fn close(&self) {
         self.ring.close();

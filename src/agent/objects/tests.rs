@@ -12,10 +12,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{ChangeType, PageQuery, Snapshot};
+use crate::api::{ChangeType, PageQuery, RowFilter, Snapshot};
 use crate::object::kinds as known;
 use crate::store::edge::EdgeOptions;
 use crate::sync::change::{Change, Delete, Put};
+use crate::sync::node::merge_report;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -40,7 +41,7 @@ fn deployments(version: &str) -> Arc<Resource> {
 
 /// The kinds that clients follow.
 fn followed() -> Vec<Arc<Resource>> {
-    let words = ["cm", "nodes", "objectsyncs", "clusterobjectsyncs", "leases", "events.events.k8s.io"];
+    let words = ["cm", "pv", "objectsyncs", "clusterobjectsyncs", "leases", "events.events.k8s.io"];
     words.map(resource).into_iter().chain(["v1", "v1beta1"].map(deployments)).collect()
 }
 
@@ -185,8 +186,7 @@ async fn write_local(storage: &EdgeObjects, random: &mut Random, round: u64) {
 }
 
 async fn change(storage: &EdgeObjects, random: &mut Random, round: u64) {
-    let kinds =
-        [resource("cm"), resource("cm"), resource("nodes"), deployments("v1"), deployments("v1beta1")];
+    let kinds = [resource("cm"), resource("cm"), resource("pv"), deployments("v1"), deployments("v1beta1")];
     let changes = (0..=random.below(8)).map(|_| {
         let number = random.below(30);
         // The same name under another UID is another object; the kind may change its version.
@@ -383,7 +383,7 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
 async fn one_object_is_listed_without_reading_others() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    let nodes = (100..140).map(|n| put(resource("nodes"), n, n, 5));
+    let nodes = (100..140).map(|n| put(resource("pv"), n, n, 5));
     storage.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).chain(nodes).collect()).await.unwrap();
     let leases = resource("leases");
     for number in 0..40 {
@@ -394,7 +394,7 @@ async fn one_object_is_listed_without_reading_others() {
         ("cm", Some("ns-2"), "o-7", 0),
         ("cm", None, "o-7", 1),
         ("cm", None, "none", 0),
-        ("nodes", None, "o-107", 1),
+        ("pv", None, "o-107", 1),
         ("leases", Some("lab"), "o-7", 1),
         ("leases", None, "o-7", 1),
         ("objectsyncs", Some("ns-1"), "gw-1.u-7", 1),
@@ -453,7 +453,7 @@ async fn a_list_shows_one_commit_however_long_it_takes() {
 async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    storage.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("nodes"), 2, 2, 66)]).await.unwrap();
+    storage.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("pv"), 2, 2, 66)]).await.unwrap();
     let record = storage.get(&resource("objectsyncs"), "ns-1", "gw-1.u-1").await.unwrap().unwrap();
     let value: Value = serde_json::from_str(&record.json).unwrap();
     assert_eq!(value["status"]["objectResourceVersion"], "55");
@@ -516,4 +516,106 @@ async fn nothing_is_kept_while_nobody_asks() {
     let before = storage.version(&cm);
     storage.store.apply(vec![put(cm.clone(), 1, 1, 6)]).await.unwrap();
     assert_eq!(storage.changes(&cm, before).await.unwrap().changes.len(), 1);
+}
+
+async fn names(storage: &EdgeObjects, word: &str) -> (Vec<String>, u64) {
+    let mut list = storage.snapshot(&resource(word)).await.unwrap();
+    let query = |after| PageQuery { limit: 2, after, ..PageQuery::default() };
+    let (mut names, mut after) = (Vec::new(), None);
+    loop {
+        let page = list.page(query(after)).await.unwrap();
+        names.extend(page.items.into_iter().map(|item| item.name));
+        after = page.next;
+        if after.is_none() {
+            return (names, list.version());
+        }
+    }
+}
+
+#[tokio::test]
+async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open_storage(&directory.path().join("db"), 1 << 20, LONG).await;
+    let of = resource("ns");
+    assert_eq!(names(&storage, "ns").await.0, [""; 0]);
+    storage.store.apply((0..3).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
+    let (found, version) = names(&storage, "ns").await;
+    assert_eq!(found, ["ns-0", "ns-1", "ns-2"]);
+    assert_eq!(names(&storage, "ns").await.1, version, "nothing is new");
+    let shown = storage.get(&of, "", "ns-1").await.unwrap().unwrap();
+    let json: Value = serde_json::from_str(&shown.json).unwrap();
+    assert_eq!(json["status"]["phase"], "Active");
+    assert_eq!(json["metadata"]["resourceVersion"], shown.version.to_string());
+    assert!(storage.get(&of, "", "ns-9").await.unwrap().is_none());
+
+    // One that the cloud sends takes the place of ours; what goes takes its namespace with it.
+    let sent = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns-2", "uid": "u-9", "resourceVersion": "6",
+        "labels": {"site": "north"}}});
+    let sent = Change::Put(Put {
+        uid: "u-9".into(),
+        version: "6".into(),
+        supersedes: None,
+        resource: of.clone(),
+        namespace: "".into(),
+        name: "ns-2".into(),
+        body: RawValue::from_string(sent.to_string()).unwrap(),
+    });
+    let followed = async { storage.changes(&of, version).await.unwrap() };
+    let changed = async {
+        storage.store.apply(vec![sent, delete(0)]).await.unwrap();
+    };
+    let (batch, ()) = tokio::join!(followed, changed);
+    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(told, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
+    assert!(batch.changes[0].object.json.contains("north"));
+    assert_eq!(names(&storage, "ns").await, (vec!["ns-1".to_owned(), "ns-2".to_owned()], batch.version));
+    let mut list = storage.snapshot(&of).await.unwrap();
+    let filter: RowFilter = Arc::new(|item: &Stored| item.json.contains("north"));
+    for query in [
+        PageQuery { limit: 9, name: Some("ns-2".to_owned()), ..PageQuery::default() },
+        PageQuery { limit: 9, filter: Some(filter), ..PageQuery::default() },
+    ] {
+        let page = list.page(query).await.unwrap();
+        assert_eq!(page.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["ns-2"]);
+    }
+
+    // The first object brings it back, a second one is no news.
+    storage.store.apply(vec![put(resource("cm"), 7, 0, 6)]).await.unwrap();
+    let batch = storage.changes(&of, batch.version).await.unwrap();
+    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(told, [(ChangeType::Added, "ns-0")]);
+    assert!(batch.changes[0].object.version <= storage.store.versions().objects);
+    storage.store.apply(vec![put(resource("cm"), 8, 3, 6)]).await.unwrap();
+    assert_eq!(names(&storage, "ns").await.1, batch.version);
+
+    // Who comes with what an earlier run has told begins anew.
+    let known = names(&storage, "ns").await;
+    let path = directory.path().join("db");
+    storage.store.apply(vec![delete(1)]).await.unwrap();
+    drop(storage);
+    let storage = open_storage(&path, 1 << 20, LONG).await;
+    assert_eq!(storage.changes(&of, known.1).await.unwrap_err().code, 410);
+    assert_eq!(names(&storage, "ns").await.0, ["ns-0", "ns-2"]);
+}
+
+#[tokio::test]
+async fn the_node_shows_itself_as_it_was_looked_at_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open_storage(&directory.path().join("db"), 1 << 20, LONG).await;
+    let (found, version) = names(&storage, "nodes").await;
+    assert_eq!(found, ["gw-1"]);
+    let report = json!({"labels": {"a": "b"}, "status": {"capacity": {"cpu": "2"}},
+        "conditions": [{"type": "DiskPressure", "status": "False", "reason": "Room"}]});
+    let report = serde_json::from_value(report).unwrap();
+    merge_report(&mut storage.own_node.lock().unwrap(), &report, "2026-01-01T00:00:00Z".parse().unwrap());
+    let batch = storage.changes(&resource("nodes"), version).await.unwrap();
+    let node: Value = serde_json::from_str(&batch.changes[0].object.json).unwrap();
+    assert_eq!(
+        (&node["metadata"]["labels"]["a"], &node["status"]["capacity"]["cpu"]),
+        (&json!("b"), &json!("2"))
+    );
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    let types: Vec<_> = conditions.iter().map(|condition| &condition["type"]).collect();
+    assert_eq!(types, ["Ready", "DiskPressure"]);
+    assert!(conditions.iter().all(|condition| condition["lastHeartbeatTime"].is_string()));
 }

@@ -9,7 +9,10 @@ use crate::object::{Resource, Scope, with_resource_version};
 use crate::store::edge::{self, LocalTransition, Observer, Part, Told, Transition, Versions};
 
 use super::ring::{Entry, LazyRing};
-use super::{Place, kinds, record, shown, shown_local};
+use super::{OwnKind, Place, kinds, record, shown, shown_local};
+
+/// Bytes of changes that are kept for those who watch the Node, or the namespaces.
+const OWN_BYTES: usize = 32 << 10;
 
 /// The rings. See [`Observer`].
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub(super) struct Watches {
     objects: LazyRing,
     records: LazyRing,
     local: LazyRing,
+    nodes: LazyRing,
+    namespaces: LazyRing,
     object_syncs: Arc<Resource>,
     cluster_object_syncs: Arc<Resource>,
 }
@@ -25,18 +30,27 @@ pub(super) struct Watches {
 impl Watches {
     /// `bytes` is for synced objects; records and local objects, which are small, get a quarter of it each.
     pub(super) fn new(node: Arc<str>, bytes: usize, keep: Duration, versions: Versions) -> Self {
+        let now = jiff::Timestamp::now().as_microsecond().unsigned_abs();
         Self {
             node,
             objects: LazyRing::new(bytes, keep, versions.objects),
             records: LazyRing::new(bytes / 4, keep, versions.objects),
             local: LazyRing::new(bytes / 4, keep, versions.local),
+            // Nothing of it is stored: as long as the clock is right, a run gives no version of an earlier one again.
+            nodes: LazyRing::new(OWN_BYTES, keep, versions.objects.max(now)),
+            namespaces: LazyRing::new(OWN_BYTES, keep, versions.objects),
             object_syncs: kinds::object_syncs(Scope::Namespaced),
             cluster_object_syncs: kinds::object_syncs(Scope::Cluster),
         }
     }
 
-    fn all(&self) -> [&LazyRing; 3] {
+    /// Those of the store.
+    fn stored(&self) -> [&LazyRing; 3] {
         [&self.objects, &self.records, &self.local]
+    }
+
+    fn all(&self) -> [&LazyRing; 5] {
+        [&self.objects, &self.records, &self.local, &self.nodes, &self.namespaces]
     }
 
     pub(super) fn of(&self, place: &Place) -> &LazyRing {
@@ -44,6 +58,8 @@ impl Watches {
             Place::Synced => &self.objects,
             Place::Records(_) => &self.records,
             Place::Local(_) => &self.local,
+            Place::Own(OwnKind::Node) => &self.nodes,
+            Place::Own(OwnKind::Namespace) => &self.namespaces,
         }
     }
 
@@ -73,7 +89,12 @@ impl Watches {
     }
 }
 
-fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option<String>) -> Entry {
+pub(super) fn entry(
+    resource: &Arc<Resource>,
+    lives: bool,
+    object: Stored,
+    previous: Option<String>,
+) -> Entry {
     let kind = match (lives, &previous) {
         (false, _) => ChangeType::Deleted,
         (true, None) => ChangeType::Added,
@@ -83,7 +104,7 @@ fn entry(resource: &Arc<Resource>, lives: bool, object: Stored, previous: Option
 }
 
 /// An object that is no more: as it was last, with the version of its removal.
-fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
+pub(super) fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
     let object = Stored { version, json: with_resource_version(&before.json, version), ..before.clone() };
     entry(resource, false, object, Some(before.json))
 }
@@ -117,7 +138,7 @@ fn local(transition: LocalTransition) -> Option<Entry> {
 
 impl Observer for Watches {
     fn appetite(&self) -> usize {
-        self.all().map(LazyRing::appetite).iter().sum()
+        self.stored().into_iter().map(LazyRing::appetite).sum()
     }
 
     fn committed(&self, told: Told) {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::fieldset::{Element, FieldSet};
 use super::shape::{Form, field_schema, identify, is_named, is_void, item_schema};
 use crate::object::schema::{ListType, Schema, Type};
+use crate::object::sort_many;
 
 /// The object with the configuration merged into it: values of the configuration win, what it does not
 /// mention stays.
@@ -67,7 +68,7 @@ fn merge_lists(live: &[Value], applied: &[Value], schema: Option<&Schema>) -> Ve
         }
     }
     let mut turns: Vec<usize> = shared.values().copied().collect();
-    turns.sort_unstable();
+    sort_many(&mut turns, Ord::cmp);
     let mut turns = turns.into_iter().peekable();
     let mut ordered = ordered.into_iter().enumerate().peekable();
     let mut merged = Vec::with_capacity(live.len() + applied.len());

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::object::Gather as _;
+use crate::object::{Gather as _, sort_many};
 use serde_json::Value;
 
 /// What stands in their place.
@@ -29,7 +29,7 @@ impl Redactor {
         let values = values.into_iter().map(|value| value.trim().to_owned());
         let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
         // A value may be a part of another.
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        sort_many(&mut values, |one, other| other.len().cmp(&one.len()));
         Self { values, names: names.into_iter().gather() }
     }
 

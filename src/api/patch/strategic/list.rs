@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{Directive, Edit, Fields, Path, fields_of, merge_object};
 use crate::object::schema::{PatchStrategy, Schema};
+use crate::object::sort_many;
 use crate::object::status::Result;
 
 /// The list after the patch; `None` if there is none, or if it has been merged and is empty.
@@ -233,9 +234,10 @@ fn arrange(
     }
     let (mut ordered, rest): (Vec<_>, Vec<_>) = elements
         .into_iter()
-        .map(|element| (element.id.as_ref().and_then(rank), element))
-        .partition(|(rank, _)| rank.is_some());
-    ordered.sort_by_key(|(rank, _)| *rank);
+        .enumerate()
+        .map(|(index, element)| ((element.id.as_ref().and_then(rank), index), element))
+        .partition(|((rank, _), _)| rank.is_some());
+    sort_many(&mut ordered, |(one, _), (other, _)| one.cmp(other));
     let mut rest = rest.into_iter().map(|(_, element)| element).peekable();
     let mut arranged = Vec::with_capacity(ordered.len() + rest.len());
     for (_, element) in ordered {

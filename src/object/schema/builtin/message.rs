@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Block, Field, Table, block_name, with_table};
+use crate::object::sort_many;
 
 /// The message that encodes a type.
 #[derive(Debug)]
@@ -136,7 +137,7 @@ impl Message {
         for line in block.fields.lines() {
             fields.push(MessageField::new(&Field::new(line)?)?);
         }
-        fields.sort_unstable_by_key(|field| field.numbers);
+        sort_many(&mut fields, |one, other| one.numbers.cmp(&other.numbers));
         Some(Self { fields, one: block.one })
     }
 }

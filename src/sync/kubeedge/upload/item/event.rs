@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Refusal, invalid};
+use crate::object::Gather as _;
 use crate::object::Object;
 use crate::object::event::event_to_core;
 use crate::object::name::{check_label, check_path_segment};
@@ -114,7 +115,7 @@ fn patch_data(event: &Object) -> String {
     let mut patch: Map<String, Value> = ["count", "lastTimestamp", "message", "series"]
         .into_iter()
         .filter_map(|field| Some((field.to_owned(), fields.get(field)?.clone())))
-        .collect();
+        .gather();
     let annotations = event.annotations();
     if !annotations.is_empty() {
         patch.insert("metadata".to_owned(), json!({ "annotations": annotations }));

@@ -11,9 +11,7 @@ use crate::object::Gather as _;
 use crate::object::Object;
 use crate::object::time::rfc3339;
 use crate::sync::kubeedge::message::{self, Draft, Failure};
-use crate::sync::node::{
-    Condition, ConditionStatus, NodeReport, READY, merge_report, new_node, set_node_condition,
-};
+use crate::sync::node::{NodeReport, READY, agent_ready, merge_report, new_node, set_node_condition};
 use crate::sync::upload::RefusedReason;
 
 /// The largest report, in bytes.
@@ -151,16 +149,6 @@ impl Seen {
     }
 }
 
-fn ready() -> Condition {
-    Condition {
-        condition: READY.to_owned(),
-        status: ConditionStatus::True,
-        reason: "AgentReady".to_owned(),
-        message: "edgesync keeps objects; it runs no pods".to_owned(),
-        last_transition_time: None,
-    }
-}
-
 /// The whole Node, as far as it is the node's to say.
 fn whole(name: &str, report: &NodeReport, seen: &Seen, wall: i64) -> Object {
     let now = Timestamp::from_millisecond(wall).unwrap_or_default();
@@ -169,7 +157,7 @@ fn whole(name: &str, report: &NodeReport, seen: &Seen, wall: i64) -> Object {
         *status = json!({ "conditions": seen.conditions() });
     }
     merge_report(&mut node, report, now);
-    set_node_condition(&mut node, &ready(), now);
+    set_node_condition(&mut node, &agent_ready(), now);
     let is_told = |condition: &Value| {
         let kind = condition.get("type").and_then(Value::as_str).unwrap_or_default();
         kind == READY || report.conditions.iter().any(|told| told.condition == kind)
