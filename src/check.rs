@@ -72,6 +72,9 @@ pub enum Finding {
     },
 }
 
+/// What to do about a file that this user may not read.
+const AS_ROOT: &str = "run the command as root or as the user of the service";
+
 impl Finding {
     fn ok(seen: impl Into<String>) -> Self {
         Self::Ok(seen.into())
@@ -83,6 +86,13 @@ impl Finding {
 
     fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
         Self::Failed { seen: seen.into(), next: next.into() }
+    }
+
+    /// The identity cannot be used, or what it believes in. One that this user may not read is none to be replaced.
+    fn identity(problem: String) -> Self {
+        let denied = problem.ends_with("(os error 13)");
+        let next = if denied { AS_ROOT } else { "join again with a new token: 'edgesync join --force'" };
+        Self::failed(problem, next)
     }
 
     fn skipped(why: impl Into<String>) -> Self {
