@@ -177,6 +177,12 @@ fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
     let Finding::Failed { seen, next } = Finding::identity(failed(13)) else { panic!() };
     assert!(seen.contains("Permission denied") && next.contains("root"), "{seen}: {next}");
     assert!(!next.contains("--force"), "{next}");
+    let bed = Bed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
+    let Finding::Failed { seen, next } = Finding::identity(bed.examined().tls().unwrap().unwrap_err()) else {
+        panic!()
+    };
+    assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
+    assert_eq!(next, "correct it in the configuration");
     let Finding::Failed { next, .. } = Finding::identity(failed(2)) else { panic!() };
     assert!(next.contains("--force"), "{next}");
 }
