@@ -72,6 +72,11 @@ pub enum Finding {
     },
 }
 
+/// How a problem with the authority that the configuration names begins.
+const CA_FILE: &str = "link.ca_file: ";
+/// What to do about a file that this user may not read.
+const AS_ROOT: &str = "run the command as root or as the user of the service";
+
 impl Finding {
     fn ok(seen: impl Into<String>) -> Self {
         Self::Ok(seen.into())
@@ -83,6 +88,16 @@ impl Finding {
 
     fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
         Self::Failed { seen: seen.into(), next: next.into() }
+    }
+
+    /// The identity cannot be used, or what it believes in. One that this user may not read is none to be replaced.
+    fn identity(problem: String) -> Self {
+        let next = match problem.ends_with("(os error 13)") {
+            true => AS_ROOT,
+            false if problem.starts_with(CA_FILE) => "correct it in the configuration",
+            false => "join again with a new token: 'edgesync join --force'",
+        };
+        Self::failed(problem, next)
     }
 
     fn skipped(why: impl Into<String>) -> Self {
@@ -154,7 +169,7 @@ impl Examined {
             (Some(path), _) => {
                 let what = path.display().to_string();
                 let text =
-                    std::fs::read_to_string(path).map_err(|error| format!("cannot read {what}: {error}"))?;
+                    std::fs::read_to_string(path).map_err(|error| format!("{CA_FILE}{what}: {error}"))?;
                 crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| error.to_string())?
             }
             (None, Some(stored)) => stored.ca.clone(),

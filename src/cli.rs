@@ -47,6 +47,7 @@ pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
 use crate::api::ClientError;
+use crate::object::Status;
 use crate::process::chain;
 use crate::store::durable::FileError;
 
@@ -138,6 +139,9 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
         CliError::Client(ClientError::Api(status)) => {
             let reason = status.reason.as_ref().map_or("Unknown", |reason| reason.as_str());
             let _ = writeln!(err, "Error from server ({reason}): {}", status.message);
+            if status.message == Status::no_such_path().message {
+                let _ = writeln!(err, "hint: is it {} that answers there?", peer.name);
+            }
         }
         _ => {
             let _ = writeln!(err, "error: {}", chain(error));
@@ -161,7 +165,6 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
 mod tests {
     use super::*;
     use crate::api::Address;
-    use crate::object::Status;
 
     fn reported(error: &CliError) -> (u8, String) {
         let mut err = Vec::new();
@@ -191,6 +194,13 @@ mod tests {
         let status = Status::bad_request("no such thing");
         let (code, text) = reported(&CliError::Client(ClientError::Api(status)));
         assert_eq!((code, text.as_str()), (EXIT_FAILED, "Error from server (BadRequest): no such thing\n"));
+    }
+
+    #[test]
+    fn whoever_asks_the_other_side_is_asked_whom_it_meant() {
+        let (code, text) = reported(&CliError::Client(ClientError::Api(Status::no_such_path())));
+        assert_eq!(code, EXIT_FAILED);
+        assert!(text.ends_with("\nhint: is it the agent that answers there?\n"), "{text}");
     }
 
     #[test]

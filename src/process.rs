@@ -12,8 +12,34 @@ pub mod systemd;
 pub(crate) use random::random;
 pub use service::{Service, StartError};
 
-/// An error with its causes in one line.
+/// An error with its causes in one line. A cause that the words before end with is not said again.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !said.ends_with(&words) {
+            said.push_str(": ");
+            said.push_str(&words);
+        }
+        cause = error.source();
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read x: {0}")]
+    struct Said(#[source] std::io::Error);
+
+    #[test]
+    fn a_cause_that_an_error_tells_itself_is_not_told_again() {
+        let denied = || std::io::Error::from_raw_os_error(13);
+        assert_eq!(chain(&Said(denied())), "cannot read x: Permission denied (os error 13)");
+        let other = crate::store::durable::FileError::tried("read", "x".as_ref())(denied());
+        assert_eq!(chain(&other), "cannot read x: Permission denied (os error 13)");
+    }
 }

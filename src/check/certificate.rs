@@ -20,14 +20,13 @@ const LATEST: f64 = 0.999;
 
 fn look(examined: &mut Examined) -> Finding {
     let config = examined.config();
-    let again = "join again with a new token: 'edgesync join --force'";
     match (examined.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
             "this node has no certificate: the broker must let it in by password",
             "join the cloud with 'edgesync join'",
         ),
-        (Some(Err(problem)), _) => Finding::failed(problem, again),
+        (Some(Err(problem)), _) => Finding::identity(problem),
         (Some(Ok(stored)), _) => {
             judge(&stored, &config.node.name, config.identity.cloud.is_some(), &examined.clock())
         }

@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::report::Report;
 use super::{Finding, chain, size};
-use crate::api::{Address, Client};
+use crate::api::{Address, Client, ClientError};
 use crate::config;
 use crate::config::cloud::{Config, StoreType};
-use crate::store::cloud::inspect;
+use crate::store::StoreError;
+use crate::store::cloud::{CloudError, inspect};
 use crate::store::durable::directory_of;
 use crate::tls::Certificate;
 
@@ -21,6 +22,10 @@ use crate::tls::Certificate;
 const CA_SOON_SECONDS: i64 = 90 * 86_400;
 /// What should be free on the disk, in bytes.
 const LEAST_FREE: u64 = 256 << 20;
+
+/// What to do about a file that is no database of the cloud side, or none that can be read.
+pub const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
+                              this user, root or that of the service, may read it";
 
 /// Runs all checks.
 pub async fn run(config_path: &Path) -> Report {
@@ -43,7 +48,12 @@ pub async fn run(config_path: &Path) -> Report {
     let (api, answers) = match client.text("/readyz").await {
         Ok(_) => (Finding::ok(format!("{} answers and is ready", client.address())), true),
         Err(error) => {
-            let next = "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud";
+            let next = match &error {
+                ClientError::Connect { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+                    super::AS_ROOT
+                }
+                _ => "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud",
+            };
             (Finding::failed(chain(&error), next), false)
         }
     };
@@ -70,7 +80,7 @@ fn authority(config: &Config) -> Finding {
         }
         Err(error) => {
             let seen = format!("{}: {error}", certificate.display());
-            return Finding::failed(seen, "run the command as root or as the user of the service");
+            return Finding::failed(seen, super::AS_ROOT);
         }
     };
     let parsed = Certificate::all_from_pem(&certificate.display().to_string(), &text);
@@ -86,7 +96,11 @@ fn authority(config: &Config) -> Finding {
         Ok(_) => {}
         Err(error) => {
             let seen = format!("{}: {error}", key.display());
-            return Finding::failed(seen, "restore a backup of pairing.directory");
+            let denied = error.kind() == ErrorKind::PermissionDenied;
+            return Finding::failed(
+                seen,
+                if denied { super::AS_ROOT } else { "restore a backup of pairing.directory" },
+            );
         }
     }
     let left = ends.as_second() - Timestamp::now().as_second();
@@ -119,6 +133,9 @@ fn database(config: &Config) -> Finding {
     }
     match inspect::inspect(path) {
         Ok(report) => Finding::ok(format!("{}: {} objects, sound", path.display(), report.objects)),
+        Err(CloudError::Store(
+            error @ (StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. }),
+        )) => Finding::failed(format!("{}: {}", path.display(), chain(&error)), OTHER_FILE),
         Err(error) => Finding::failed(
             format!("{}: {}", path.display(), chain(&error)),
             "restore a backup with 'edgesync-cloud restore FILE'",

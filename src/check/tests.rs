@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
+use crate::join::files::FilesError;
 use crate::object::{Resource, ResourceVersion, Scope};
 use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::change::{Change, Put};
@@ -164,4 +165,24 @@ async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
 fn sizes_and_durations_are_told_in_two_units_at_most() {
     assert_eq!([size(5), size(2048), size(3 << 20), size(3 << 29)], ["5 B", "2 KiB", "3 MiB", "1.5 GiB"]);
     assert_eq!([lasting(61), lasting(7260), lasting(180_000)], ["1 min 1 s", "2 h 1 min", "2 d 2 h"]);
+}
+
+#[test]
+fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
+    use crate::store::durable::FileError;
+    let failed = |code| {
+        let error = std::io::Error::from_raw_os_error(code);
+        chain(&FilesError::Io(FileError::tried("read", "identity/ca.crt".as_ref())(error)))
+    };
+    let Finding::Failed { seen, next } = Finding::identity(failed(13)) else { panic!() };
+    assert!(seen.contains("Permission denied") && next.contains("root"), "{seen}: {next}");
+    assert!(!next.contains("--force"), "{next}");
+    let bed = Bed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
+    let Finding::Failed { seen, next } = Finding::identity(bed.examined().tls().unwrap().unwrap_err()) else {
+        panic!()
+    };
+    assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
+    assert_eq!(next, "correct it in the configuration");
+    let Finding::Failed { next, .. } = Finding::identity(failed(2)) else { panic!() };
+    assert!(next.contains("--force"), "{next}");
 }

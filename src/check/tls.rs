@@ -37,7 +37,7 @@ async fn look(examined: &Examined) -> Finding {
             );
         }
         Some(Err(problem)) => {
-            return Finding::failed(problem, "join again with a new token: 'edgesync join --force'");
+            return Finding::identity(problem);
         }
         Some(Ok(client)) => client,
     };
@@ -90,6 +90,9 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
         HandshakeError::OutsideItsTime { .. } => {
             "set the clock if it is wrong here, else renew the certificate there".to_owned()
         }
+        HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
+            "join the cloud with 'edgesync join'".to_owned()
+        }
         HandshakeError::Refused { .. } => {
             "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'".to_owned()
         }
@@ -120,6 +123,10 @@ mod tests {
                 "set the clock",
             ),
             (HandshakeError::Refused { host: host(), reason: "revoked".into() }, "join --force"),
+            (
+                HandshakeError::Refused { host: host(), reason: "none was shown".into() },
+                "join the cloud with 'edgesync join'",
+            ),
             (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),
             (HandshakeError::Network { host: host(), problem: "x".into() }, "the log there"),
         ] {

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, ManifestError};
 use super::program::Exit;
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
 use crate::api::{Client, ClientError, object_path};
@@ -115,6 +115,7 @@ async fn each(
     }
     let kinds = Kinds::new(client);
     let mut summary = Summary::default();
+    let mut is_empty = true;
     for source in sources {
         let files = match manifest::files(source) {
             Ok(files) => files,
@@ -137,6 +138,7 @@ async fn each(
                 found.reverse();
             }
             for manifest in found {
+                is_empty = false;
                 match manifest {
                     Ok(manifest) => {
                         one(client, &kinds, manifest, namespace, action, &mut summary, terminal).await?;
@@ -145,6 +147,9 @@ async fn each(
                 }
             }
         }
+    }
+    if is_empty && summary.failed == 0 {
+        fail(&mut summary, terminal.err, &CliError::Manifest(ManifestError::Nothing(sources.join(", "))))?;
     }
     Ok(summary)
 }
@@ -181,7 +186,12 @@ async fn one(
         Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
         Err(error) => {
             summary.failed += 1;
-            writeln!(terminal.err, "error: {origin}: {kind} \"{name}\": {}", explain(&error))?;
+            let (said, object) = (explain(&error), format!("{kind} \"{name}\""));
+            // The server may have named it.
+            match said.starts_with(&object) {
+                true => writeln!(terminal.err, "error: {origin}: {said}")?,
+                false => writeln!(terminal.err, "error: {origin}: {object}: {said}")?,
+            }
             return Ok(());
         }
     };

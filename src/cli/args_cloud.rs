@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -232,6 +233,20 @@ fn node_name(text: &str) -> Result<String, String> {
     if name.is_empty() { Err("must not be empty".into()) } else { Ok(name.to_owned()) }
 }
 
+/// The address of an API as others reach it: an operator's certificate is shown over TLS only.
+fn over_tls(text: &str) -> Result<Address, String> {
+    match text.parse() {
+        Ok(address @ Address::Tls { .. }) => Ok(address),
+        _ => Err("must be an address such as \"https://cloud.example:10551\"".to_owned()),
+    }
+}
+
+/// How often a token can be used.
+fn uses(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or_else(|| "must be a number from 1 to 1000000".to_owned())
+}
+
 /// What is done with a node.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
@@ -280,7 +295,7 @@ pub enum TokenCommand {
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = args::duration)]
         ttl: Duration,
         /// How often it can be used
-        #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = uses)]
         uses: u32,
         #[command(flatten)]
         server: FleetArgs,
@@ -290,7 +305,7 @@ pub enum TokenCommand {
     /// Make a token useless
     Revoke {
         /// Its id, as "token list" shows it
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
         id: String,
         #[command(flatten)]
         server: FleetArgs,
@@ -347,8 +362,8 @@ pub struct KubeconfigArgs {
     #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = args::duration)]
     pub lifetime: Duration,
     /// Address of the API, as the operator reaches it [default: the one that is asked]
-    #[arg(long, value_name = "https://HOST:PORT")]
-    pub api: Option<String>,
+    #[arg(long, value_name = "https://HOST:PORT", value_parser = over_tls)]
+    pub api: Option<Address>,
     #[command(flatten)]
     pub server: FleetArgs,
 }
@@ -357,7 +372,7 @@ pub struct KubeconfigArgs {
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ManifestArgs {
     /// File, directory, or - for standard input; may be given more than once
-    #[arg(short, long = "filename", value_name = "FILE", required = true)]
+    #[arg(short, long = "filename", value_name = "FILE", required = true, value_parser = NonEmptyStringValueParser::new())]
     pub files: Vec<String>,
     /// Namespace of objects that name none [default: default]
     #[arg(short, long)]
@@ -455,6 +470,22 @@ mod tests {
             let words = [&["edgesync-cloud", "nodes"], wrong].concat();
             assert!(CloudArgs::try_parse_from(&words).is_err(), "{words:?}");
         }
+    }
+
+    #[test]
+    fn what_nobody_can_mean_is_refused_at_once() {
+        for (words, said) in [
+            (&["kubeconfig", "--api", "http://cloud.example:10551"][..], "https://cloud.example:10551"),
+            (&["kubeconfig", "--api", "cloud"], "https://cloud.example:10551"),
+            (&["token", "create", "--uses", "0"], "from 1 to 1000000"),
+            (&["token", "revoke", ""], "<ID>"),
+            (&["apply", "-f", ""], "--filename <FILE>"),
+        ] {
+            let error = CloudArgs::try_parse_from([&["edgesync-cloud"], words].concat()).unwrap_err();
+            assert!(error.to_string().contains(said), "{words:?}: {error}");
+        }
+        let words = ["edgesync-cloud", "kubeconfig", "--api", "https://cloud.example:10551"];
+        assert!(CloudArgs::try_parse_from(words).is_ok());
     }
 
     #[test]

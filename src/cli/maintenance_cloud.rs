@@ -84,6 +84,13 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
             sound(&mut sheet, report)?;
             Ok(0)
         }
+        Err(CloudError::Store(
+            error @ (StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. }),
+        )) => {
+            sheet.line("problem", chain(&error))?;
+            sheet.line("result", cloud_side::OTHER_FILE)?;
+            Ok(EXIT_FAILED)
+        }
         Err(error) => {
             sheet.line("damage", chain(&error))?;
             sheet.line(

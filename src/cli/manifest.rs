@@ -76,6 +76,9 @@ pub enum ManifestError {
         /// Which one.
         directory: String,
     },
+    /// There is no object in all that was given.
+    #[error("there are no objects in {0}")]
+    Nothing(String),
     /// A document is not YAML or JSON.
     #[error("{origin}: {problem}")]
     Syntax {

@@ -115,7 +115,7 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
 pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let fleet = Fleet::open(args.server).await?;
     let server = match (args.api, fleet.address()) {
-        (Some(server), _) => server,
+        (Some(server), _) => server.to_string(),
         (None, Some(address @ Address::Tls { .. })) => address.to_string(),
         (None, _) => {
             return Err(CliError::Usage(

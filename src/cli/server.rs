@@ -131,7 +131,8 @@ fn without_kubeconfig(address: Option<Address>) -> Result<Client, CliError> {
 fn with_kubeconfig(address: Option<Address>, file: &Path) -> Result<Client, CliError> {
     let wrong = |problem: String| CliError::Usage(format!("{}: {problem}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let config = Kubeconfig::read(&file.display().to_string(), &text).map_err(wrong)?;
+    let config = Kubeconfig::read(&file.display().to_string(), &text)
+        .map_err(|problem| wrong(format!("it is none of 'edgesync-cloud kubeconfig': {problem}")))?;
     let address = match address {
         Some(address) => address,
         None => config.server.parse().map_err(|error| wrong(format!("its server: {error}")))?,

@@ -218,7 +218,7 @@ impl Admin {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
-            return Err(answers::unknown_name(node));
+            return Err(answers::unknown(node));
         }
         Ok(answers::certificates(node, certificates))
     }

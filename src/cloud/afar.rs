@@ -230,7 +230,7 @@ impl Afar {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
-            return Err(answers::unknown_name(name));
+            return Err(answers::unknown(name));
         }
         Ok(answers::certificates(name, certificates))
     }

@@ -202,11 +202,6 @@ pub(super) fn never_connected(node: &str) -> Status {
 
 /// A node that nothing is known of.
 pub(super) fn unknown(node: &str) -> Status {
-    Status::new(Reason::NotFound, format!("node '{node}' has never said Hello"))
-}
-
-/// A node of which there are neither certificates nor tokens.
-pub(super) fn unknown_name(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("there is no node '{node}': 'edgesync-cloud nodes' shows all"))
 }
 

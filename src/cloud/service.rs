@@ -291,7 +291,7 @@ async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
     options.history.fleet.changes = config.store.history_fleet;
     options.events_per_node = config.nodes.max_events;
     options.max_object_bytes = options.max_object_bytes.max(config.api.max_body);
-    open(&path, options).await.with_context(|| format!("opening {}", path.display()))
+    open(&path, options).await
 }
 
 async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> {

@@ -49,12 +49,12 @@ impl fmt::Display for Credentials {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
-    #[error("{credentials} cannot be used: try it with kubectl --kubeconfig … get nodes")]
+    #[error("{credentials} cannot be used: {problem}")]
     Kubeconfig {
         /// Which one.
         credentials: Credentials,
         /// What is wrong with it.
-        source: KubeconfigError,
+        problem: String,
     },
     /// The kubeconfig is good, and has no context of this name.
     #[error("{credentials} has no context '{context}': {known}")]
@@ -248,11 +248,20 @@ pub(super) fn root(error: &dyn Error) -> String {
     error.to_string()
 }
 
+/// What is wrong with a kubeconfig, in one line.
+fn problem(error: &KubeconfigError) -> String {
+    if let KubeconfigError::ReadConfig(error, _) = error {
+        return error.to_string();
+    }
+    let all = error.to_string();
+    all.lines().next().unwrap_or_default().to_owned()
+}
+
 async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
     let credentials = Credentials::Kubeconfig(path.to_owned());
     let kubeconfig = match Kubeconfig::read_from(path) {
         Ok(kubeconfig) => kubeconfig,
-        Err(source) => return Err(AccessError::Kubeconfig { credentials, source }),
+        Err(source) => return Err(AccessError::Kubeconfig { credentials, problem: problem(&source) }),
     };
     let contexts: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
     if let Some(context) = context.filter(|context| !contexts.contains(context)) {
@@ -265,7 +274,7 @@ async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credential
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     match Config::from_custom_kubeconfig(kubeconfig, &options).await {
         Ok(config) => Ok((config, credentials)),
-        Err(source) => Err(AccessError::Kubeconfig { credentials, source }),
+        Err(source) => Err(AccessError::Kubeconfig { credentials, problem: problem(&source) }),
     }
 }
 
@@ -279,7 +288,9 @@ async fn found() -> Result<(Config, Credentials), AccessError> {
         Err(source @ (KubeconfigError::FindPath | KubeconfigError::ReadConfig(..))) => {
             Err(AccessError::Nowhere { service_account, source })
         }
-        Err(source) => Err(AccessError::Kubeconfig { credentials: Credentials::User, source }),
+        Err(source) => {
+            Err(AccessError::Kubeconfig { credentials: Credentials::User, problem: problem(&source) })
+        }
     }
 }
 
@@ -313,7 +324,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         for (text, expected) in [
-            (None, "No such file"),
+            (None, "cannot be used: No such file or directory (os error 2)"),
+            (Some("[store]\npath = 7\n"), "line 1 column 1"),
             (Some("clusters: 7"), "failed to parse"),
             (Some("apiVersion: v1\nkind: Config\n"), "current context"),
             (
@@ -329,6 +341,7 @@ mod tests {
             let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
             let named = format!("the kubeconfig {} cannot be used: ", path.display());
             assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+            assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
         }
     }
 

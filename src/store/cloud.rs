@@ -116,7 +116,7 @@ impl CloudStore {
     /// Opens the database, or makes it. Blocks: to be called at the start, outside of async tasks.
     ///
     /// # Errors
-    /// [`OpenError::Corrupt`] for a damaged file; [`StoreError::InUse`] within [`OpenError::Store`] if
+    /// [`OpenError::Corrupt`] for a damaged file; [`StoreError::InUse`] as [`OpenError::Named`] if
     /// another process has it open; whatever else prevents it from being used.
     pub fn open(path: &Path, options: &CloudOptions) -> Result<Self, OpenError> {
         open::open(path, options)

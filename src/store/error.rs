@@ -141,7 +141,15 @@ impl From<rusqlite::Error> for StoreError {
             | rusqlite::Error::InvalidColumnType(..) => Self::Corrupt,
             _ => Self::Internal,
         };
-        class(Arc::new(error))
+        match error {
+            // The cause would say the same again, with a number that adds nothing.
+            rusqlite::Error::SqliteFailure(failure, Some(words))
+                if failure.extended_code < 256 || failure.code == ErrorCode::CannotOpen =>
+            {
+                class(text(words))
+            }
+            error => class(Arc::new(error)),
+        }
     }
 }
 
@@ -191,5 +199,23 @@ mod tests {
         assert!(matches!(StoreError::from(full()), StoreError::Full(_)));
         let beside = FileError::tried("write", "keys".as_ref())(full());
         assert!(matches!(StoreError::from(beside), StoreError::Full(_)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named_once_and_without_the_words_of_the_library() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = rusqlite::Connection::open(directory.path()).unwrap_err();
+        let error = StoreError::from(error);
+        assert_eq!(error.to_string(), "the database cannot be used at the moment");
+        let cause = error.source().unwrap();
+        assert!(cause.to_string().starts_with("unable to open database file: "), "{cause}");
+        assert!(cause.source().is_none(), "{cause:?}");
+        let file = directory.path().join("text");
+        std::fs::write(&file, "no database, but a text that is long enough to look like one. ".repeat(9))
+            .unwrap();
+        let read = rusqlite::Connection::open(&file).unwrap().execute_batch("SELECT * FROM sqlite_schema");
+        let damaged = StoreError::from(read.unwrap_err());
+        let cause = damaged.source().unwrap();
+        assert!(matches!(damaged, StoreError::Corrupt(_)) && cause.source().is_none(), "{damaged:?}");
     }
 }

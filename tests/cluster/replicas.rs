@@ -21,6 +21,7 @@ over_each!(
     replicas_that_are_killed_in_turns_send_nothing_twice,
     nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing,
     a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm,
+    a_rejected_object_is_named_in_the_cluster_and_at_the_replica,
     two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them,
 );
 
@@ -272,6 +273,52 @@ fn sample(number: usize, site: &str) -> Value {
         _ => json!({"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": metadata,
             "spec": {"deep": {"list": [1, 2.5, null, {"x": true}], "big": 9_007_199_254_740_993_i64}}}),
     }
+}
+
+async fn a_rejected_object_is_named_in_the_cluster_and_at_the_replica<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
+    setup.apply(EVERYWHERE);
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let agent = Agent::start_with(&setup.site, "edge-1", cloud.mqtt, |settings| {
+        settings.text("sync.max_object", "256KiB");
+    })
+    .await;
+    setup.put("too-large", &"x".repeat(300 << 10)).await;
+    let path = "/api/v1/namespaces/shop/configmaps/too-large";
+    let object: Value = setup.kubernetes.client().get(path).await.unwrap();
+
+    let event = eventually("the Event is on the object", PATIENCE, async || {
+        let events = setup.list("events").into_iter();
+        events.into_iter().find(|event| event["reason"] == "ObjectRejected")
+    })
+    .await;
+    let about = &event["involvedObject"];
+    assert_eq!(
+        (&about["kind"], &about["namespace"], &about["name"], &about["uid"]),
+        (&json!("ConfigMap"), &json!("shop"), &json!("too-large"), &object["metadata"]["uid"]),
+        "{event:#}"
+    );
+    assert_eq!((&event["type"], &event["metadata"]["namespace"]), (&json!("Warning"), &json!("shop")));
+    assert!(event["message"].as_str().unwrap().contains("TooLarge"), "{event:#}");
+    let described = setup.admin.run(&["describe", "cm/too-large", "-n", "shop"]).ok();
+    assert!(described.contains("ObjectRejected"), "{described}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    command.args(["nodes", "edge-1", "--server"]).arg(&cloud.socket);
+    let shown = said(&ended(command).await);
+    for word in ["ConfigMap", "shop", "too-large", "TooLarge"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    // It is told in the conditions, too, once that has lasted a while.
+    eventually("the Node counts it", PATIENCE, async || {
+        let node = setup.admin.run(&["get", "node/edge-1", "-o", "json"]).json();
+        let conditions = node["status"]["conditions"].as_array()?.clone();
+        conditions.into_iter().find(|condition| condition["reason"] == "ObjectsRejected")
+    })
+    .await;
+    drop(agent);
 }
 
 async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them<K: ApiServer>() {

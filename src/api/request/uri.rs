@@ -32,8 +32,10 @@ fn segment(encoded: &str) -> Result<String, Status> {
     }
     let leaves = decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
     if leaves || decoded.chars().any(char::is_control) {
-        let shown: String = encoded.chars().take(64).collect();
-        return Err(Status::bad_request(format!("invalid path segment {shown:?}")));
+        let shown: String = decoded.chars().take(64).collect();
+        return Err(Status::bad_request(format!(
+            "invalid name {shown:?}: must not be '.' or '..', nor contain '/', '%' or control characters"
+        )));
     }
     Ok(decoded)
 }

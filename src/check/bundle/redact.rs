@@ -92,7 +92,8 @@ impl Redactor {
                 out.push_str(piece);
                 continue;
             }
-            if std::mem::take(&mut armed) {
+            // A switch is no secret.
+            if std::mem::take(&mut armed) && !matches!(piece, "true" | "false") {
                 out.push_str(GONE);
                 continue;
             }
@@ -209,8 +210,7 @@ mod tests {
 
     #[test]
     fn text_without_secrets_stays_as_it_is() {
-        let text =
-            "2026-11-21T13:00:00Z INFO in sync, objects=12\n[link]\nbroker = \"mqtts://b\"\nä ß \u{1f600}\n";
+        let text = "2026-11-21T13:00:00Z INFO in sync, objects=12\n[seal]\nrequire_credential = false # default\n[link]\nbroker = \"mqtts://b\"\nä ß \u{1f600}\n";
         assert_eq!(redactor().text(text), text);
         assert_eq!(redactor().text(""), "");
     }

@@ -47,16 +47,9 @@ impl JoinError {
 fn of_call(error: &CallError) -> Option<String> {
     let advice = match error {
         CallError::Tls(error) => return of_handshake(error),
-        CallError::Refused { code: 401, .. } => {
-            "a token counts for a limited time and number of uses; a new one comes from 'edgesync-cloud token create' \
-             on the cloud side, of a CloudCore from 'keadm gettoken'"
-        }
-        CallError::Refused { code: 403, .. } => {
-            "a token may be bound to one node: compare --node with 'edgesync-cloud token list' on the cloud side"
-        }
-        CallError::Refused { code: 409, .. } => {
-            "give this device another name with --node; if it replaces the other one, run 'edgesync-cloud node revoke \
-             NAME' on the cloud side first"
+        // What edgesync-cloud refuses, it explains itself.
+        CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
+            "a token counts for a limited time; a new one comes from 'keadm gettoken'"
         }
         CallError::Refused { code: 429, .. } => "wait a minute and join again",
         CallError::Unexpected { code: 500.., .. } => {
@@ -197,9 +190,7 @@ mod tests {
         let (mqtt, revoked) = (refused_by("none was shown"), refused_by("revoked"));
         let silent = CallError::Unreachable { url, problem: "check it".into() };
         for (error, words, unreachable) in [
-            (refused(401), &["token create"][..], false),
-            (refused(403), &["--node", "token list"], false),
-            (refused(409), &["--node", "node revoke"], false),
+            (refused(401), &["keadm gettoken"][..], false),
             (CallError::Tls(other_name), &["10.0.0.1, hub.example", "pairing.names", "cloud.example"], false),
             (CallError::Tls(not_tls), &["10002"], false),
             (mqtt, &["MQTT", "10002"], false),
@@ -212,6 +203,9 @@ mod tests {
             let advice = error.advice().unwrap_or_default();
             assert!(words.iter().all(|word| advice.contains(word)), "{error}: {advice}");
         }
+        let message = "the token has expired: create a new one with 'edgesync-cloud token create'".into();
+        let explained = JoinError::Call(CallError::Refused { code: 401, message });
+        assert_eq!(explained.advice(), None);
         let denied = |kind: io::ErrorKind| {
             JoinError::Files(FileError::tried("write", "/etc/x".as_ref())(kind.into()).into())
         };

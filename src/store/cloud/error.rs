@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::object::{ObjectKey, Problems};
-use crate::store::StoreError;
 use crate::store::writer::JobError;
+use crate::store::{Cause, StoreError};
 
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -114,8 +114,11 @@ pub enum OpenError {
         path: PathBuf,
         /// What was found.
         #[source]
-        source: StoreError,
+        source: Cause,
     },
+    /// Another process has it, or another program has made it. The error names the file already.
+    #[error(transparent)]
+    Named(StoreError),
     /// Anything else.
     #[error("cannot open the database '{}'", path.display())]
     Store {

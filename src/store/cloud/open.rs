@@ -83,14 +83,20 @@ pub(super) fn random_id() -> String {
 }
 
 pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, OpenError> {
-    let failed = |source| OpenError::Store { path: path.to_owned(), source };
+    let failed = |source| match source {
+        StoreError::InUse { .. }
+        | StoreError::Foreign { .. }
+        | StoreError::Newer { .. }
+        | StoreError::MigrationChanged { .. } => OpenError::Named(source),
+        source => OpenError::Store { path: path.to_owned(), source },
+    };
     let lock = engine::lock(path).map_err(failed)?;
     let (conn, opened) = match prepare(path, options) {
         Err(StoreError::Corrupt(_)) if options.set_aside_corrupt => {
             set_aside(path, (options.clock)()).map_err(failed)?;
             prepare(path, options).map_err(failed)?
         }
-        Err(source @ StoreError::Corrupt(_)) => {
+        Err(StoreError::Corrupt(source)) => {
             return Err(OpenError::Corrupt { path: path.to_owned(), source });
         }
         other => other.map_err(failed)?,

@@ -463,7 +463,14 @@ async fn a_closed_store_is_one_file_even_if_readers_are_still_around() {
 async fn two_processes_do_not_share_a_file() {
     let fixture = fixture();
     let second = CloudStore::open(&fixture.path, &CloudOptions::default());
-    assert!(matches!(second, Err(OpenError::Store { source: StoreError::InUse { .. }, .. })), "{second:?}");
+    assert!(matches!(second, Err(OpenError::Named(StoreError::InUse { .. }))), "{second:?}");
+    let error = second.unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.matches("the database").count() == 1 && said.ends_with("in use by another process"),
+        "{said}"
+    );
+    assert!(std::error::Error::source(&error).is_none());
     fixture.reopen().await;
 }
 
@@ -520,7 +527,9 @@ async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
     bytes[4096..].fill(0x5a);
     std::fs::write(&fixture.path, &bytes).unwrap();
     let refused = CloudStore::open(&fixture.path, &CloudOptions::default());
-    assert!(matches!(refused, Err(OpenError::Corrupt { .. })), "{refused:?}");
+    let Err(error @ OpenError::Corrupt { .. }) = &refused else { panic!("{refused:?}") };
+    let cause = std::error::Error::source(error).unwrap();
+    assert!(cause.source().is_none() && !cause.to_string().contains("the database is damaged"), "{cause}");
     assert_eq!(std::fs::read(&fixture.path).unwrap().len(), bytes.len());
     let options = CloudOptions { set_aside_corrupt: true, ..CloudOptions::default() };
     let store = CloudStore::open(&fixture.path, &options).unwrap();

@@ -137,7 +137,9 @@ impl HandshakeError {
                 Some(reason) => Self::Refused { host, reason: reason.to_owned() },
                 None => Self::Network { host, problem: format!("it ended the connection: {alert:?}") },
             },
-            rustls::Error::InvalidMessage(_) => Self::NotTls { host, problem: error.to_string() },
+            rustls::Error::InvalidMessage(_) => {
+                Self::NotTls { host, problem: "it answers with something else".to_owned() }
+            }
             _ => Self::Network { host, problem: error.to_string() },
         }
     }
