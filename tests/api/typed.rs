@@ -289,6 +289,23 @@ async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_variable_from_a_file_is_from_a_volume_of_the_pod() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let variable =
+        json!({"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "x", "path": "p", "key": "k"}}});
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i:1", "env": [variable]}]}});
+    let refused = send(&running.unix, "POST", pods, JSON, &pod.to_string()).await;
+    assert_eq!(refused.code, 422, "{refused:?}");
+    let cause = &refused.json()["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName");
+    assert_eq!(cause["reason"], "FieldValueNotFound");
+    pod["spec"]["volumes"] = json!([{"name": "x", "emptyDir": {}}]);
+    create(&running, pods, &pod).await;
+}
+
+#[tokio::test]
 async fn clients_are_told_who_they_are_and_what_they_may() {
     let running = Running::cloud(Limits::cloud()).await;
     let post = async |path: &str, body: Value| {
