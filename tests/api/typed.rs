@@ -274,6 +274,7 @@ async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
         ("GET", "pods/p/portforward"),
         ("GET", "pods/p/proxy/metrics"),
         ("POST", "pods/p/eviction"),
+        ("PATCH", "pods/p/ephemeralcontainers"),
         ("POST", "serviceaccounts/default/token"),
     ] {
         let answer =
