@@ -326,6 +326,35 @@ async fn clients_are_told_who_they_are_and_what_they_may() {
     assert!(rules["resourceRules"].as_array().unwrap().len() > 30);
 }
 
+/// Nothing is wanted of an Event, so there is nothing to count, whatever becomes of it.
+#[tokio::test]
+async fn changes_and_deletions_of_events_are_not_counted() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let core = json!({"apiVersion": "v1", "kind": "Event", "count": 1,
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let new = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000000Z",
+        "action": "A", "reason": "R", "type": "Normal", "reportingController": "c", "reportingInstance": "i",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let series = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000000Z"});
+    for (events, name, mut event, change) in [
+        ("/api/v1/namespaces/default/events", "a", core, json!({"count": 2})),
+        ("/apis/events.k8s.io/v1/namespaces/default/events", "b", new, json!({"series": series})),
+    ] {
+        event["metadata"] = json!({"name": name, "finalizers": ["example.com/f"]});
+        let created = create(&running, events, &event).await;
+        let path = format!("{events}/{name}");
+        let patched = send(&running.unix, "PATCH", &path, STRATEGIC, &change.to_string()).await;
+        assert_eq!(patched.code, 200, "{patched:?}");
+        assert_ne!(patched.json()["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+        assert!(send(&running.unix, "DELETE", &path, "", "").await.code < 300);
+        let deleted = send(&running.unix, "GET", &path, "", "").await.json();
+        assert!(deleted["metadata"]["deletionTimestamp"].is_string(), "{deleted}");
+        for event in [created, patched.json(), deleted] {
+            assert_eq!(event["metadata"].get("generation"), None, "{event}");
+        }
+    }
+}
+
 /// A time is written with the digits that its type has, however a client writes it: as Go's types would do on each write.
 #[tokio::test]
 async fn another_precision_or_zone_of_a_time_is_no_change() {
