@@ -399,6 +399,9 @@ async fn what_is_not_http_does_no_harm() {
     assert_eq!(send(&running.tcp, "GET", "/healthz", "", "").await.code, 200);
 }
 
+/// The version of the kinds at which a [`ReadOnly`] serves another one.
+const OTHER_KINDS: u64 = 2;
+
 /// A storage that only reads, whose second page fails, and whose objects wait for a permit.
 struct ReadOnly {
     pages: Arc<AtomicUsize>,
@@ -430,7 +433,8 @@ impl Storage for ReadOnly {
 
     fn kinds(&self) -> Vec<Arc<Kind>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.kind("", "v1", "configmaps").into_iter().collect()
+        let other = self.kinds_version() == OTHER_KINDS;
+        self.kind("", "v1", if other { "secrets" } else { "configmaps" }).into_iter().collect()
     }
 
     fn kinds_version(&self) -> u64 {
@@ -527,6 +531,30 @@ async fn the_schemas_are_gone_through_once_for_all_who_ask_and_again_when_the_ki
     assert_eq!((document(&format!("If-None-Match: {tag}\r\n")).await.code, asked()), (304, 0));
     storage.kinds_version.store(1, Ordering::Relaxed);
     assert_eq!((index().await.code, asked()), (200, 1));
+}
+
+#[tokio::test]
+async fn the_one_document_of_all_schemas_is_not_made_for_who_has_it_until_the_kinds_change() {
+    let storage = ReadOnly::new(1, 1);
+    let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
+    let asked = || storage.asked.swap(0, Ordering::Relaxed);
+    let document = async |headers: &str| send(&running.unix, "GET", "/openapi/v2", headers, "").await;
+    let first = document("").await;
+    assert!(first.body.contains(r#""swagger":"2.0""#), "{first:?}");
+    let known = format!("If-None-Match: {}\r\n", first.header("etag").unwrap());
+    asked();
+    let again = document(&known).await;
+    assert_eq!((again.code, again.body.as_str(), asked()), (304, "", 0));
+    assert_eq!(again.header("etag"), first.header("etag"));
+    assert_eq!((document("").await.body, asked()), (first.body, 1), "its parts are made from the kinds");
+    storage.kinds_version.store(1, Ordering::Relaxed);
+    assert_eq!((document(&known).await.code, asked()), (304, 1), "the kinds are what they were");
+    storage.kinds_version.store(OTHER_KINDS, Ordering::Relaxed);
+    let other = document(&known).await;
+    assert!(other.body.contains("secrets") && other.code == 200, "{other:?}");
+    let protobuf = "Accept: application/com.github.proto-openapi.spec.v2@v1.0+protobuf\r\n";
+    let protobuf = document(&format!("{protobuf}If-None-Match: {}\r\n", other.header("etag").unwrap())).await;
+    assert_eq!((protobuf.code, protobuf.header("etag")), (200, None), "it is another document");
 }
 
 #[tokio::test]

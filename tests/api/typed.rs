@@ -274,6 +274,7 @@ async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
         ("GET", "pods/p/portforward"),
         ("GET", "pods/p/proxy/metrics"),
         ("POST", "pods/p/eviction"),
+        ("PATCH", "pods/p/ephemeralcontainers"),
         ("POST", "serviceaccounts/default/token"),
     ] {
         let answer =
@@ -286,6 +287,23 @@ async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
         send(&running.unix, "GET", "/api/v1/namespaces/default/configmaps/a/log", "", "").await.code,
         404
     );
+}
+
+#[tokio::test]
+async fn a_variable_from_a_file_is_from_a_volume_of_the_pod() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let variable =
+        json!({"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "x", "path": "p", "key": "k"}}});
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i:1", "env": [variable]}]}});
+    let refused = send(&running.unix, "POST", pods, JSON, &pod.to_string()).await;
+    assert_eq!(refused.code, 422, "{refused:?}");
+    let cause = &refused.json()["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName");
+    assert_eq!(cause["reason"], "FieldValueNotFound");
+    pod["spec"]["volumes"] = json!([{"name": "x", "emptyDir": {}}]);
+    create(&running, pods, &pod).await;
 }
 
 #[tokio::test]
@@ -306,6 +324,35 @@ async fn clients_are_told_who_they_are_and_what_they_may() {
         post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", json!({"spec": {"namespace": "a"}}))
             .await;
     assert!(rules["resourceRules"].as_array().unwrap().len() > 30);
+}
+
+/// Nothing is wanted of an Event, so there is nothing to count, whatever becomes of it.
+#[tokio::test]
+async fn changes_and_deletions_of_events_are_not_counted() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let core = json!({"apiVersion": "v1", "kind": "Event", "count": 1,
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let new = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000000Z",
+        "action": "A", "reason": "R", "type": "Normal", "reportingController": "c", "reportingInstance": "i",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let series = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000000Z"});
+    for (events, name, mut event, change) in [
+        ("/api/v1/namespaces/default/events", "a", core, json!({"count": 2})),
+        ("/apis/events.k8s.io/v1/namespaces/default/events", "b", new, json!({"series": series})),
+    ] {
+        event["metadata"] = json!({"name": name, "finalizers": ["example.com/f"]});
+        let created = create(&running, events, &event).await;
+        let path = format!("{events}/{name}");
+        let patched = send(&running.unix, "PATCH", &path, STRATEGIC, &change.to_string()).await;
+        assert_eq!(patched.code, 200, "{patched:?}");
+        assert_ne!(patched.json()["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+        assert!(send(&running.unix, "DELETE", &path, "", "").await.code < 300);
+        let deleted = send(&running.unix, "GET", &path, "", "").await.json();
+        assert!(deleted["metadata"]["deletionTimestamp"].is_string(), "{deleted}");
+        for event in [created, patched.json(), deleted] {
+            assert_eq!(event["metadata"].get("generation"), None, "{event}");
+        }
+    }
 }
 
 /// A time is written with the digits that its type has, however a client writes it: as Go's types would do on each write.

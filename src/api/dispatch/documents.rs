@@ -91,9 +91,13 @@ fn aggregated(kinds: &[Arc<Kind>], root: Root, head: &Head<'_>) -> Result<Respon
 /// A text with its tag; only the tag if the client has the text already.
 fn tagged(content_type: &'static str, text: String, head: &Head<'_>) -> Response<ResponseBody> {
     let tag = discovery::etag(&text);
-    let mut response =
+    let response =
         if has_it(head, &tag) { response::not_modified() } else { response::text(200, content_type, text) };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+    with_tag(response, &tag)
+}
+
+fn with_tag(mut response: Response<ResponseBody>, tag: &str) -> Response<ResponseBody> {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
         response.headers_mut().insert(ETAG, tag);
     }
     response
@@ -133,32 +137,35 @@ pub(super) fn openapi(
     if *what != OpenApi::V2 && !openapi::v3_accepts(head.accept) {
         return Err(Status::not_acceptable(&[json]));
     }
-    match what {
-        OpenApi::V2 => match V2Form::accepted(head.accept) {
-            Some(form @ V2Form::Protobuf) => {
+    // Documents are large, so none is kept: their tags are, and who has a document already costs next to nothing.
+    let (tag, document) = match what {
+        OpenApi::V2 => {
+            let form = V2Form::accepted(head.accept).ok_or_else(|| Status::not_acceptable(&[json]))?;
+            if form == V2Form::Protobuf {
                 let body = ResponseBody::Whole(Some(Bytes::from(openapi::v2_protobuf())));
-                Ok(response::stream(form.content_type(), body))
+                return Ok(response::stream(form.content_type(), body));
             }
-            Some(form) => Ok(in_parts(form.content_type(), openapi::v2_document(&storage.kinds()))),
-            None => Err(Status::not_acceptable(&[json])),
-        },
-        OpenApi::V3Index => Ok(tagged(json, schemas.index(storage).text().to_owned(), head)),
+            // It says nothing that the documents of v3 do not say, whose digests are in their index.
+            let tag = discovery::etag(schemas.index(storage).text());
+            let document = (!has_it(head, &tag)).then(|| openapi::v2_document(&storage.kinds()));
+            (tag, document)
+        }
+        OpenApi::V3Index => return Ok(tagged(json, schemas.index(storage).text().to_owned(), head)),
         OpenApi::V3 { group, version } => {
             let index = schemas.index(storage);
             let digest = index.digest(group, version).ok_or_else(Status::no_such_path)?;
             let tag = format!("\"{digest}\"");
-            let mut response = if has_it(head, &tag) {
-                response::not_modified()
+            let document = if has_it(head, &tag) {
+                None
             } else {
                 let document = openapi::v3_document(&storage.kinds(), group, version);
-                in_parts(json, document.ok_or_else(Status::no_such_path)?)
+                Some(document.ok_or_else(Status::no_such_path)?)
             };
-            if let Ok(tag) = HeaderValue::from_str(&tag) {
-                response.headers_mut().insert(ETAG, tag);
-            }
-            Ok(response)
+            (tag, document)
         }
-    }
+    };
+    let response = document.map_or_else(response::not_modified, |document| in_parts(json, document));
+    Ok(with_tag(response, &tag))
 }
 
 /// A document whose parts are made as the client takes them.

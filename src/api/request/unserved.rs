@@ -18,6 +18,7 @@ const UNSERVED: &[(&str, &str, &str, &str)] = &[
     ("", "pods", "proxy", "nothing behind this API runs containers: connect to the device"),
     ("", "services", "proxy", "no network leads from here to the device: connect to it"),
     ("", "nodes", "proxy", "no kubelet runs on the device: connect to it, or use 'edgesync status' there"),
+    ("", "pods", "ephemeralcontainers", "nothing behind this API runs containers: use a shell on the device"),
     ("", "pods", "eviction", "nothing here evicts Pods: delete them"),
     ("", "pods", "binding", "nothing here schedules Pods: rules of placement say what goes to which node"),
     (

@@ -113,6 +113,7 @@ fn check_containers(spec: &Map<String, Value>, at: &Path, claimed: &[&str], caus
             let at = at.item(field, number);
             causes.unique_name(&at.field("name"), text(container, "name"), &mut names, check_label);
             check_container(container, &at, host_network, causes);
+            check_variables(container, &at, &volumes, causes);
             check_mounts(container, &at, &volumes, causes);
         }
     }
@@ -143,13 +144,20 @@ fn check_container(container: &Map<String, Value>, at: &Path, host_network: bool
             }
         }
     }
+}
+
+fn check_variables(container: &Map<String, Value>, at: &Path, volumes: &HashSet<&str>, causes: &mut Causes) {
     for (number, variable) in items(container, "env") {
         let name = text(variable, "name");
-        let at = at.item("env", number).field("name");
+        let at = at.item("env", number);
         if name.is_empty() {
-            causes.required(&at, "must not be empty");
+            causes.required(&at.field("name"), "must not be empty");
         } else if name.contains('=') || !name.bytes().all(|b| (b' '..=b'~').contains(&b)) {
-            causes.invalid(&at, name, "must be printable ASCII characters other than '='");
+            causes.invalid(&at.field("name"), name, "must be printable ASCII characters other than '='");
+        }
+        if let Some(Value::Object(file)) = map(variable, "valueFrom").get("fileKeyRef") {
+            let at = at.field("valueFrom").field("fileKeyRef");
+            check_volume(file, "volumeName", &at, volumes, causes);
         }
     }
 }
@@ -158,22 +166,33 @@ fn check_mounts(container: &Map<String, Value>, at: &Path, volumes: &HashSet<&st
     let mut paths = HashSet::new();
     for (number, mount) in items(container, "volumeMounts") {
         let at = at.item("volumeMounts", number);
-        let name = text(mount, "name");
-        if name.is_empty() {
-            causes.required(&at.field("name"), "must name a volume");
-        } else if !volumes.contains(name) {
-            let shown: String = name.chars().take(64).collect();
-            causes.add(crate::object::status::Cause {
-                reason: "FieldValueNotFound".to_owned(),
-                message: format!("Not found: {shown:?}"),
-                field: at.field("name").to_string(),
-            });
-        }
+        check_volume(mount, "name", &at, volumes, causes);
         let path = text(mount, "mountPath");
         if path.is_empty() {
             causes.required(&at.field("mountPath"), "must not be empty");
         } else if !paths.insert(path) {
             causes.invalid(&at.field("mountPath"), path, "must be unique");
         }
+    }
+}
+
+/// Checks that a field names a volume of the Pod.
+fn check_volume(
+    fields: &Map<String, Value>,
+    field: &str,
+    at: &Path,
+    volumes: &HashSet<&str>,
+    causes: &mut Causes,
+) {
+    let name = text(fields, field);
+    if name.is_empty() {
+        causes.required(&at.field(field), "must name a volume");
+    } else if !volumes.contains(name) {
+        let shown: String = name.chars().take(64).collect();
+        causes.add(crate::object::status::Cause {
+            reason: "FieldValueNotFound".to_owned(),
+            message: format!("Not found: {shown:?}"),
+            field: at.field(field).to_string(),
+        });
     }
 }

@@ -40,6 +40,7 @@ fn completed(word: &str, old: Option<Value>, new: Value) -> Value {
 
 fn pod_spec() -> Value {
     json!({"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "name": "web"}],
+        "env": [{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}],
         "volumeMounts": [{"name": "v", "mountPath": "/v"}]}], "volumes": [{"name": "v"}], "restartPolicy": "Always"})
 }
 
@@ -246,6 +247,11 @@ fn containers_have_names_images_ports_and_volumes_that_exist() {
         ("/containers/0/ports/0/containerPort", json!(0), "spec.containers[0].ports[0].containerPort"),
         ("/containers/0/ports/0/name", json!("80"), "spec.containers[0].ports[0].name"),
         ("/containers/0/volumeMounts/0/name", json!("w"), "spec.containers[0].volumeMounts[0].name"),
+        (
+            "/containers/0/env/0/valueFrom/fileKeyRef/volumeName",
+            json!("w"),
+            "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName",
+        ),
         ("/restartPolicy", json!("Sometimes"), "spec.restartPolicy"),
     ] {
         let found = wrong("pod", json!({"spec": with(pod_spec(), pointer, value)}));

@@ -507,7 +507,9 @@ pub(super) fn mark_deleted<K: Storage>(
     if object.deletion_timestamp().is_none() {
         object.set_metadata("deletionTimestamp", timestamp(write));
         object.set_metadata("deletionGracePeriodSeconds", 0);
-        object.set_metadata("generation", old.generation() + 1);
+        if counts_generations(&write.home.resource) {
+            object.set_metadata("generation", old.generation() + 1);
+        }
     }
     if let Some(policy) = policy {
         let mut list = match object.remove_metadata("finalizers") {

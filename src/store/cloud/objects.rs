@@ -87,6 +87,11 @@ pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
     })
 }
 
+/// Whether objects of a kind are Events: they do not stay, and nothing is wanted of them, so no changes of that are counted.
+fn is_event(resource: &Resource) -> bool {
+    resource.kind == "Event" && matches!(resource.group.as_str(), "" | "events.k8s.io")
+}
+
 impl Tx<'_> {
     /// Stores a new object. The object has been validated.
     pub(super) fn create(&mut self, resource: &Arc<Resource>, object: Object) -> Result<Stored, CloudError> {
@@ -118,7 +123,7 @@ impl Tx<'_> {
         if object.creation_timestamp().is_empty() {
             object.set_metadata("creationTimestamp", rfc3339(self.now));
         }
-        if object.generation() == 0 {
+        if object.generation() == 0 && !is_event(resource) {
             object.set_metadata("generation", 1);
         }
         let version = self.state.next_version();
@@ -316,8 +321,7 @@ impl Tx<'_> {
 
     /// What the row of an object that is changed now is to say of when that was.
     fn changed(&self, resource: &Resource) -> Option<i64> {
-        let is_event = resource.kind == "Event" && matches!(resource.group.as_str(), "" | "events.k8s.io");
-        is_event.then(|| self.now.as_millisecond())
+        is_event(resource).then(|| self.now.as_millisecond())
     }
 
     pub(super) fn enter(
