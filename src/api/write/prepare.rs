@@ -258,6 +258,8 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
         let (version, kind) = (resource.api_version(), &resource.kind);
         Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
+    // First, since nothing under a name of a map of texts is an empty text, and no wrong type.
+    let unknown = schema::prune(schema, sent.fields_mut());
     if !write.kind.custom {
         let wrong = schema::wrong_types(schema, sent.fields());
         if !wrong.is_empty() {
@@ -265,7 +267,6 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
             return Err(cannot(wrong.join(", ")));
         }
     }
-    let unknown = schema::prune(schema, sent.fields_mut());
     let unknown: Vec<String> =
         unknown.iter().take(MAX_UNKNOWN).map(|path| format!("unknown field {path:?}")).collect();
     match write.options.field_validation {
