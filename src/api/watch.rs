@@ -298,9 +298,9 @@ impl Lines {
         Self { texts, view, begun: false }
     }
 
-    /// Whether objects are written as they are kept.
+    /// Whether objects are written as they are kept. Those of a custom kind may have been kept under another schema.
     fn is_plain(&self, kind: &Kind) -> bool {
-        matches!(self.view, View::Whole) && kind.resource == kind.stored_as
+        matches!(self.view, View::Whole) && !kind.custom && kind.resource == kind.stored_as
     }
 
     fn line(&mut self, event: &str, json: String) -> Result<String> {

@@ -16,7 +16,7 @@ use edgesync::sync::cloud::{Record, RecordBatch};
 use edgesync::sync::digest::Epoch;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use serving::{Running, config_map};
+use serving::{Running, config_map, send};
 
 /// What a command printed.
 #[derive(Debug, Default)]
@@ -129,6 +129,37 @@ async fn apply_creates_then_leaves_alone_then_configures() {
     assert_eq!((summary.failed, summary.exit_code()), (4, 1));
     assert!(printed.err().contains("not found (NotFound)"), "{}", printed.err());
     assert_eq!(deleted(&client, source, true).await.0, Summary::default());
+}
+
+/// YAML is read by the rules of kubectl, whoever reads it: numbers in octal, and words for yes and no.
+#[tokio::test]
+async fn scalars_mean_the_same_by_apply_and_in_a_body() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let pod = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, annotations: {{on: 'on'}}}}\nspec:\n  hostNetwork: yes\n  \
+             containers: [{{name: c, image: i}}]\n  volumes: [{{name: v, configMap: {{name: c, defaultMode: 0400}}}}]\n"
+        )
+    };
+    let path = |name: &str| format!("/api/v1/namespaces/default/pods/{name}");
+    assert_eq!(applied(&client, &["-"], None, &pod("by-command")).await.0.created, 1);
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), "pod.yaml", &pod("by-file"));
+    assert_eq!(applied(&client, &[&file], None, "").await.0.created, 1);
+    let headers = "Content-Type: application/apply-patch+yaml\r\n";
+    let applied = format!("{}?fieldManager=m", path("by-patch"));
+    assert_eq!(send(&running.unix, "PATCH", &applied, headers, &pod("by-patch")).await.code, 201);
+    let headers = "Content-Type: application/yaml\r\n";
+    let pods = "/api/v1/namespaces/default/pods";
+    assert_eq!(send(&running.unix, "POST", pods, headers, &pod("by-create")).await.code, 201);
+    for name in ["by-command", "by-file", "by-patch", "by-create"] {
+        let found: Value = client.get(&path(name)).await.unwrap();
+        let spec = &found["spec"];
+        let read = (&spec["volumes"][0]["configMap"]["defaultMode"], &spec["hostNetwork"]);
+        assert_eq!(read, (&json!(256), &json!(true)), "{name}");
+        assert_eq!(found["metadata"]["annotations"], json!({"true": "on"}), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -319,6 +319,92 @@ async fn whoever_still_sends_what_is_refused_hears_why_and_that_the_connection_e
 }
 
 #[tokio::test]
+async fn every_refusal_that_waits_for_no_body_arrives_and_ends_the_connection() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let elsewhere = format!("{JSON}Origin: https://example.com\r\n");
+    for (method, path, token, headers, code, reason) in [
+        ("POST", MAPS, "another", JSON, 401, "Unauthorized"),
+        ("POST", MAPS, TOKEN, &*elsewhere, 403, "Forbidden"),
+        ("POST", "/api/v1/namespaces/default/widgets", TOKEN, JSON, 404, "NotFound"),
+        ("POST", "/nothing", TOKEN, JSON, 404, "NotFound"),
+        ("PUT", MAPS, TOKEN, JSON, 405, "MethodNotAllowed"),
+    ] {
+        let mut stream = connect(&running.tcp).await;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: 8388608\r\n{headers}\r\n"
+        );
+        let sent = [head.as_bytes(), &[b' '; 300 << 10]].concat();
+        soon("what is sent", stream.write_all(&sent)).await.unwrap();
+        let mut answer = Vec::new();
+        soon("an answer", stream.read_to_end(&mut answer)).await.unwrap();
+        let answer = parse(&answer);
+        let told = (answer.code, answer.reason(), answer.header("connection").map(str::to_owned));
+        assert_eq!(told, (code, reason.to_owned(), Some("close".to_owned())), "{method} {path} {headers}");
+        assert_eq!(answer.header("content-length"), Some(&*answer.body.len().to_string()), "it is whole");
+    }
+}
+
+/// Nobody between client and server keeps an answer: another client may not see it, and the next one is another.
+#[tokio::test]
+async fn no_answer_is_for_keeping_without_asking_again() {
+    let running = Running::cloud(Limits::cloud()).await;
+    assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
+    let document = send(&running.unix, "GET", "/openapi/v3/api/v1", "", "").await;
+    let known = format!("If-None-Match: {}\r\n", document.header("etag").unwrap());
+    for (path, headers, code) in [
+        (&*map_path("a"), "", 200),
+        (&*map_path("none"), "", 404),
+        (MAPS, "", 200),
+        ("/healthz", "", 200),
+        ("/openapi/v3/api/v1", &*known, 304),
+    ] {
+        let answer = send(&running.unix, "GET", path, headers, "").await;
+        assert_eq!(
+            (answer.code, answer.header("cache-control")),
+            (code, Some("no-cache, private")),
+            "{path}"
+        );
+    }
+}
+
+/// As Go reads a map of texts.
+#[tokio::test]
+async fn nothing_under_a_name_of_a_config_map_is_an_empty_text() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let yaml = "{apiVersion: v1, kind: ConfigMap, metadata: {name: yaml}, data: {A: }}";
+    let json = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"json"},"data":{"A":null}}"#;
+    for (headers, body, name) in [(YAML, yaml, "yaml"), (JSON, json, "json")] {
+        let created = send(&running.unix, "POST", MAPS, headers, body).await;
+        assert_eq!((created.code, &created.json()["data"]), (201, &json!({"A": ""})), "{name}: {created:?}");
+        let put = send(&running.unix, "PUT", &map_path(name), headers, body).await;
+        assert_eq!((put.code, put.json()), (200, created.json()), "nothing has changed");
+    }
+    // Applied twice it is the same as well.
+    let path = format!("{}?fieldManager=m", map_path("applied"));
+    let apply = "Content-Type: application/apply-patch+yaml\r\n";
+    let text = yaml.replace("name: yaml", "name: applied");
+    let applied = send(&running.unix, "PATCH", &path, apply, &text).await;
+    assert_eq!((applied.code, &applied.json()["data"]), (201, &json!({"A": ""})), "{applied:?}");
+    let again = send(&running.unix, "PATCH", &path, apply, &text).await;
+    assert_eq!((again.code, again.json()), (200, applied.json()));
+}
+
+#[tokio::test]
+async fn a_grace_period_below_nought_is_taken_wherever_it_is_said() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for (query, body) in [("?gracePeriodSeconds=-1", ""), ("", r#"{"gracePeriodSeconds":-1}"#)] {
+        assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
+        let path = map_path("a");
+        let deleted = send(&running.unix, "DELETE", &format!("{path}{query}"), JSON, body).await;
+        assert_eq!((deleted.code, &deleted.json()["status"]), (200, &json!("Success")), "{query}{body}");
+        assert_eq!(send(&running.unix, "GET", &path, "", "").await.code, 404);
+    }
+    let refused =
+        send(&running.unix, "DELETE", &format!("{}?gracePeriodSeconds=soon", map_path("a")), "", "").await;
+    assert_eq!((refused.code, refused.reason().as_str()), (400, "BadRequest"));
+}
+
+#[tokio::test]
 async fn objects_of_several_megabytes_are_stored() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();

@@ -4,6 +4,7 @@
 
 use crate::serving;
 use edgesync::api::Limits;
+use edgesync::object::{Scope, kinds};
 use serde_json::{Value, json};
 use serving::{Running, send};
 
@@ -104,20 +105,27 @@ async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
     let pod = json!({"containers": [{"name": "c", "image": "i:1"}]});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
         "selector": {"matchLabels": {"app": "d"}}, "template": {"metadata": {"labels": {"app": "d"}}, "spec": pod}}});
-    for (path, object, labels) in
-        [(services, service, json!({"a": "b"})), (deployments, deployment, Value::Null)]
-    {
+    let own = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}});
+    let both: &[&str] = &["labels", "annotations"];
+    for (path, object, kept) in [
+        (services, service, both),
+        (deployments, deployment, &["annotations"]),
+        ("/api/v1/namespaces", own("Namespace"), both),
+        ("/api/v1/nodes", own("Node"), both),
+    ] {
         let mut object = create(&running, path, &object).await;
         let generation = object["metadata"]["generation"].clone();
         object["metadata"]["labels"] = json!({"a": "b"});
-        object["metadata"]["annotations"] = json!({"c": "d"});
+        object["metadata"]["annotations"] = json!({"a": "b"});
         object["metadata"]["finalizers"] = json!(["example.com/f"]);
         let path = format!("{path}/{}/status", object["metadata"]["name"].as_str().unwrap());
         let put = send(&running.unix, "PUT", &path, JSON, &object.to_string()).await;
         assert_eq!(put.code, 200, "{put:?}");
         let written = put.json();
-        assert_eq!(written["metadata"]["labels"], labels, "{written}");
-        assert_eq!(written["metadata"]["annotations"], json!({"c": "d"}));
+        for field in both {
+            let expected = kept.contains(field).then_some("b");
+            assert_eq!(written["metadata"][field]["a"].as_str(), expected, "{field}: {written}");
+        }
         assert_eq!(written["metadata"]["finalizers"], Value::Null);
         assert_eq!(written["metadata"]["generation"], generation);
         // They are judged like anywhere else.
@@ -125,6 +133,32 @@ async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
         wrong["metadata"]["annotations"] = json!({"not a name": "d"});
         let put = send(&running.unix, "PUT", &path, JSON, &wrong.to_string()).await;
         assert_eq!(put.code, 422, "{put:?}");
+    }
+}
+
+#[tokio::test]
+async fn volumes_and_claims_are_pending_until_somebody_says_otherwise() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let volume =
+        json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}});
+    for (path, kind, spec) in [
+        ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", claim),
+        ("/api/v1/persistentvolumes", "PersistentVolume", volume),
+    ] {
+        let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "v"}, "spec": spec});
+        let mut object = create(&running, path, &object).await;
+        assert_eq!(object["status"]["phase"], "Pending", "{object}");
+        let path = format!("{path}/v");
+        object["status"]["phase"] = json!("Bound");
+        let bound = send(&running.unix, "PUT", &format!("{path}/status"), JSON, &object.to_string()).await;
+        assert_eq!((bound.code, &bound.json()["status"]["phase"]), (200, &json!("Bound")), "{bound:?}");
+        let mut object = bound.json();
+        object["metadata"]["labels"] = json!({"a": "b"});
+        object.as_object_mut().unwrap().remove("status");
+        let put = send(&running.unix, "PUT", &path, JSON, &object.to_string()).await;
+        assert_eq!((put.code, &put.json()["metadata"]["labels"]["a"]), (200, &json!("b")), "{put:?}");
+        assert_eq!(put.json()["status"]["phase"], "Bound", "{put:?}");
     }
 }
 
@@ -207,9 +241,53 @@ async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
             "certificatesigningrequests",
             json!({"spec": {"request": "aGk=", "signerName": "a.example.com/b"}}),
         ),
+        (
+            "storage.k8s.io",
+            "v1",
+            "CSIStorageCapacity",
+            "csistoragecapacities",
+            json!({"storageClassName": "s", "capacity": "1Gi"}),
+        ),
         ("apps.kubeedge.io", "v1alpha1", "NodeGroup", "nodegroups", json!({"spec": {"nodes": ["a"]}})),
+        (
+            "apps.kubeedge.io",
+            "v1alpha1",
+            "EdgeApplication",
+            "edgeapplications",
+            json!({"spec": {"workloadTemplate": {"manifests": []}}}),
+        ),
+        (
+            "devices.kubeedge.io",
+            "v1beta1",
+            "Device",
+            "devices",
+            json!({"spec": {"deviceModelRef": {"name": "m"}, "nodeName": "n"}}),
+        ),
+        (
+            "devices.kubeedge.io",
+            "v1beta1",
+            "DeviceModel",
+            "devicemodels",
+            json!({"spec": {"properties": [{"name": "p", "type": "INT"}], "protocol": "modbus"}}),
+        ),
+        (
+            "rules.kubeedge.io",
+            "v1",
+            "Rule",
+            "rules",
+            json!({"spec": {"source": "a", "sourceResource": {"path": "/a"}, "target": "b", "targetResource": {}}}),
+        ),
+        (
+            "rules.kubeedge.io",
+            "v1",
+            "RuleEndpoint",
+            "ruleendpoints",
+            json!({"spec": {"ruleEndpointType": "rest"}}),
+        ),
     ] {
-        let path = format!("/apis/{group}/{version}/{plural}");
+        let scope = kinds::by_plural(group, version, plural).unwrap().resource().scope;
+        let namespace = if scope == Scope::Namespaced { "namespaces/default/" } else { "" };
+        let path = format!("/apis/{group}/{version}/{namespace}{plural}");
         let mut object =
             json!({"apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": {"name": "a"}});
         object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -222,6 +300,14 @@ async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
         let strict = format!("{path}?fieldValidation=Strict");
         let refused = send(&running.unix, "POST", &strict, JSON, &object.to_string()).await;
         assert_eq!(refused.code, 400, "{kind}: {refused:?}");
+        object.as_object_mut().unwrap().remove("nonsense");
+        for (field, value) in rest.as_object().unwrap() {
+            let mut wrong = object.clone();
+            wrong[field] = if value.is_string() { json!({"a": "b"}) } else { json!("a text") };
+            let refused = send(&running.unix, "POST", &path, JSON, &wrong.to_string()).await;
+            assert!([400, 422].contains(&refused.code), "{kind}: {field}: {refused:?}");
+            assert!(refused.json()["message"].as_str().unwrap().contains(field), "{kind}: {refused:?}");
+        }
     }
     let hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/a";
     let hook = &send(&running.unix, "GET", hooks, "", "").await.json()["webhooks"][0];

@@ -47,6 +47,13 @@ async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
     let output = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(std::fs::read(identity_of(agent.config()).join("node.pem")).unwrap(), before);
+
+    // Whoever looks for what was refused finds nothing of a device that came in.
+    let log = fleet.cloud.process.log();
+    assert!(log.iter().any(|line| line.contains("a node has joined")), "{log:#?}");
+    let refusals: Vec<_> =
+        log.iter().filter(|line| line.contains("refused") || line.contains("code=401")).collect();
+    assert!(refusals.is_empty(), "{refusals:#?}");
 }
 
 #[tokio::test]

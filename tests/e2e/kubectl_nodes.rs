@@ -5,6 +5,7 @@ use crate::kubectl;
 use crate::site;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kubectl::Cluster;
 use serde_json::Value;
 use site::{Agent, eventually};
@@ -23,6 +24,21 @@ async fn start() -> (Cluster, Agent) {
     (cluster, agent)
 }
 
+/// No condition of the node was heard of in the year 1, which is what kubectl shows where nothing is told.
+#[track_caller]
+fn all_conditions_were_heard_of(cluster: &Cluster) {
+    let described = cluster.kubectl(&["describe", "node", NODE]).ok();
+    assert!(described.contains("LastHeartbeatTime") && !described.contains(" 0001 "), "{described}");
+    let node = cluster.get("node/edge-1");
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.len() > 4, "{conditions:#?}");
+    for condition in conditions {
+        let heard: Timestamp = condition["lastHeartbeatTime"].as_str().unwrap_or_default().parse().unwrap();
+        let age = Timestamp::now().duration_since(heard);
+        assert!(age.as_secs() < 600 && age.as_secs() > -60, "{condition}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_listed_as_ready_with_role_and_version() {
     let (cluster, mut agent) = start().await;
@@ -36,12 +52,14 @@ async fn nodes_are_listed_as_ready_with_role_and_version() {
     cluster.kubectl(&["get", "nodes", "-o", "wide"]).shows(&["INTERNAL-IP", "KERNEL-VERSION", "OS-IMAGE"]);
     let described = cluster.kubectl(&["describe", "node", NODE]);
     described.shows(&["edgesync.io/StoreHealthy", "AgentReady", "HolderIdentity", "AgentStarted"]);
+    all_conditions_were_heard_of(&cluster);
     agent.process.kill();
     eventually("the node is not ready", LONG, async || {
         let rows = cluster.kubectl(&["get", "nodes"]).rows();
         (rows[1][1] == "NotReady").then_some(())
     })
     .await;
+    all_conditions_were_heard_of(&cluster);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

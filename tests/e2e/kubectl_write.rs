@@ -3,6 +3,8 @@
 
 use crate::kubectl;
 use crate::site;
+use std::time::Duration;
+
 use kubectl::{Background, Cluster};
 use serde_json::{Value, json};
 use site::{PATIENCE, eventually};
@@ -627,11 +629,16 @@ async fn the_status_of_a_custom_resource_is_a_subresource() {
     };
     patch(&[], r#"{"status":{"phase":"Ignored"}}"#).ok();
     assert!(cluster.get("widget/a")["status"]["phase"].is_null());
-    let status = r#"{"status":{"phase":"Ready"},"spec":{"size":5}}"#;
+    let status = r#"{"status":{"phase":"Ready"},"spec":{"size":5},"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}}}"#;
     patch(&["--subresource=status"], status).says("widget.example.com/a patched");
     let widget = cluster.get("widget/a");
     let seen = (&widget["status"]["phase"], &widget["spec"]["size"], &widget["metadata"]["generation"]);
     assert_eq!(seen, (&json!("Ready"), &json!(1), &json!(1)));
+    // Of the metadata of a custom kind nothing goes with the status.
+    assert_eq!(
+        (&widget["metadata"]["labels"], &widget["metadata"]["annotations"]["c"]),
+        (&Value::Null, &Value::Null)
+    );
     let read = ["get", "widget", "a", "--subresource=status", "-o", "jsonpath={.status.phase}"];
     cluster.kubectl(&read).says("Ready");
     patch(&[], r#"{"spec":{"size":6}}"#).ok();
@@ -657,22 +664,91 @@ async fn lists_of_a_custom_resource_are_applied_by_their_keys() {
     assert_eq!(cluster.get("widget/a")["spec"]["parts"], json!([{"name": "z", "count": 2}]));
 }
 
+/// Waits until a stricter schema is in force.
+async fn widgets_are_refused(cluster: &Cluster) {
+    eventually("the stricter schema is in force", PATIENCE, async || {
+        let refused = cluster.client.feed(&["create", "--dry-run=server", "-f", "-"], &widget("b", 1, ""));
+        (refused.code != Some(0)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_a_stricter_schema_finds_wrong_may_stay_as_it_is_and_go() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     cluster.apply(&WIDGETS.replace("required: [size]", "required: [size, weight]"));
     let patch = |patch: &str| cluster.kubectl(&["patch", "widget", "a", "--type=merge", "-p", patch]);
-    eventually("the stricter schema is in force", PATIENCE, async || {
-        let refused = cluster.client.feed(&["create", "--dry-run=server", "-f", "-"], &widget("b", 1, ""));
-        (refused.code != Some(0)).then_some(())
-    })
-    .await;
+    widgets_are_refused(&cluster).await;
     patch(r#"{"metadata":{"finalizers":["example.com/hold"]},"spec":{"size":2}}"#).ok();
     cluster.kubectl(&["delete", "widget", "a", "--wait=false"]).ok();
     patch(r#"{"spec":{"size":"large"}}"#).fails_with("spec.size");
     patch(r#"{"metadata":{"finalizers":null}}"#).ok();
     assert!(!cluster.has("widget/a"));
+}
+
+#[tokio::test]
+async fn a_namespace_and_a_definition_go_with_what_a_stricter_schema_finds_wrong() {
+    let cluster = with_widgets().await;
+    let held =
+        widget("a", 1, "").replace("namespace: default", "namespace: plant, finalizers: [example.com/hold]");
+    cluster.kubectl(&["create", "namespace", "plant"]).ok();
+    cluster.apply(&held);
+    cluster.apply(&WIDGETS.replace("required: [size]", "required: [size, weight]"));
+    widgets_are_refused(&cluster).await;
+    let both = ["namespace/plant", "crd/widgets.example.com"];
+    for object in both {
+        cluster.kubectl(&["delete", object, "--wait=false"]).ok();
+    }
+    let read = ["get", "widget", "a", "-n", "plant", "-o", "json"];
+    eventually("what is in them is to go", PATIENCE, async || {
+        cluster.kubectl(&read).json()["metadata"]["deletionTimestamp"].is_string().then_some(())
+    })
+    .await;
+    for object in both {
+        assert!(cluster.get(object)["metadata"]["deletionTimestamp"].is_string(), "{object} waits for it");
+    }
+    let free = r#"{"metadata":{"finalizers":null}}"#;
+    cluster.kubectl(&["patch", "widget", "a", "-n", "plant", "--type=merge", "-p", free]).ok();
+    for object in both {
+        gone(&cluster, object).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_stored_under_another_schema_is_read_by_that_of_today() {
+    let cluster = with_widgets().await;
+    let definition = cluster.get("crd/widgets.example.com");
+    let before = definition["metadata"]["resourceVersion"].as_str().unwrap();
+    cluster.apply(&widget("a", 3, ", color: red"));
+    let stored = cluster.get("widget/a");
+    let color = "color: {type: string, default: blue, enum: [blue, red]}";
+    assert!(WIDGETS.contains(color));
+    cluster.apply(&WIDGETS.replace(color, "weight: {type: integer, default: 7}"));
+    let read = eventually("the new schema is in force", PATIENCE, async || {
+        let read = cluster.get("widget/a");
+        (read["spec"]["weight"] == 7).then_some(read)
+    })
+    .await;
+    let mut expected = stored.clone();
+    expected["spec"] = json!({"size": 3, "weight": 7});
+    assert_eq!(read, expected, "in the version that it had");
+    let items = cluster.kubectl(&["get", "widgets", "-o", "json"]).json()["items"].take();
+    assert_eq!(items, json!([expected]));
+    assert!(!cluster.kubectl(&["get", "widgets"]).ok().contains("red"));
+    // From what there is, and from what has happened since.
+    for from in ["".to_owned(), format!("&resourceVersion={before}")] {
+        let path = format!("/apis/example.com/v1/widgets?watch=true{from}");
+        let line = cluster.follow(&["get", "--raw", &path]).line("ADDED").await;
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["object"]["spec"], expected["spec"], "{path}");
+    }
+    // Nothing of what was stored has been written anew.
+    cluster.apply(WIDGETS);
+    eventually("the old schema is in force", PATIENCE, async || {
+        (cluster.get("widget/a") == stored).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -684,14 +760,20 @@ async fn watches_of_a_custom_kind_end_with_its_definition_and_when_that_changes(
         watch.line("ADDED").await;
         watch
     };
+    // The cloud side looks once a second, and the rest is for a busy machine.
     let ends = async |mut watch: Background| {
-        eventually("the watch ends", PATIENCE, async || (!watch.runs()).then_some(())).await;
+        eventually("the watch ends", Duration::from_secs(5), async || (!watch.runs()).then_some(())).await;
         watch.lines()
     };
-    let (changed, mut other) = (watch().await, cluster.follow(&["get", "ns", "-w"]));
+    let mut other = cluster.follow(&["get", "ns", "-w"]);
     other.line("default").await;
-    cluster.apply(&WIDGETS.replace("What a widget is like.", "What it is like."));
-    ends(changed).await;
+    let size = "{type: integer, minimum: 1, maximum: 9}";
+    for (before, after) in [("What a widget is like.", "What it is like."), (size, "{type: string}")] {
+        assert!(WIDGETS.contains(before));
+        let changed = watch().await;
+        cluster.apply(&WIDGETS.replace(before, after));
+        ends(changed).await;
+    }
     let removed = watch().await;
     cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
     assert!(ends(removed).await.last().unwrap().contains("DELETED"));

@@ -371,6 +371,20 @@ async fn what_the_node_says_offline_arrives_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn each_attempt_that_fails_is_one_line_of_the_log() {
+    let (site, cloud) = (Site::new(), cloud());
+    let mut agent = new_device(&site, "");
+    agent.settings.text("link.backoff_min", "300ms").text("link.backoff_max", "1s");
+    agent.write_config();
+    let output = join(&cloud, &agent, &cloud.token()).await;
+    assert!(output.status.success(), "{}", said(&output));
+    cloud.refuse(true);
+    let url = cloud.url();
+    agent.run_as_configured().await;
+    crate::link::one_line_for_each_failed_attempt(&agent, url.trim_start_matches("wss://")).await;
+}
+
+#[tokio::test]
 async fn refusals_of_the_join_service_say_what_to_do() {
     let (site, cloud) = (Site::new(), cloud());
     let agent = new_device(&site, "");

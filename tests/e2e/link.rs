@@ -487,6 +487,38 @@ async fn an_idle_link_to_the_embedded_endpoint_carries_pings_and_nothing_else() 
     an_idle_link_carries_pings_and_nothing_else(&site, &cloud).await;
 }
 
+#[tokio::test]
+async fn each_attempt_that_fails_is_one_line_of_the_log_and_none_is_of_a_library() {
+    let (site, nobody) = (Site::new(), Site::address());
+    let agent = Agent::start_with(&site, NODE, nobody, |settings| {
+        settings.text("link.backoff_min", "300ms").text("link.backoff_max", "1s");
+    })
+    .await;
+    one_line_for_each_failed_attempt(&agent, &nobody.to_string()).await;
+}
+
+/// Waits until an agent has tried three times to connect in vain, and sees how its log tells that.
+pub(crate) async fn one_line_for_each_failed_attempt(agent: &Agent, peer: &str) {
+    const COUNTER: &str = "edgesync_agent_link_failed_attempts_total{";
+    let attempts = async || {
+        let metrics = agent.client().text("/metrics").await.unwrap();
+        let samples = metrics.lines().filter(|line| line.starts_with(COUNTER));
+        samples.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum::<usize>()
+    };
+    eventually("each of three attempts or more is a line", PATIENCE, async || {
+        let told = agent.process.log().iter().filter(|line| line.contains(peer)).count();
+        // There is time between attempts, so that both are once the same.
+        let tried = attempts().await;
+        (tried >= 3 && tried == told).then_some(())
+    })
+    .await;
+    for line in agent.process.log() {
+        let foreign =
+            ["WARN", "ERROR"].iter().any(|level| line.contains(level)) && !line.contains(" edgesync::");
+        assert!(!foreign && !line.contains("rumqttc"), "{line}");
+    }
+}
+
 async fn an_idle_link_carries_pings_and_nothing_else(site: &Site, cloud: &Cloud) {
     const IDLE: Duration = Duration::from_secs(10);
     /// A ping and its answer have two bytes each, and one goes every half keepalive.

@@ -174,7 +174,7 @@ async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody
     })
     .await;
     assert_eq!((&refused["uid"], &refused["reason"]), (&uid, &Value::from("TooLarge")), "{refused}");
-    let (mut wanted, found) = (held(&cloud.client()).await, held(&agent.client()).await);
+    let (mut wanted, found) = (wanted(&cloud).await, held(&agent.client()).await);
     wanted.remove(uid.as_str().unwrap()).unwrap();
     let differences = differences(&wanted, &found);
     assert!(differences.is_empty(), "{differences:?}");
@@ -218,4 +218,32 @@ async fn a_rejected_object_is_named_wherever_it_is_told() {
         (&event["regarding"]["kind"], &event["regarding"]["name"]),
         (&"ConfigMap".into(), &"too-large".into())
     );
+}
+
+#[tokio::test]
+async fn what_was_last_applied_travels_only_where_that_is_configured() {
+    for travels in [false, true] {
+        let site = Site::new();
+        let cloud = Cloud::start_with(&site, |settings| {
+            settings.set("sync.strip_last_applied", if travels { "false" } else { "true" });
+        })
+        .await;
+        let agent = Agent::start(&site, NODE, cloud.mqtt).await;
+        let (mut alone, mut beside) = (config_map(1), changed(config_map(2), "a"));
+        for object in [&mut alone, &mut beside] {
+            object["metadata"]["annotations"][LAST_APPLIED] = "{}\n".into();
+        }
+        cloud.apply([alone.clone(), beside.clone()]).await;
+        for object in [alone, beside] {
+            let held = eventually("it is on the node", PATIENCE, async || agent.get(&object).await).await;
+            let stored = cloud.get(&object).await;
+            assert_eq!(
+                stored["metadata"]["annotations"], object["metadata"]["annotations"],
+                "the cloud keeps it"
+            );
+            let noted = held["metadata"]["annotations"].get(LAST_APPLIED);
+            assert_eq!(noted.map(|noted| *noted == "{}\n"), travels.then_some(true), "{held:#}");
+            assert_eq!(is_same(held, stored), !travels);
+        }
+    }
 }

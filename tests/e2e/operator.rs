@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::kubectl::{Cluster, Edge, Kubectl};
-use crate::site::fleet::{Fleet, ended, in_sync, said};
-use crate::site::{PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret};
+use crate::site::fleet::{Fleet, ended, in_sync, said, stored};
+use crate::site::{Agent, PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret};
 
 /// A command of the cloud side on its machine.
 async fn on_its_machine(site: &Site, words: &[&str]) -> Output {
@@ -159,4 +159,96 @@ async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
         cloud.run(&["completions", shell]).shows(&["explain-placement", "support-bundle"]);
         cloud.run(&["completions", shell, "--program", "edgesync"]).shows(&["join", "support-bundle"]);
     }
+}
+
+/// What `edgesync status` says of a device.
+async fn status_of(agent: &Agent, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    command.arg("status").args(words).arg("--socket").arg(&agent.socket);
+    ends_with(0, &ended(command).await)
+}
+
+#[tokio::test]
+async fn nodes_are_told_apart_and_each_says_in_ten_lines_whether_all_is_well() {
+    let site = Site::new();
+    let mut fleet = Fleet::embedded(&site, |_| {}).await;
+    // One with a label from its token, which is off, and one with a certificate and a budget.
+    let mut north = fleet.new_device(&site, "edge-1");
+    let token = fleet.token(&["--node", "edge-1", "--label", "site=north"]).await;
+    ends_with(0, &fleet.join(&north, &token, &[]).await);
+    north.run_as_configured().await;
+    in_sync(&north).await;
+    north.stop().await;
+    let mut other = fleet.new_device(&site, "edge-2");
+    other.settings.text("traffic.daily_budget", "1GiB");
+    other.write_config();
+    let token = fleet.token(&["--node", "edge-2"]).await;
+    ends_with(0, &fleet.join(&other, &token, &[]).await);
+    other.run_as_configured().await;
+    fleet.cloud.apply(objects(0..5)).await;
+
+    let shown = eventually("all is well", PATIENCE, async || {
+        let shown = status_of(&other, &[]).await;
+        (shown.contains("All well:      yes\n") && shown.contains("Objects:       5 held\n")).then_some(shown)
+    })
+    .await;
+    for line in [
+        "Node:          edge-2, ",
+        "In sync:       yes",
+        "Certificate:   good, until ",
+        "Database:      works",
+    ] {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");
+    }
+    let settled = eventually("nothing is on its way", PATIENCE, async || {
+        let shown = status_of(&other, &[]).await;
+        (!shown.contains("To tell:")).then_some(shown)
+    })
+    .await;
+    let lines = |shown: &str| shown.lines().skip_while(|line| !line.starts_with("All well:")).count();
+    assert!((8..=10).contains(&lines(&settled)), "{settled}");
+    assert!(status_of(&other, &["-v"]).await.lines().count() > 40);
+
+    let listed = async |words: &[&str]| {
+        let output = fleet.command(&[&["nodes"], words].concat()).await;
+        ends_with(0, &output);
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    eventually("the one that was stopped is offline", PATIENCE, async || {
+        (fleet.cloud.state("edge-1").await == "offline" && fleet.cloud.state("edge-2").await == "in sync")
+            .then_some(())
+    })
+    .await;
+    for (words, expected) in [
+        (&["-l", "site=north"][..], "node/edge-1\n"),
+        (&["-l", "site!=north"], "node/edge-2\n"),
+        (&["--state", "offline"], "node/edge-1\n"),
+        (&["--state", "in sync", "-l", "site=north"], ""),
+        (&["--sort-by", "state"], "node/edge-2\nnode/edge-1\n"),
+        (&["--state", "offline,in sync"], "node/edge-1\nnode/edge-2\n"),
+    ] {
+        let found = listed(&[words, &["-o", "name"]].concat()).await;
+        assert_eq!((found.0.as_str(), found.1.as_str()), (expected, ""), "{words:?}");
+    }
+    let (table, summary) = listed(&[]).await;
+    assert_eq!((table.lines().count(), summary.as_str()), (3, "2 nodes: 1 in sync, 1 offline\n"), "{table}");
+    let (wide, summary) = listed(&["-o", "wide"]).await;
+    assert!(wide.lines().next().unwrap().contains("CERTIFICATE ENDS"), "{wide}");
+    assert_eq!(summary, "2 nodes: 1 in sync, 1 offline\n");
+    for (agent, line) in [&north, &other].into_iter().zip(wide.lines().skip(1)) {
+        let ends = stored(agent).identity.certificate().ends().to_string();
+        assert!(line.starts_with(&agent.node) && line.contains(&ends[..10]), "{ends}: {wide}");
+    }
+    assert!(wide.lines().nth(1).unwrap().contains("site=north"), "{wide}");
+
+    assert!(fleet.cloud.process.terminate(PATIENCE).await.success());
+    let shown = eventually("not all is well", PATIENCE, async || {
+        let shown = status_of(&other, &[]).await;
+        shown.contains("All well:      no\n").then_some(shown)
+    })
+    .await;
+    assert!(
+        shown.contains("- no connection to the cloud\n") && shown.contains("; tries again within "),
+        "{shown}"
+    );
 }

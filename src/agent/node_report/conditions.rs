@@ -212,6 +212,13 @@ mod tests {
         assert_eq!(told(&low), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
+        // Nobody takes what should be free at least for what is free.
+        let enough = on(64 * GIB, 9 * GIB);
+        assert_eq!(
+            enough.message,
+            "more is free than should be at least: 256 MiB on the disk of the database, 102.3 MiB of the 1 GiB that it may have"
+        );
+        assert_eq!(enough, on(64 * GIB, 64 * GIB));
     }
 
     #[test]

@@ -265,6 +265,8 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
     };
     let mut unknown = Vec::new();
     if let Some(schema) = write.kind.schema.as_deref() {
+        // First, since nothing under a name of a map of texts is an empty text, and no wrong type.
+        unknown = schema::prune(schema, sent.fields_mut());
         if !write.kind.custom {
             let wrong = schema::wrong_types(schema, sent.fields());
             if !wrong.is_empty() {
@@ -272,7 +274,6 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
                 return Err(cannot(wrong.join(", ")));
             }
         }
-        unknown = schema::prune(schema, sent.fields_mut());
     }
     let exists = |path: &str| write.kind.custom || !unknown.iter().any(|of| is_within(path, of));
     let mut odd = Vec::new();

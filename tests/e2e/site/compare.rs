@@ -10,6 +10,8 @@ use super::{Agent, Cloud, PATIENCE, eventually};
 
 /// The collections that hold what belongs on the nodes.
 const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v1/pods"];
+/// What `kubectl apply` notes of an object. It does not travel unless it is to.
+pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Objects of a page.
 const PAGE: usize = 500;
 
@@ -32,7 +34,8 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
         });
         let (fits, node, status) = believed.await;
         if fits {
-            let (wanted, versions) = read(&cloud.client()).await;
+            let (mut wanted, versions) = read(&cloud.client()).await;
+            wanted.values_mut().for_each(leave_out);
             let found = held(&agent.client()).await;
             let mut differences = differences(&wanted, &found);
             let node = &agent.node;
@@ -54,6 +57,13 @@ pub(crate) async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -
             agent.node
         );
     }
+}
+
+/// Everything that nodes are to hold of what a cloud side holds, by UID.
+pub(crate) async fn wanted(cloud: &Cloud) -> BTreeMap<String, Value> {
+    let mut wanted = held(&cloud.client()).await;
+    wanted.values_mut().for_each(leave_out);
+    wanted
 }
 
 /// Everything that a side holds, by UID, without what each side has of its own.
@@ -78,14 +88,8 @@ async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, Str
 /// Takes from an object what each side has of its own, and gives the version.
 fn without_own(object: &mut Value) -> String {
     let metadata = object["metadata"].as_object_mut().unwrap();
-    // Not sent to nodes.
+    // Not sent to nodes, which have their own for what is written there.
     metadata.remove("managedFields");
-    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-        if annotations.is_empty() {
-            metadata.remove("annotations");
-        }
-    }
     // A node counts its own versions; the cloud's stand in the records.
     match metadata.remove("resourceVersion") {
         Some(Value::String(version)) => version,
@@ -93,11 +97,23 @@ fn without_own(object: &mut Value) -> String {
     }
 }
 
-/// Whether both sides mean the same object in the same state.
-pub(crate) fn is_same(mut one: Value, mut other: Value) -> bool {
-    without_own(&mut one);
-    without_own(&mut other);
-    one == other
+/// Takes from an object of the cloud what does not travel to nodes.
+fn leave_out(object: &mut Value) {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
+        && annotations.remove(LAST_APPLIED).is_some()
+        && annotations.is_empty()
+    {
+        metadata.remove("annotations");
+    }
+}
+
+/// Whether a node has the object of the cloud in the same state.
+pub(crate) fn is_same(mut found: Value, mut wanted: Value) -> bool {
+    without_own(&mut found);
+    without_own(&mut wanted);
+    leave_out(&mut wanted);
+    found == wanted
 }
 
 /// The versions in the ObjectSync records of a node, by name.

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 pub(crate) use agent::Agent;
 pub(crate) use cloud::{Cloud, Counters, apply, path_of};
-pub(crate) use compare::{differences, held, is_same, same_on_both_sides, same_within};
+pub(crate) use compare::{LAST_APPLIED, differences, held, is_same, same_on_both_sides, same_within, wanted};
 pub(crate) use database::{Snapshot, edge_rows, recorded};
 pub(crate) use files::{Settings, Site};
 pub(crate) use forger::Forger;
