@@ -198,7 +198,10 @@ async fn what_fails_is_named_and_the_rest_is_applied() {
     let lines: Vec<&str> = err.lines().collect();
     assert!(lines[0].starts_with("error: cannot read /does/not/exist: No such file"), "{err}");
     assert!(lines[1].starts_with(&format!("error: {file}, document 2: line ")), "{err}");
-    assert!(lines[2].starts_with(&format!("error: {file}, document 3: ConfigMap \"B!\" is invalid: ")), "{err}");
+    assert!(
+        lines[2].starts_with(&format!("error: {file}, document 3: ConfigMap \"B!\" is invalid: ")),
+        "{err}"
+    );
     assert!(lines[2].contains("metadata.name: ") && lines[2].ends_with("(Invalid)"), "{err}");
     let other = format!("{}---\n{}", good("x"), good("z").replace("name: z", "name: z, namespace: other"));
     let (summary, printed) = applied(&client, &["-"], Some("lab"), &other).await;

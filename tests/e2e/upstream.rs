@@ -375,7 +375,11 @@ async fn a_spent_budget_of_bytes_is_told_and_objects_go_on() {
         settings.text("traffic.daily_budget", "100KiB");
     })
     .await;
-    cloud.apply(site::objects(0..300)).await;
+    // However well what comes together is compressed: half of the digits are left of what is random.
+    let digits = (0..8192).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect::<String>();
+    let mut large = config_map(1000);
+    large["data"]["digits"] = digits.into();
+    cloud.apply(site::objects(0..300).chain([large])).await;
     until_event(&cloud, "TrafficBudgetSpent").await;
     until_condition(&cloud, "edgesync.io/TrafficBudgetSpent", "True").await;
     cloud.apply(site::objects(300..400)).await;
