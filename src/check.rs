@@ -30,6 +30,7 @@ mod tests;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -38,7 +39,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::config::edge::Config;
-use crate::join::files::{RealDisk, Stored, load};
+use crate::join::files::{FilesError, RealDisk, Stored, load};
 use crate::store::edge::inspect;
 use crate::tls::{Clock, Trust};
 
@@ -72,8 +73,8 @@ pub enum Finding {
     },
 }
 
-/// How a problem with the authority that the configuration names begins.
-const CA_FILE: &str = "link.ca_file: ";
+/// What to do about an identity that is of no use.
+const JOIN_AGAIN: &str = "join again with a new token: 'edgesync join --force'";
 /// What to do about a file that this user may not read.
 const AS_ROOT: &str = "run the command as root or as the user of the service";
 
@@ -90,18 +91,43 @@ impl Finding {
         Self::Failed { seen: seen.into(), next: next.into() }
     }
 
-    /// The identity cannot be used, or what it believes in. One that this user may not read is none to be replaced.
-    fn identity(problem: String) -> Self {
-        let next = match problem.ends_with("(os error 13)") {
-            true => AS_ROOT,
-            false if problem.starts_with(CA_FILE) => "correct it in the configuration",
-            false => "join again with a new token: 'edgesync join --force'",
-        };
-        Self::failed(problem, next)
-    }
-
     fn skipped(why: impl Into<String>) -> Self {
         Self::Skipped(why.into())
+    }
+}
+
+/// Why the identity, or the authority that is believed, cannot be used, and what to do.
+struct Unusable {
+    problem: String,
+    next: &'static str,
+}
+
+impl Unusable {
+    /// Another identity mends it.
+    fn identity(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), next: JOIN_AGAIN }
+    }
+
+    /// What this user may not read need not be replaced.
+    fn of_io(self, cause: &std::io::Error) -> Self {
+        let next = if cause.kind() == ErrorKind::PermissionDenied { AS_ROOT } else { self.next };
+        Self { next, ..self }
+    }
+}
+
+impl From<FilesError> for Unusable {
+    fn from(error: FilesError) -> Self {
+        let unusable = Self::identity(chain(&error));
+        match &error {
+            FilesError::Io(error) => unusable.of_io(&error.cause),
+            _ => unusable,
+        }
+    }
+}
+
+impl From<Unusable> for Finding {
+    fn from(unusable: Unusable) -> Self {
+        Self::failed(unusable.problem, unusable.next)
     }
 }
 
@@ -137,10 +163,10 @@ impl Examined {
         self.agent_runs || inspect::is_in_use(&self.config().store.path).unwrap_or(false)
     }
 
-    /// The identity on disk; none if the node has not joined. The error is in words.
-    fn identity(&self) -> Option<Result<Stored, String>> {
+    /// The identity on disk; none if the node has not joined.
+    fn identity(&self) -> Option<Result<Stored, Unusable>> {
         let directory = self.config.as_ref()?.identity.directory.clone()?;
-        Some(load(&RealDisk, &directory).map_err(|error| chain(&error)))
+        Some(load(&RealDisk, &directory).map_err(Unusable::from))
     }
 
     /// The clock with everything that has certainly passed.
@@ -155,7 +181,7 @@ impl Examined {
     }
 
     /// A client that shows the node's certificate and believes whom the agent would believe; none without TLS.
-    fn tls(&self) -> Option<Result<crate::tls::Client, String>> {
+    fn tls(&self) -> Option<Result<crate::tls::Client, Unusable>> {
         let config = self.config();
         if !config.peer().tls {
             return None;
@@ -163,20 +189,24 @@ impl Examined {
         Some(self.tls_client(&config))
     }
 
-    fn tls_client(&self, config: &Config) -> Result<crate::tls::Client, String> {
+    fn tls_client(&self, config: &Config) -> Result<crate::tls::Client, Unusable> {
         let stored = self.identity().transpose()?;
         let trust = match (&config.link.ca_file, &stored) {
             (Some(path), _) => {
                 let what = path.display().to_string();
-                let text =
-                    std::fs::read_to_string(path).map_err(|error| format!("{CA_FILE}{what}: {error}"))?;
-                crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| error.to_string())?
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    let problem = format!("link.ca_file: {what}: {error}");
+                    Unusable { problem, next: "correct it in the configuration" }.of_io(&error)
+                })?;
+                crate::tls::Certificate::all_from_pem(&what, &text)
+                    .map_err(|error| Unusable::identity(error.to_string()))?
             }
             (None, Some(stored)) => stored.ca.clone(),
-            (None, None) => return Err("nothing says which authority to believe".to_owned()),
+            (None, None) => return Err(Unusable::identity("nothing says which authority to believe")),
         };
         let identity = stored.as_ref().map(|stored| &stored.identity);
-        crate::tls::Client::new(&Trust::new(trust), identity, self.clock()).map_err(|error| error.to_string())
+        crate::tls::Client::new(&Trust::new(trust), identity, self.clock())
+            .map_err(|error| Unusable::identity(error.to_string()))
     }
 }
 

@@ -146,8 +146,7 @@ impl EdgeObjects {
         clock: ReadClock,
         own_node: OwnNode,
     ) -> Self {
-        let objects = Self::keeping(store, kinds, node, watch_bytes, clock, INTEREST);
-        Self { own_node, ..objects }
+        Self::keeping(store, kinds, node, watch_bytes, clock, own_node, INTEREST)
     }
 
     fn keeping(
@@ -156,6 +155,7 @@ impl EdgeObjects {
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
+        own_node: OwnNode,
         interest: Duration,
     ) -> Self {
         let node: Arc<str> = node.into();
@@ -164,7 +164,7 @@ impl EdgeObjects {
         // A commit in between went unseen.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
-        let (own, own_node) = (["Node", "Namespace"].map(Own::new), own_node(&node));
+        let own = ["Node", "Namespace"].map(Own::new);
         let listed = AtomicBool::new(false);
         Self { store, clock, statuses, kinds, node, watches, own, own_node, listed }
     }

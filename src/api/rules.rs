@@ -45,6 +45,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use crate::object::event::is_event;
 use crate::object::status::Cause;
 use crate::object::{Object, Resource};
 use causes::Causes;
@@ -83,10 +84,6 @@ pub(super) fn check_update(kind: &Resource, old: &Object, new: &Object) -> Vec<C
     #[cfg(feature = "cloud")]
     fixed::check(kind, old.fields(), new.fields(), &mut causes);
     causes.into()
-}
-
-fn is_event(kind: &Resource) -> bool {
-    kind.kind == "Event" && matches!(kind.group.as_str(), "" | "events.k8s.io")
 }
 
 /// Whether two objects differ at most in metadata and status.

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Check, Examined, Finding, Look, ONE, lasting};
+use super::{Check, Examined, Finding, JOIN_AGAIN, Look, ONE, lasting};
 use crate::join::files::{IDENTITY_FILE, Stored};
 use crate::join::renewal::{Schedule, Validity};
 use crate::tls::{Certificate, Clock};
@@ -26,7 +26,7 @@ fn look(examined: &mut Examined) -> Finding {
             "this node has no certificate: the broker must let it in by password",
             "join the cloud with 'edgesync join'",
         ),
-        (Some(Err(problem)), _) => Finding::identity(problem),
+        (Some(Err(unusable)), _) => unusable.into(),
         (Some(Ok(stored)), _) => {
             judge(&stored, &config.node.name, config.identity.cloud.is_some(), &examined.clock())
         }
@@ -35,26 +35,25 @@ fn look(examined: &mut Examined) -> Finding {
 
 fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
     let certificate = stored.identity.certificate();
-    let again = "join again with a new token: 'edgesync join --force'";
     match certificate.subject().requested_node() {
         Some(name) if name == node => {}
         Some(name) => {
             let seen = format!("the certificate is for node '{name}', the configuration says '{node}'");
-            return Finding::failed(seen, format!("set node.name to '{name}', or {again}"));
+            return Finding::failed(seen, format!("set node.name to '{name}', or {JOIN_AGAIN}"));
         }
         None => {
             let name = &certificate.subject().common_name;
-            return Finding::failed(format!("the certificate of '{name}' is none of a node"), again);
+            return Finding::failed(format!("the certificate of '{name}' is none of a node"), JOIN_AGAIN);
         }
     }
     if let Some(expired) = stored.ca.iter().find(|ca| has_ended(ca, clock)) {
         let seen = format!("the authority's certificate has expired on {}", date(expired.not_after()));
-        return Finding::failed(seen, again);
+        return Finding::failed(seen, JOIN_AGAIN);
     }
-    lifetime(certificate, renews, clock, again)
+    lifetime(certificate, renews, clock)
 }
 
-fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock, again: &str) -> Finding {
+fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     let (now, until) = (clock.now(), certificate.not_after());
     let left = until.as_second().saturating_sub(now.as_second());
     let seen = format!("valid until {}, {} left", date(until), lasting(left.max(0)));
@@ -68,7 +67,7 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock, again: &str)
     match Schedule::new(certificate, 0.0).validity(clock) {
         Validity::Expired => Finding::failed(
             format!("expired on {}, {} ago", date(until), lasting(left.saturating_neg())),
-            format!("start the agent, which renews it within the cloud's grace; else {again}"),
+            format!("start the agent, which renews it within the cloud's grace; else {JOIN_AGAIN}"),
         ),
         Validity::Unknown => Finding::warning(
             format!("valid until {}; the clock is too wrong to tell how long that is", date(until)),

@@ -24,7 +24,7 @@ const CA_SOON_SECONDS: i64 = 90 * 86_400;
 const LEAST_FREE: u64 = 256 << 20;
 
 /// What to do about a file that is no database of the cloud side, or none that can be read.
-pub const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
+const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
                               this user, root or that of the service, may read it";
 
 /// Runs all checks.
@@ -133,14 +133,20 @@ fn database(config: &Config) -> Finding {
     }
     match inspect::inspect(path) {
         Ok(report) => Finding::ok(format!("{}: {} objects, sound", path.display(), report.objects)),
-        Err(CloudError::Store(
-            error @ (StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. }),
-        )) => Finding::failed(format!("{}: {}", path.display(), chain(&error)), OTHER_FILE),
         Err(error) => Finding::failed(
             format!("{}: {}", path.display(), chain(&error)),
-            "restore a backup with 'edgesync-cloud restore FILE'",
+            other_file(&error).unwrap_or("restore a backup with 'edgesync-cloud restore FILE'"),
         ),
     }
+}
+
+/// What to do if a file is not damaged, but no database of the cloud side, or none that can be read.
+#[must_use]
+pub fn other_file(error: &CloudError) -> Option<&'static str> {
+    let CloudError::Store(error) = error else { return None };
+    let is_other =
+        matches!(error, StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. });
+    is_other.then_some(OTHER_FILE)
 }
 
 /// Whether nodes wait for somebody.

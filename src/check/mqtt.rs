@@ -126,7 +126,7 @@ fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, Problem>
     let mut options =
         configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
     options.username.get_or_insert_with(|| config.node.name.clone());
-    options.tls = examined.tls().transpose().map_err(Problem::Options)?;
+    options.tls = examined.tls().transpose().map_err(|unusable| Problem::Options(unusable.problem))?;
     Ok(options)
 }
 

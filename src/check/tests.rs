@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
-use crate::join::files::FilesError;
 use crate::object::{Resource, ResourceVersion, Scope};
 use crate::store::edge::{EdgeOptions, EdgeStore};
 use crate::sync::change::{Change, Put};
@@ -172,17 +171,18 @@ fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
     use crate::store::durable::FileError;
     let failed = |code| {
         let error = std::io::Error::from_raw_os_error(code);
-        chain(&FilesError::Io(FileError::tried("read", "identity/ca.crt".as_ref())(error)))
+        Finding::from(Unusable::from(FilesError::Io(FileError::tried("read", "identity/ca.crt".as_ref())(
+            error,
+        ))))
     };
-    let Finding::Failed { seen, next } = Finding::identity(failed(13)) else { panic!() };
+    let Finding::Failed { seen, next } = failed(13) else { panic!() };
     assert!(seen.contains("Permission denied") && next.contains("root"), "{seen}: {next}");
     assert!(!next.contains("--force"), "{next}");
     let bed = Bed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
-    let Finding::Failed { seen, next } = Finding::identity(bed.examined().tls().unwrap().unwrap_err()) else {
-        panic!()
-    };
+    let Some(Err(unusable)) = bed.examined().tls() else { panic!() };
+    let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
     assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
     assert_eq!(next, "correct it in the configuration");
-    let Finding::Failed { next, .. } = Finding::identity(failed(2)) else { panic!() };
+    let Finding::Failed { next, .. } = failed(2) else { panic!() };
     assert!(next.contains("--force"), "{next}");
 }

@@ -36,9 +36,7 @@ async fn look(examined: &Examined) -> Finding {
                 "join the cloud with 'edgesync join', or set link.broker to mqtts://",
             );
         }
-        Some(Err(problem)) => {
-            return Finding::identity(problem);
-        }
+        Some(Err(unusable)) => return unusable.into(),
         Some(Ok(client)) => client,
     };
     match handshake(&client, host, examined).await {

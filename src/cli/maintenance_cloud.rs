@@ -84,19 +84,12 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
             sound(&mut sheet, report)?;
             Ok(0)
         }
-        Err(CloudError::Store(
-            error @ (StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. }),
-        )) => {
-            sheet.line("problem", chain(&error))?;
-            sheet.line("result", cloud_side::OTHER_FILE)?;
-            Ok(EXIT_FAILED)
-        }
         Err(error) => {
-            sheet.line("damage", chain(&error))?;
-            sheet.line(
-                "result",
-                "restore a backup: 'edgesync-cloud restore FILE', with the cloud side stopped",
-            )?;
+            let restore = "restore a backup: 'edgesync-cloud restore FILE', with the cloud side stopped";
+            let (what, next) =
+                cloud_side::other_file(&error).map_or(("damage", restore), |next| ("problem", next));
+            sheet.line(what, chain(&error))?;
+            sheet.line("result", next)?;
             Ok(EXIT_FAILED)
         }
     }

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Object;
+use super::{Object, Resource};
 
 /// The `apiVersion` under which Events are kept.
 pub const STORAGE: &str = "events.k8s.io/v1";
@@ -19,6 +19,12 @@ pub const PAIRS: [(&str, &str); 7] = [
     ("count", "deprecatedCount"),
     ("reportingComponent", "reportingController"),
 ];
+
+/// Whether objects of a kind are Events, in either form.
+#[must_use]
+pub fn is_event(resource: &Resource) -> bool {
+    resource.kind == "Event" && matches!(&*resource.group, "" | "events.k8s.io")
+}
 
 /// Turns an Event of the core group into the form in which Events are kept. Others stay as they are.
 pub fn event_to_storage(event: &mut Object) {

@@ -61,7 +61,8 @@ async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep
         }
     };
     let store = tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the store stays locked");
-    EdgeObjects::keeping(store, Arc::new(KnownKinds::default()), "gw-1", bytes, Arc::new(clocked), keep)
+    let kinds = Arc::new(KnownKinds::default());
+    EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), own_node("gw-1"), keep)
 }
 
 /// What the clock of the tests says.

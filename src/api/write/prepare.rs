@@ -13,6 +13,7 @@ use crate::api::kind::{Kind, Writable};
 use crate::api::request::FieldValidation;
 use crate::api::storage::Storage;
 use crate::api::{convert, rules};
+use crate::object::event::is_event;
 use crate::object::schema;
 use crate::object::status::{Cause, Result};
 use crate::object::time::rfc3339;
@@ -115,7 +116,7 @@ fn give_birth<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
 
 /// Whether changes of what is wanted are counted: nothing is wanted of an Event.
 fn counts_generations(resource: &Resource) -> bool {
-    !(resource.kind == "Event" && matches!(&*resource.group, "" | "events.k8s.io"))
+    !is_event(resource)
 }
 
 /// Works out what becomes of an object that is replaced, as a whole or in a part.

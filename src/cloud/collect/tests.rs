@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -91,33 +91,12 @@ async fn what_was_left_behind_is_collected_at_the_start_and_after_failures() {
     storage.until("the end of the pods", |names| names == ["ReplicaSet replaced"]).await;
 }
 
-/// Counts the warnings of this thread.
-#[derive(Clone, Default)]
-struct Warnings(Arc<AtomicUsize>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn one_line_tells_of_all_owners_that_are_gone() {
-    let warnings = Warnings::default();
-    let _log = tracing::subscriber::set_default(warnings.clone());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+    // All tasks of this test are on one thread.
+    let _logging = tracing::subscriber::set_default(subscriber);
     let storage = Memory::new();
     for number in 0..20 {
         let owners = vec![owner("rs", &format!("gone-{number}"), true)];
@@ -125,7 +104,8 @@ async fn one_line_tells_of_all_owners_that_are_gone() {
     }
     let _running = run(&storage);
     storage.until("the end of the pods", <[String]>::is_empty).await;
-    assert_eq!(warnings.0.load(Ordering::SeqCst), 1);
+    let logged = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(logged.matches("WARN").count(), 1, "{logged}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ mod validate;
 
 pub use settle::keep_empty;
 #[cfg(feature = "cloud")]
-pub(super) use validate::{PatternCheck, value_problems};
+pub(super) use validate::{ByKeys, PatternCheck, value_problems};
 pub use validate::{validate, validate_change, wrong_types};
 
 /// The most unknown fields that are named; all are removed.

@@ -9,6 +9,7 @@ use super::CloudError;
 use super::change::ChangeKind;
 use super::state::{Before, CloudState, Event};
 use super::stored::Stored;
+use crate::object::event::is_event;
 use crate::object::objectsync::{is_sync_record, split_sync_name};
 use crate::object::time::rfc3339;
 use crate::object::{Object, ObjectKey, ObjectSync, Problems, Resource, ResourceVersion, Scope};
@@ -87,11 +88,6 @@ pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
     })
 }
 
-/// Whether objects of a kind are Events: they do not stay, and nothing is wanted of them, so no changes of that are counted.
-fn is_event(resource: &Resource) -> bool {
-    resource.kind == "Event" && matches!(resource.group.as_str(), "" | "events.k8s.io")
-}
-
 impl Tx<'_> {
     /// Stores a new object. The object has been validated.
     pub(super) fn create(&mut self, resource: &Arc<Resource>, object: Object) -> Result<Stored, CloudError> {
@@ -123,6 +119,7 @@ impl Tx<'_> {
         if object.creation_timestamp().is_empty() {
             object.set_metadata("creationTimestamp", rfc3339(self.now));
         }
+        // Nothing is wanted of an Event, so no changes of that are counted.
         if object.generation() == 0 && !is_event(resource) {
             object.set_metadata("generation", 1);
         }

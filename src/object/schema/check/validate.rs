@@ -50,6 +50,7 @@ pub fn validate_change(
     if found.is_empty() || old.is_none() {
         return found;
     }
+    // What was there before is looked at only now: hardly ever is something wrong.
     let mut checker = Checker::new(false);
     checker.object(schema, object, old, true);
     checker.causes
@@ -177,14 +178,9 @@ impl Checker {
 
     fn array(&mut self, schema: &Schema, items: &[Value], before: Option<&Value>) {
         if let Some(of) = &schema.items {
-            let before = before.map(|before| by_keys(schema, before)).unwrap_or_default();
+            let before = before.and_then(|before| ByKeys::of(schema, before));
             for (index, item) in items.iter().enumerate() {
-                let before = match &schema.list {
-                    ListType::Map(keys) if !before.is_empty() => {
-                        before.get(&identity(item, keys).to_string()).copied()
-                    }
-                    _ => None,
-                };
+                let before = before.as_ref().and_then(|before| before.item(item));
                 self.at(index, |checker| checker.value(of, item, before));
             }
         }
@@ -428,12 +424,22 @@ fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Cow<'a, Value> {
 }
 
 /// The items of a list that has keys, by them.
-fn by_keys<'a>(schema: &Schema, list: &'a Value) -> HashMap<String, &'a Value> {
-    match (&schema.list, list) {
-        (ListType::Map(keys), Value::Array(items)) => {
-            items.iter().map(|item| (identity(item, keys).to_string(), item)).collect()
-        }
-        _ => HashMap::new(),
+pub(in crate::object::schema) struct ByKeys<'a> {
+    keys: &'a [Arc<str>],
+    items: HashMap<String, &'a Value>,
+}
+
+impl<'a> ByKeys<'a> {
+    /// None of another list.
+    pub(in crate::object::schema) fn of(schema: &'a Schema, list: &'a Value) -> Option<Self> {
+        let (ListType::Map(keys), Value::Array(items)) = (&schema.list, list) else { return None };
+        let items = items.iter().map(|item| (identity(item, keys).to_string(), item)).collect();
+        Some(Self { keys, items })
+    }
+
+    /// The item that has the keys of this one.
+    pub(in crate::object::schema) fn item(&self, item: &Value) -> Option<&'a Value> {
+        self.items.get(&identity(item, self.keys).to_string()).copied()
     }
 }
 

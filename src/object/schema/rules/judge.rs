@@ -1,13 +1,11 @@
 //! Holds objects against the rules of their schema. Pure, and bounded: each rule may cost so much, and all together.
 
-use std::collections::HashMap;
-
 use serde_json::{Map, Value};
 
 use super::{Rule, Rules};
 use crate::object::cel::{Answer, Failure, Meter, Program, Regexes, Variable};
-use crate::object::schema::check::default_value;
-use crate::object::schema::{ListType, MAX_DEFAULTS, Schema, Type};
+use crate::object::schema::check::{ByKeys, default_value};
+use crate::object::schema::{MAX_DEFAULTS, Schema, Type};
 use crate::object::status::{Cause, MAX_CAUSES};
 
 /// The most steps that one rule may cost for one value, and all rules for one object: the numbers of Kubernetes,
@@ -39,7 +37,8 @@ pub fn check_rules(schema: &Schema, old: Option<Map<String, Value>>, new: Map<St
 #[must_use]
 pub fn check_defaults(schema: &Schema, path: &str) -> Vec<Cause> {
     let mut judge = Judge { path: path.to_owned(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
-    judge.defaults(schema, &mut MAX_DEFAULTS.clone(), &mut Regexes::default());
+    let (mut left, mut regexes) = (MAX_DEFAULTS, Regexes::default());
+    judge.defaults(schema, &mut left, &mut regexes);
     judge.causes
 }
 
@@ -266,18 +265,15 @@ enum Before<'a> {
     /// All are as they were.
     Same(&'a [Value]),
     /// By the fields that tell them apart.
-    ByKeys(HashMap<String, &'a Value>, &'a ListType),
+    ByKeys(ByKeys<'a>),
 }
 
 impl<'a> Before<'a> {
     fn of(schema: &'a Schema, old: Option<&'a Value>, unchanged: bool) -> Self {
-        let Some(Value::Array(items)) = old else { return Self::Unknown };
-        match &schema.list {
-            ListType::Map(keys) => {
-                let by_keys = items.iter().map(|item| (identity(item, keys), item)).collect();
-                Self::ByKeys(by_keys, &schema.list)
-            }
-            _ if unchanged => Self::Same(items),
+        let Some(old) = old else { return Self::Unknown };
+        match (ByKeys::of(schema, old), old) {
+            (Some(items), _) => Self::ByKeys(items),
+            (None, Value::Array(items)) if unchanged => Self::Same(items),
             _ => Self::Unknown,
         }
     }
@@ -286,15 +282,9 @@ impl<'a> Before<'a> {
         match self {
             Self::Unknown => None,
             Self::Same(items) => items.get(index),
-            Self::ByKeys(items, ListType::Map(keys)) => items.get(&identity(item, keys)).copied(),
-            Self::ByKeys(..) => None,
+            Self::ByKeys(items) => items.item(item),
         }
     }
-}
-
-fn identity(item: &Value, keys: &[std::sync::Arc<str>]) -> String {
-    let keys: Vec<&Value> = keys.iter().map(|key| item.get(&**key).unwrap_or(&Value::Null)).collect();
-    Value::from(keys.into_iter().cloned().collect::<Vec<_>>()).to_string()
 }
 
 #[cfg(test)]
