@@ -77,7 +77,7 @@ pub(super) async fn get<K: Storage>(
 ) -> Result<Response<ResponseBody>> {
     let kind = &show.kind;
     check_not_newer(options, storage.version(&kind.stored_as))?;
-    let found = work.read(storage, (&kind.stored_as, namespace, name), SHOWN).await?;
+    let found = work.read(SHOWN, || storage.get(&kind.stored_as, namespace, name)).await?;
     let (found, share) = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
     Ok(hold(show.object(200, found.json)?, share))
 }

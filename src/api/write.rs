@@ -244,10 +244,8 @@ impl<K: Storage> Write<'_, K> {
 
     /// The object as it is now.
     async fn old(&self, name: &str) -> Result<Option<Old>> {
-        let place = (&self.kind.stored_as, self.namespace, name);
-        let Some((stored, share)) = self.work.read(self.storage, place, CHANGED).await? else {
-            return Ok(None);
-        };
+        let get = || self.storage.get(&self.kind.stored_as, self.namespace, name);
+        let Some((stored, share)) = self.work.read(CHANGED, get).await? else { return Ok(None) };
         let object = parse(&stored)?;
         let served = convert::served(self.kind, object.clone());
         Ok(Some(Old { object, served, stored, share }))
