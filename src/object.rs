@@ -13,6 +13,7 @@ pub mod matching;
 mod meta;
 pub mod name;
 pub mod node_labels;
+pub(crate) mod number;
 pub mod objectsync;
 mod owned;
 #[cfg(feature = "cloud")]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Writable};
-use crate::object::{Scope, sort_many};
+use crate::object::{Resource, Scope, sort_many};
 
 mod aggregated;
 mod etag;
@@ -110,6 +110,7 @@ fn resources(kind: &Kind) -> Vec<Value> {
         "namespaced": namespaced,
         "kind": kind.resource.kind,
         "verbs": verbs(kind),
+        "storageVersionHash": storage_version_hash(&kind.stored_as),
     });
     add_names(&mut own, kind);
     let mut entries = vec![own];
@@ -134,6 +135,15 @@ fn resources(kind: &Kind) -> Vec<Value> {
         }));
     }
     entries
+}
+
+/// A word for the form in which objects of a kind are kept, by which clients see whether it is another one.
+fn storage_version_hash(stored_as: &Resource) -> String {
+    let mut digest = Digest::default();
+    for part in [&stored_as.group, "/", &stored_as.version, "/", &stored_as.kind] {
+        digest.add(part);
+    }
+    digest.short()
 }
 
 /// Adds short names and categories where there are any.

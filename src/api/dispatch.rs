@@ -20,7 +20,7 @@ use super::convert::Texts;
 use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
 use super::kind::{Kind, ScalePaths, Writable};
-use super::media::{self, Accepted, As, Format};
+use super::media::{self, Accepted, As, Format, Syntax};
 use super::metrics::ApiMetrics;
 use super::patch::{self, PatchType};
 use super::read::{self, Show};
@@ -345,14 +345,20 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     }
 
     async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
+        // What cannot be read is not waited for.
+        let patch_type = if verb == Verb::Patch {
+            let strategic = !self.kind.custom && self.kind.schema.is_some();
+            Some(PatchType::of(self.head.content_type, strategic)?)
+        } else {
+            Syntax::announced(self.head.content_type)?;
+            None
+        };
         let (bytes, memory) = body.read().await?;
         let manager = self.manager();
         let home = self.home();
         let write = self.as_write(&home, &manager);
-        let mut written = match verb {
-            Verb::Patch => {
-                let strategic = !self.kind.custom && self.kind.schema.is_some();
-                let patch_type = PatchType::of(self.head.content_type, strategic)?;
+        let mut written = match patch_type {
+            Some(patch_type) => {
                 let patch = match patch_type {
                     // JSON is YAML too, and is read more quickly.
                     PatchType::Apply => media::read_body(None, &bytes)
@@ -362,7 +368,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
                 drop(bytes);
                 write.patch(self.name(), patch_type, &patch).await?
             }
-            _ => {
+            None => {
                 let body = media::read_body(self.head.content_type, &bytes)?;
                 let twice = self.duplicates(&bytes);
                 drop(bytes);
@@ -402,8 +408,8 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             Ok::<_, Status>(scale::of(&paths, &object))
         };
         let now = async || {
-            let place = (&self.kind.stored_as, self.namespace(), self.name());
-            let found = self.api.work.read(&*self.api.storage, place, SHOWN).await?;
+            let get = || self.api.storage.get(&self.kind.stored_as, self.namespace(), self.name());
+            let found = self.api.work.read(SHOWN, get).await?;
             view(&found.ok_or_else(|| Status::not_found(&self.kind.resource, self.name()))?.0.json)
         };
         if verb == Verb::Get {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::accept::choose;
 use super::table::{META_V1, META_V1BETA1};
+use crate::object::number::shorten;
 use crate::object::status::Result;
 use crate::object::{MAX_DEPTH, Status, too_deep, yaml};
 
@@ -135,26 +136,25 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
     if body.is_empty() {
         return Ok(Value::Null);
     }
-    let media_type = media_type(content_type);
-    if media_type == protobuf::MEDIA_TYPE {
+    let syntax = Syntax::announced(content_type)?;
+    if syntax == Syntax::Protobuf {
         return protobuf::read(body);
     }
     let text = std::str::from_utf8(body);
-    let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")));
-    match media_type.as_str() {
-        "application/json" => {
-            let text = text?;
-            if too_deep(text) {
-                let message = format!("the body nests deeper than {MAX_DEPTH} levels");
-                return Err(Status::bad_request(message));
-            }
-            serde_json::from_str(text)
-                .map_err(|error| Status::bad_request(format!("the body is not valid JSON: {error}")))
+    let text = text.map_err(|error| Status::bad_request(format!("the body is not UTF-8: {error}")))?;
+    let mut value = if syntax == Syntax::Yaml {
+        yaml::parse(text)
+            .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}")))?
+    } else {
+        if too_deep(text) {
+            let message = format!("the body nests deeper than {MAX_DEPTH} levels");
+            return Err(Status::bad_request(message));
         }
-        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml::parse(text?)
-            .map_err(|error| Status::bad_request(format!("the body is not valid YAML: {error}"))),
-        _ => Err(Status::unsupported_media_type(&READ_TYPES)),
-    }
+        serde_json::from_str(text)
+            .map_err(|error| Status::bad_request(format!("the body is not valid JSON: {error}")))?
+    };
+    shorten(&mut value);
+    Ok(value)
 }
 
 /// The grammar of a body.
@@ -169,6 +169,19 @@ pub(super) enum Syntax {
 }
 
 impl Syntax {
+    /// The grammar that a content type announces; JSON if there is none.
+    ///
+    /// # Errors
+    /// 415 for another one.
+    pub(super) fn announced(content_type: Option<&str>) -> Result<Self> {
+        match media_type(content_type).as_str() {
+            "application/json" => Ok(Self::Json),
+            "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Self::Yaml),
+            protobuf::MEDIA_TYPE => Ok(Self::Protobuf),
+            _ => Err(Status::unsupported_media_type(&READ_TYPES)),
+        }
+    }
+
     /// The grammar by which a body will be read.
     pub(super) fn of(content_type: Option<&str>, body: &[u8]) -> Self {
         let media_type = media_type(content_type);
@@ -241,6 +254,7 @@ mod tests {
         assert_eq!(read_body(Some("application/yaml"), b"a: 1\n"), Ok(json!({"a": 1})));
         assert_eq!(read_body(Some("text/html"), b""), Ok(Value::Null));
         assert_eq!(code(Some("text/html"), b"x"), 415);
+        assert_eq!(read_body(None, b"{\"a\":[1.0,1.5]}").unwrap().to_string(), "{\"a\":[1,1.5]}");
         assert_eq!(code(Some("application/json"), b"a: 1"), 400);
         assert_eq!(code(Some("application/json"), b"\"\xff\""), 400);
         assert_eq!(code(None, "[".repeat(5_000).as_bytes()), 400);

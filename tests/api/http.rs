@@ -328,6 +328,17 @@ async fn every_refusal_that_waits_for_no_body_arrives_and_ends_the_connection() 
         ("POST", "/api/v1/namespaces/default/widgets", TOKEN, JSON, 404, "NotFound"),
         ("POST", "/nothing", TOKEN, JSON, 404, "NotFound"),
         ("PUT", MAPS, TOKEN, JSON, 405, "MethodNotAllowed"),
+        ("POST", MAPS, TOKEN, "Content-Type: text/html\r\n", 415, "UnsupportedMediaType"),
+        (
+            "PUT",
+            &map_path("a"),
+            TOKEN,
+            "Content-Type: application/merge-patch+json\r\n",
+            415,
+            "UnsupportedMediaType",
+        ),
+        ("PATCH", &map_path("a"), TOKEN, JSON, 415, "UnsupportedMediaType"),
+        ("POST", MAPS, TOKEN, &format!("{JSON}Accept: text/html\r\n"), 406, "NotAcceptable"),
     ] {
         let mut stream = connect(&running.tcp).await;
         let head = format!(

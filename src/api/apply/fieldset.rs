@@ -4,11 +4,12 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use crate::api::steps;
 use crate::api::trail::cut;
 use crate::object::Gather as _;
+use crate::object::number::shorten;
 
 /// One step of a path, in the words of `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
 ///
@@ -40,13 +41,15 @@ impl Element {
 
     /// The item of a list of objects that has these values in the fields that tell items apart.
     pub(super) fn keys(keys: Map<String, Value>) -> Self {
-        let keys = keys.into_iter().map(|(name, value)| (name, canonical(value))).gather();
-        Self(format!("k:{}", Value::Object(keys)).into())
+        let mut keys = Value::Object(keys);
+        shorten(&mut keys);
+        Self(format!("k:{keys}").into())
     }
 
     /// The item of a set that has this value.
-    pub(super) fn value(value: Value) -> Self {
-        Self(format!("v:{}", canonical(value)).into())
+    pub(super) fn value(mut value: Value) -> Self {
+        shorten(&mut value);
+        Self(format!("v:{value}").into())
     }
 
     /// Reads a step: `Ok(None)` for a type of step that is not known, which is to be passed over, and `Err`
@@ -67,19 +70,6 @@ impl Element {
 /// A text that is no set of fields.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
-
-/// A number that is whole is written without a fraction: `1.0` and `1` are the same item.
-fn canonical(value: Value) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    match value.as_f64() {
-        Some(float) if value.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => {
-            #[allow(clippy::cast_possible_truncation, reason = "whole, and less than 2^53")]
-            let whole = float as i64;
-            Value::Number(Number::from(whole))
-        }
-        _ => value,
-    }
-}
 
 impl Borrow<str> for Element {
     fn borrow(&self) -> &str {

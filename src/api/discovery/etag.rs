@@ -2,6 +2,8 @@
 
 use std::hash::Hasher;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// A digest of a document that comes in parts. It tells contents apart that nobody made to collide:
@@ -18,6 +20,11 @@ impl Digest {
     /// The digest in hexadecimal digits.
     pub(in crate::api) fn hex(&self) -> String {
         format!("{:032X}", self.0.finish128().as_u128())
+    }
+
+    /// Half of the digest in base64.
+    pub(in crate::api) fn short(&self) -> String {
+        STANDARD.encode(self.0.finish128().h1.to_be_bytes())
     }
 }
 

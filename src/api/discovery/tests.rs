@@ -56,10 +56,11 @@ fn the_preferred_version_of_a_group_is_the_first() {
 fn a_list_of_resources_says_what_can_be_done_with_each() {
     let list = resource_list(&kinds(), "", "v1").unwrap();
     assert_eq!(list["groupVersion"], "v1");
+    let stored_as = |at: usize| storage_version_hash(&kinds()[at].stored_as);
     let expected = json!([
         {
             "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod", "verbs": WRITABLE,
-            "shortNames": ["po"], "categories": ["all"],
+            "storageVersionHash": stored_as(0), "shortNames": ["po"], "categories": ["all"],
         },
         {
             "name": "pods/status", "singularName": "", "namespaced": true, "kind": "Pod",
@@ -67,7 +68,7 @@ fn a_list_of_resources_says_what_can_be_done_with_each() {
         },
         {
             "name": "nodes", "singularName": "node", "namespaced": false, "kind": "Node",
-            "verbs": ["get", "list", "watch"],
+            "storageVersionHash": stored_as(1), "verbs": ["get", "list", "watch"],
         },
     ]);
     assert_eq!(list["resources"], expected);
@@ -87,6 +88,20 @@ fn a_kind_of_which_the_status_can_be_written_says_so_at_the_status_only() {
     let pods = &core["items"][0]["versions"][0]["resources"][0];
     assert_eq!(pods["verbs"], json!(["get", "list", "watch"]));
     assert_eq!(pods["subresources"][0]["verbs"], json!(["get", "patch", "update"]));
+}
+
+#[test]
+fn the_hash_of_the_stored_form_is_the_same_in_all_versions_and_for_good() {
+    let v1 = kind("example.com", "v1", "Lamp", "lamps", Scope::Namespaced);
+    let v2 = kind("example.com", "v2", "Lamp", "lamps", Scope::Namespaced);
+    let kept_as_v1 = Kind { stored_as: Arc::clone(&v1.stored_as), ..v2.clone() };
+    let hash = |kind: &Kind| {
+        let list = resource_list(&[Arc::new(kind.clone())], "example.com", &kind.resource.version).unwrap();
+        list["resources"][0]["storageVersionHash"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(hash(&v1), "sxdnvREpw4o=");
+    assert_eq!(hash(&kept_as_v1), hash(&v1));
+    assert_ne!(hash(&v2), hash(&v1));
 }
 
 #[test]

@@ -23,6 +23,12 @@ const UNSERVED: &[(&str, &str, &str, &str)] = &[
     ("", "pods", "binding", "nothing here schedules Pods: rules of placement say what goes to which node"),
     (
         "",
+        "namespaces",
+        "finalize",
+        "a namespace goes by itself when it is empty: take the finalizers off what is left in it",
+    ),
+    (
+        "",
         "serviceaccounts",
         "token",
         "no tokens of ServiceAccounts are handed out: use a certificate of an operator",

@@ -403,7 +403,9 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
     if let Some(schema) = kind.schema.as_deref() {
         causes.extend(schema::validate_change(schema, old.map(Object::fields), object.fields()));
     }
-    causes.retain(|cause| part.is_about(&cause.field));
+    // A status may be taken away: it is held against its own schema alone.
+    let no_status = part == Part::Status && !object.fields().contains_key("status");
+    causes.retain(|cause| part.is_about(&cause.field) && !(no_status && cause.field == "status"));
     #[cfg(feature = "cloud")]
     if let Some(schema) = kind.schema.as_deref().filter(|schema| schema.ruled) {
         check_own_rules(kind, schema, old, object, &mut causes);
@@ -652,6 +654,7 @@ mod tests {
                 check(&must, Part::Status, Some(&old), json!({"spec": {}, "status": {"phase": "x"}})),
                 ""
             );
+            assert_eq!(check(&must, Part::Status, Some(&old), json!({"spec": {}})), "");
             let refused = check(&optional, Part::Status, Some(&old), json!({"spec": {}, "status": {}}));
             assert!(
                 refused.contains("status.phase: Required value") && !refused.contains("spec"),
