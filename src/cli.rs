@@ -48,7 +48,7 @@ pub use resolve::Kinds;
 
 use crate::api::ClientError;
 use crate::object::Status;
-use crate::process::chain;
+use crate::process::{chain, systemd};
 use crate::store::durable::FileError;
 
 /// The arguments make no sense (`EX_USAGE`).
@@ -155,7 +155,10 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
                     "hint: run the command as root or as a member of the group that owns the socket"
                 )
             }
-            _ => writeln!(err, "hint: is {} running? see: systemctl status {}", peer.name, peer.unit),
+            _ if systemd::manages() => {
+                writeln!(err, "hint: is {} running? see: systemctl status {}", peer.name, peer.unit)
+            }
+            _ => writeln!(err, "hint: is {} running?", peer.name),
         };
     }
     error.exit_code()
@@ -183,8 +186,11 @@ mod tests {
         assert_eq!(code, EXIT_UNAVAILABLE);
         assert_eq!(
             text,
-            "error: cannot connect to unix:/run/edgesync/agent.sock: entity not found\n\
-             hint: is the agent running? see: systemctl status edgesync.service\n"
+            format!(
+                "error: cannot connect to unix:/run/edgesync/agent.sock: entity not found\n\
+                 hint: is the agent running?{}\n",
+                if systemd::manages() { " see: systemctl status edgesync.service" } else { "" }
+            )
         );
         assert!(reported(&connect(io::ErrorKind::PermissionDenied)).1.contains("group"));
     }

@@ -25,6 +25,7 @@ pub mod durable;
 pub mod edge;
 pub mod engine;
 mod error;
+mod mark;
 pub mod migrate;
 pub mod reader;
 pub mod seal;

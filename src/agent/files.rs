@@ -618,6 +618,10 @@ impl Task {
             }
             Command::Ask(question, answer) => {
                 let said = match question {
+                    // Who never had rules has no helper either.
+                    Question::Show(role) if self.rules.is_empty() && self.told.is_none() => {
+                        Ok(ask::show(&Outcome::default(), role))
+                    }
                     Question::Show(role) => {
                         self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
                     }

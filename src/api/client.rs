@@ -72,6 +72,16 @@ pub enum ClientError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What answers does not speak HTTP.
+    #[error(
+        "what answers at {address} does not speak HTTP: if it is an API with TLS, its address begins with https://"
+    )]
+    NoHttp {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// No complete answer in time.
     #[error("{method} {path} at {address} was not answered within {} s", REQUEST_TIMEOUT.as_secs())]
     TimedOut {
@@ -303,6 +313,9 @@ impl Client {
     ) -> Result<(u16, Bytes), ClientError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| match self.refusal(&*source) {
             Some(source) => ClientError::Tls { address: self.address.clone(), source },
+            None if source.downcast_ref().is_some_and(hyper::Error::is_parse) => {
+                ClientError::NoHttp { address: self.address.clone(), source }
+            }
             None => ClientError::Exchange {
                 address: self.address.clone(),
                 method: method.clone(),
@@ -450,6 +463,24 @@ pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
 mod tests {
     use super::*;
     use crate::object::kinds;
+
+    /// A server of TLS answers whoever comes without with an alert (RFC 8446 section 6.2).
+    #[tokio::test]
+    async fn an_address_with_tls_that_is_taken_for_one_without_is_told() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        let serving = async {
+            let mut stream = listener.accept().await.unwrap().0;
+            let mut asked = [0; 4];
+            stream.read_exact(&mut asked).await.unwrap();
+            stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46").await.unwrap();
+        };
+        let client = Client::new(address);
+        let (answer, ()) = tokio::join!(client.get::<Value>("/version"), serving);
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("does not speak HTTP") && error.contains("https://"), "{error}");
+    }
 
     #[test]
     fn paths_follow_group_and_scope() {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Check, Examined, Finding, Look, chain};
 use crate::VERSION;
 use crate::api::{Address, Client, ClientError};
+use crate::process::systemd;
 use crate::store::edge::inspect;
 
 pub(super) const CHECK: Check = Check {
@@ -20,6 +21,9 @@ pub(super) const CHECK: Check = Check {
 
 /// Where the agent says how it is.
 pub(super) const STATUS: &str = "/edgesync/v1/status";
+
+/// What to do about an agent that is not the one of the configuration or the program.
+const RESTART: &str = "restart the agent";
 
 async fn look(examined: &mut Examined) -> Finding {
     let config = examined.config();
@@ -46,7 +50,7 @@ async fn look(examined: &mut Examined) -> Finding {
         }
         Err(ClientError::Connect { .. }) => Finding::warning(
             format!("the agent does not run: nobody answers at {shown}"),
-            "systemctl start edgesync",
+            if systemd::manages() { "systemctl start edgesync" } else { "start it: 'edgesync run'" },
         ),
         Err(error) => {
             let seen = format!("{shown} does not answer as an agent: {}", chain(&error));
@@ -60,11 +64,11 @@ fn answered(status: &Value, node: &str, socket: &str) -> Finding {
     let (running, is) = (text("/agent/version"), text("/node"));
     if is != node {
         let seen = format!("the agent at {socket} is that of node '{is}', the configuration says '{node}'");
-        return Finding::warning(seen, "systemctl restart edgesync");
+        return Finding::warning(seen, RESTART);
     }
     if running != VERSION {
         let seen = format!("the agent that runs is version {running}, this program is {VERSION}");
-        return Finding::warning(seen, "systemctl restart edgesync");
+        return Finding::warning(seen, RESTART);
     }
     let writing = text("/store/writing");
     if writing != "works" {
@@ -84,7 +88,7 @@ mod tests {
     async fn without_an_agent_its_start_is_recommended() {
         let bed = Bed::new("");
         let mut examined = bed.examined();
-        warned(look(&mut examined).await, "the agent does not run", "systemctl start");
+        warned(look(&mut examined).await, "the agent does not run", "start");
         assert!(!examined.agent_runs);
     }
 

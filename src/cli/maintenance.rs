@@ -100,7 +100,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
             return refused(
-                "the agent runs: stop it first, 'systemctl stop edgesync', or have it mend the database itself with 'edgesync verify --online'",
+                "the agent runs: stop it first, or have it mend the database itself with 'edgesync verify --online'",
             );
         }
         Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(&error))),

@@ -57,7 +57,7 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let (report, aside) = match inspect::restore(file, &path) {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
-            return refused("the cloud side runs: stop it first, 'systemctl stop edgesync-cloud'");
+            return refused("the cloud side runs: stop it first");
         }
         Err(error) => return refused(&format!("{} is not restored: {}", file.display(), chain(&error))),
     };

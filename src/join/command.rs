@@ -20,14 +20,13 @@ use super::settings;
 use super::token::Token;
 use crate::config::edge::Config;
 use crate::config::{self, BrokerUrl, CloudCoreUrl, ConfigErrors, JoinUrl, LinkType};
+use crate::process::systemd;
 use crate::tls::{Certificate, Client, Clock, HandshakeError, Identity, Key, TlsError, Trust};
 
 use before::{Before, Member};
 
 /// The configuration of the service.
 const USUAL_PATH: &str = "/etc/edgesync/edgesync.toml";
-/// This is there where systemd runs.
-const SYSTEMD: &str = "/run/systemd/system";
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -439,7 +438,7 @@ fn next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, config: &C
     let file = if is_usual { String::new() } else { format!(" --config {}", shown(named)) };
     let socket = &config.api.socket;
     let socket = if *socket == usual { String::new() } else { format!(" --socket {}", shown(socket)) };
-    let start = match (is_usual && Path::new(SYSTEMD).exists(), runs) {
+    let start = match (is_usual && systemd::manages(), runs) {
         (true, true) => ("systemctl restart edgesync".to_owned(), "the agent takes over the new identity"),
         (true, false) => {
             ("systemctl enable --now edgesync".to_owned(), "runs the agent, now and after each start")

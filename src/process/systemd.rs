@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,12 @@ const EXTEND_EVERY: Duration = Duration::from_secs(10);
 
 /// The exit code after a second SIGTERM or SIGINT: 128 + SIGINT, as shells show it.
 const EXIT_INTERRUPTED: i32 = 130;
+
+/// Whether systemd manages the services of this machine (sd_booted(3)).
+#[must_use]
+pub fn manages() -> bool {
+    Path::new("/run/systemd/system").exists()
+}
 
 /// Start-up is finished.
 pub fn ready(status: &str) {

@@ -15,6 +15,7 @@ use super::StoreError;
 use super::cloud::summary;
 use super::durable::with_suffix;
 use super::engine::{self, EngineOptions, Kind};
+use super::mark;
 use super::migrate::CACHE;
 use super::reader::{Generation, ReaderLimits, Readers};
 use super::writer::{Writer, WriterHooks, WriterLimits};
@@ -25,7 +26,7 @@ use crate::sync::cloud::Loaded;
 use crate::sync::message::Body;
 
 /// The mark of a cache: "esCa".
-const KIND: Kind = Kind { application_id: 0x6573_4361, migrations: CACHE };
+const KIND: Kind = Kind { application_id: mark::CACHE, migrations: CACHE };
 /// The most objects in one part of all that there is.
 const PART_ROWS: usize = 512;
 /// A part with so many bytes of bodies gets no more objects.

@@ -53,7 +53,11 @@ pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()
     });
-    written.map_err(FileError::tried("write", path))
+    written.map_err(|error| {
+        // Half a file is in the way of the next try.
+        drop(fs::remove_file(path));
+        FileError::tried("write", path)(error)
+    })
 }
 
 /// Makes an empty file for its owner only.

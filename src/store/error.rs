@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 
 use super::durable::FileError;
+use super::mark;
 
 /// The error beneath, shared: one failed commit answers every job of its group.
 pub type Cause = Arc<dyn Error + Send + Sync>;
@@ -38,7 +39,7 @@ pub enum StoreError {
         known: u32,
     },
     /// The file is the database of another program.
-    #[error("'{}' is a database of another program (application id {found:#x})", path.display())]
+    #[error("'{}' is {}", path.display(), mark::whose(*found))]
     Foreign {
         /// The database file.
         path: PathBuf,

@@ -124,7 +124,7 @@ async fn a_flipped_bit_is_found_by_verify_and_mended_by_repair() {
     assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
     let running = edgesync(&agent, &["repair"]).await;
     assert_eq!(running.status.code(), Some(1), "{}", said(&running));
-    assert!(said(&running).contains("systemctl stop edgesync"), "{}", said(&running));
+    assert!(said(&running).contains("the agent runs: stop it first"), "{}", said(&running));
     agent.stop().await;
 
     let mut bytes = std::fs::read(&agent.database).unwrap();
@@ -162,6 +162,25 @@ async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
     let bundle = site.path("bundle.tar.zst");
     let output = edgesync(&agent, &["support-bundle", bundle.to_str().unwrap()]).await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // Of one that finds no room nothing is left that would be in the way of the next.
+    let mut limited = Command::new("sh");
+    limited.args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 1; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_edgesync"),
+        "support-bundle",
+    ]);
+    let short = site.path("short.tar.zst");
+    limited.arg(&short).env("EDGESYNC_CONFIG", agent.config()).env("EDGESYNC_SOCKET", &agent.socket);
+    let limited = ended(limited).await;
+    assert_eq!(limited.status.code(), Some(1), "{}", said(&limited));
+    assert!(said(&limited).contains("File too large") && !short.exists(), "{}", said(&limited));
+
+    let files = edgesync(&agent, &["files"]).await;
+    assert_eq!(files.status.code(), Some(0), "{}", said(&files));
+    assert!(said(&files).contains("There are no rules, see docs/files.md"), "{}", said(&files));
+
     let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("README.txt") && text.contains("edge-1"), "{} bytes", bytes.len());

@@ -117,7 +117,7 @@ impl FrameBuffer {
         if self.bytes.len() < total {
             return Ok(None);
         }
-        check_flags(self.bytes[0])?;
+        check_flags(&self.bytes)?;
         if self.bytes[0] >> 4 == DISCONNECT && length < 2 {
             let frame = self.bytes.split_to(total);
             let code = frame.get(head).copied().unwrap_or(0);
@@ -156,7 +156,8 @@ fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, WireError> {
 }
 
 /// The lower half of the first byte is fixed for all types but PUBLISH, and rumqttc does not look.
-fn check_flags(first: u8) -> Result<(), WireError> {
+fn check_flags(packet: &[u8]) -> Result<(), WireError> {
+    let first = packet.first().copied().unwrap_or_default();
     let expected = match first >> 4 {
         PUBLISH => return Ok(()),
         AUTH => return Err(WireError::Malformed("extended authentication is not supported".into())),
@@ -166,7 +167,12 @@ fn check_flags(first: u8) -> Result<(), WireError> {
     if first & 0x0f == expected {
         return Ok(());
     }
-    Err(WireError::Malformed(format!("wrong flags in its first byte 0x{first:02x}")))
+    Err(WireError::Malformed(match packet {
+        [b'H', b'T', b'T', b'P', ..] => "it is an answer in HTTP: no MQTT broker is at this address".into(),
+        // An alert of TLS (RFC 8446 section 5.1).
+        [0x15, 0x03, ..] => "it is of TLS: the address is one for mqtts://".into(),
+        _ => format!("wrong flags in its first byte 0x{first:02x}"),
+    }))
 }
 
 /// Appends a packet; nothing is appended when it is larger than `limit` bytes or cannot be written.
@@ -245,6 +251,18 @@ mod tests {
 
     fn buffer(bytes: &[u8], limit: u32) -> FrameBuffer {
         FrameBuffer { bytes: BytesMut::from(bytes), limit: limit as usize }
+    }
+
+    #[test]
+    fn a_server_that_speaks_something_else_is_told_by_its_first_bytes() {
+        for (bytes, words) in [
+            (&[b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), &[b' '; 200]].concat()[..], "no MQTT broker"),
+            (b"\x15\x03\x03\x00\x02\x02\x46", "mqtts://"),
+            (b"\x21\x00", "wrong flags in its first byte 0x21"),
+        ] {
+            let error = buffer(bytes, 1 << 20).next().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     fn reason(bytes: &[u8]) -> DisconnectReasonCode {

@@ -18,13 +18,14 @@ use super::{CloudStore, OpenError, Shared, versions};
 use crate::store::StoreError;
 use crate::store::durable::with_suffix;
 use crate::store::engine::{self, EngineOptions, Kind};
+use crate::store::mark;
 use crate::store::migrate::CLOUD;
 use crate::store::reader::{Generation, ReaderLimits, Readers};
 use crate::store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use crate::store::writer::{Writer, WriterLimits};
 
 /// The mark of a cloud database: "esCl".
-pub(super) const KIND: Kind = Kind { application_id: 0x6573_436c, migrations: CLOUD };
+pub(super) const KIND: Kind = Kind { application_id: mark::CLOUD, migrations: CLOUD };
 
 /// How the cloud's store is opened.
 #[derive(Clone, Debug)]

@@ -10,12 +10,13 @@ use super::rows::Resources;
 use super::seals;
 use crate::store::StoreError;
 use crate::store::engine::Kind;
+use crate::store::mark;
 use crate::store::migrate;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::Totals;
 
 /// The mark of an edge database: "esyE".
-pub(super) const KIND: Kind = Kind { application_id: 0x6573_7945, migrations: migrate::EDGE };
+pub(super) const KIND: Kind = Kind { application_id: mark::AGENT, migrations: migrate::EDGE };
 
 /// What a salvage must not fall below, known from memory.
 #[derive(Debug, Default)]
