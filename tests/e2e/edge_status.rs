@@ -1,6 +1,8 @@
 //! The real kubectl changes the status of what a node holds: on the node, without the cloud.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::path::Path;
+
 use crate::kubectl;
 use crate::site;
 use kubectl::{Cluster, Edge};
@@ -136,27 +138,124 @@ async fn everything_else_is_refused_and_kinds_without_a_status_have_none() {
     assert_eq!(status.unwrap()["verbs"], json!(["get", "patch", "update"]));
 }
 
+/// A number of any length in Protocol Buffers.
+fn varint(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap());
+    bytes
+}
+
 /// A field of a message in Protocol Buffers that is a text or a message.
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
+fn field(number: usize, content: &[u8]) -> Vec<u8> {
+    [&varint(number << 3 | 2), &varint(content.len()), content].concat()
+}
+
+/// The fields of a message that has nothing but texts and messages.
+fn fields(mut message: &[u8]) -> Vec<(usize, &[u8])> {
+    let mut fields = Vec::new();
+    let number = |message: &mut &[u8]| {
+        let length = message.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        let (bytes, rest) = message.split_at(length);
+        *message = rest;
+        bytes.iter().rev().fold(0_usize, |number, byte| number << 7 | usize::from(byte & 0x7f))
+    };
+    while !message.is_empty() {
+        let key = number(&mut message);
+        assert_eq!(key & 7, 2);
+        let length = number(&mut message);
+        let (content, rest) = message.split_at(length);
+        fields.push((key >> 3, content));
+        message = rest;
+    }
+    fields
+}
+
+/// What a server encoded, as a client sends it that has read it on the node and insists on no version.
+fn as_sent(encoded: &[u8], namespace: &str) -> Vec<u8> {
+    let label = [field(1, b"edgesync.io/node"), field(2, NODE.as_bytes())].concat();
+    let metadata = [field(1, b"status"), field(3, namespace.as_bytes()), field(11, &label)].concat();
+    let envelope = fields(encoded.strip_prefix(b"k8s\0").unwrap()).into_iter().map(|(number, content)| {
+        if number != 2 {
+            return field(number, content);
+        }
+        let object = fields(content).into_iter();
+        let object = object.map(|(number, part)| field(number, if number == 1 { &metadata } else { part }));
+        field(2, &object.collect::<Vec<_>>().concat())
+    });
+    [b"k8s\0".to_vec(), envelope.collect::<Vec<_>>().concat()].concat()
+}
+
+/// A value without what says nothing.
+fn said(value: &Value) -> Value {
+    let nothing = [json!(null), json!({}), json!([]), json!(""), json!(0), json!(false)];
+    match value {
+        Value::Object(fields) => {
+            let said = fields.iter().map(|(name, value)| (name.clone(), said(value)));
+            Value::Object(said.filter(|(_, value)| !nothing.contains(value)).collect())
+        }
+        Value::Array(items) => items.iter().map(said).collect(),
+        other => other.clone(),
+    }
+}
+
+/// An object of each kind as a real server shows it, and as it encodes it.
+fn encoded_statuses() -> Vec<(Value, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/protobuf/status");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "bin"));
+    let read = |path: &Path| std::fs::read(path).unwrap();
+    files
+        .map(|path| (serde_json::from_slice(&read(&path.with_extension("json"))).unwrap(), read(&path)))
+        .collect()
 }
 
 /// Clients in Go write a status of a built-in kind as Protocol Buffers, and have no other way.
 #[tokio::test]
-async fn a_status_is_written_as_go_clients_write_it() {
-    let (edge, _cluster) = alone().await;
-    let pod = [field(1, &field(1, b"web")), field(2, &field(10, b"edge-1")), field(3, &field(1, b"Running"))];
-    let kind = [field(1, b"v1"), field(2, b"Pod")].concat();
-    let body = [b"k8s\0".to_vec(), field(1, &kind), field(2, &pod.concat())].concat();
-    let mut stream = UnixStream::connect(&edge.agent.socket).await.unwrap();
-    let head = format!(
-        "PUT /api/v1/namespaces/default/pods/web/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-         Content-Type: application/vnd.kubernetes.protobuf\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert_eq!(edge.get("pod/web")["status"]["phase"], "Running");
+async fn the_status_of_every_kind_is_written_as_go_clients_write_it() {
+    let cluster = Cluster::start().await;
+    let edge = Edge::start(&cluster, NODE).await;
+    let mut statuses = encoded_statuses();
+    // Theirs is the cloud's.
+    statuses.retain(|(object, _)| !["Namespace", "Node"].contains(&object["kind"].as_str().unwrap()));
+    let manifests = statuses.iter().map(|(object, _)| {
+        let mut metadata = json!({"name": "status", "labels": {"edgesync.io/node": NODE}});
+        metadata["namespace"] = object["metadata"]["namespace"].clone();
+        let (api_version, kind, spec) = (&object["apiVersion"], &object["kind"], &object["spec"]);
+        json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}).to_string()
+    });
+    cluster.apply(&manifests.collect::<Vec<_>>().join("\n---\n"));
+    cluster.cloud.in_sync(NODE, statuses.len() as u64).await;
+
+    for (object, encoded) in &statuses {
+        let (api_version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let root = if api_version.contains('/') { "apis" } else { "api" };
+        let place = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
+        let plural = kind.to_lowercase() + if kind.ends_with('s') { "es" } else { "s" };
+        let body = as_sent(encoded, namespace);
+        let mut stream = UnixStream::connect(&edge.agent.socket).await.unwrap();
+        let head = format!(
+            "PUT /{root}/{api_version}/{place}{plural}/status/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/vnd.kubernetes.protobuf\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{kind}: {answer}");
+        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(said(&answer["status"]), said(&object["status"]), "{kind}");
+    }
+    let told =
+        |status: &Value| status["outbox"].as_object().unwrap().values().all(|lane| lane["waiting"] == 0);
+    edge.agent.until("the cloud has the statuses", told).await;
+    for (object, _) in &statuses {
+        let kind = object["kind"].as_str().unwrap();
+        let stored = cluster.get(&format!("{kind}/status"));
+        assert_eq!(said(&stored["status"]), said(&object["status"]), "{kind}");
+    }
 }
