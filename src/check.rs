@@ -198,8 +198,11 @@ impl Examined {
                     let problem = format!("link.ca_file: {what}: {error}");
                     Unusable { problem, next: "correct it in the configuration" }.of_io(&error)
                 })?;
-                crate::tls::Certificate::all_from_pem(&what, &text)
-                    .map_err(|error| Unusable::identity(error.to_string()))?
+                // Whoever joins again has the same file in the configuration.
+                crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| Unusable {
+                    problem: format!("link.ca_file: {error}"),
+                    next: "put the certificate of the broker's authority there, in PEM",
+                })?
             }
             (None, Some(stored)) => stored.ca.clone(),
             (None, None) => return Err(Unusable::identity("nothing says which authority to believe")),

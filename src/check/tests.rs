@@ -183,6 +183,14 @@ fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
     let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
     assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
     assert_eq!(next, "correct it in the configuration");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
+    let path = file.path().display();
+    let bed = Bed::new(&format!("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"{path}\"\n"));
+    let Some(Err(unusable)) = bed.examined().tls() else { panic!() };
+    let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
+    assert!(seen.starts_with("link.ca_file: ") && seen.contains(&path.to_string()), "{seen}");
+    assert!(next.contains("authority") && !next.contains("--force"), "{next}");
     let Finding::Failed { next, .. } = failed(2) else { panic!() };
     assert!(next.contains("--force"), "{next}");
 }

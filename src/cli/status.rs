@@ -29,7 +29,10 @@ pub fn summary(status: &Value) -> String {
         text("/link/broker")
     );
     if !connected {
-        wrong.push("no connection to the cloud".to_owned());
+        wrong.push(match text("/link/cause") {
+            "" => "no connection to the cloud".to_owned(),
+            cause => format!("no connection to the cloud: {cause}"),
+        });
         let retry = status.pointer("/link/retryInSeconds").map_or_else(|| "?".to_owned(), cell);
         link.push_str(&format!(": {}; tries again within {retry} s", text("/link/cause")));
     }
@@ -94,7 +97,9 @@ pub fn summary(status: &Value) -> String {
     let database = number("/store/databaseBytes") + number("/store/walBytes");
     lines.push(("Database", format!("{}, {}", text("/store/writing"), size(database))));
     if let Some(until) = status.pointer("/identity/notAfter") {
-        lines.push(("Certificate", format!("{}, until {}", text("/identity/validity"), cell(until))));
+        // Only the cloud knows whether it has revoked it.
+        let judged = if connected { "" } else { " by its dates" };
+        lines.push(("Certificate", format!("{}{judged}, until {}", text("/identity/validity"), cell(until))));
         if let Some(failure) = status.pointer("/identity/renewalFailure").and_then(Value::as_str) {
             wrong.push(format!("the certificate could not be renewed: {failure}"));
         }
@@ -143,7 +148,12 @@ mod tests {
         let shown = summary(&healthy());
         assert!(shown.starts_with("All well:      yes\nNode:          edge-1, "), "{shown}");
         assert!(shown.lines().count() <= 10, "{shown}");
-        for line in ["In sync:       yes", "Objects:       3 held", "Database:      works, 4.0 KiB"] {
+        for line in [
+            "In sync:       yes",
+            "Objects:       3 held",
+            "Database:      works, 4.0 KiB",
+            "Certificate:   good, until 2027-11-21T10:00:00Z",
+        ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
         }
     }
@@ -161,7 +171,8 @@ mod tests {
         for words in [
             "All well:      no",
             "disconnected from mqtts://b:8883: nothing listens; tries again within 9.7 s",
-            "- no connection to the cloud\n",
+            "- no connection to the cloud: nothing listens\n",
+            "Certificate:   good by its dates, until 2027-11-21T10:00:00Z\n",
             "- ConfigMap plant/big is rejected, TooLarge: must be at most 9 bytes\n",
             "- less than 256 MiB are free\n",
             "confirm-deletions",

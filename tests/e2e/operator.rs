@@ -248,7 +248,7 @@ async fn nodes_are_told_apart_and_each_says_in_ten_lines_whether_all_is_well() {
     })
     .await;
     assert!(
-        shown.contains("- no connection to the cloud\n") && shown.contains("; tries again within "),
+        shown.contains("- no connection to the cloud: ") && shown.contains("; tries again within "),
         "{shown}"
     );
 }
