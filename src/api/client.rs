@@ -194,12 +194,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn lines(&self, path: &str, take: &mut dyn FnMut(&str) -> bool) -> Result<(), ClientError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange {
-            address: self.address.clone(),
-            method: Method::GET,
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| self.failure(&Method::GET, path, source);
         let request =
             self.request(&Method::GET, path, Bytes::new(), JSON).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
@@ -311,18 +306,7 @@ impl Client {
         body: Bytes,
         content_type: &'static str,
     ) -> Result<(u16, Bytes), ClientError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| match self.refusal(&*source) {
-            Some(source) => ClientError::Tls { address: self.address.clone(), source },
-            None if source.downcast_ref().is_some_and(hyper::Error::is_parse) => {
-                ClientError::NoHttp { address: self.address.clone(), source }
-            }
-            None => ClientError::Exchange {
-                address: self.address.clone(),
-                method: method.clone(),
-                path: path.to_owned(),
-                source,
-            },
-        };
+        let failed = |source| self.failure(&method, path, source);
         let request =
             self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
@@ -381,6 +365,23 @@ impl Client {
         let response = sender.send_request(request).await;
         *idle = Some(sender);
         Ok(response)
+    }
+
+    /// Why an exchange came to nothing.
+    fn failure(
+        &self,
+        method: &Method,
+        path: &str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    ) -> ClientError {
+        let address = self.address.clone();
+        match self.refusal(&*source) {
+            Some(source) => ClientError::Tls { address, source },
+            None if source.downcast_ref().is_some_and(hyper::Error::is_parse) => {
+                ClientError::NoHttp { address, source }
+            }
+            None => ClientError::Exchange { address, method: method.clone(), path: path.to_owned(), source },
+        }
     }
 
     /// What TLS says of a failed exchange: a server refuses a certificate when the handshake is over.

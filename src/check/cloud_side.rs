@@ -13,6 +13,7 @@ use super::{Finding, chain, size};
 use crate::api::{Address, Client, ClientError};
 use crate::config;
 use crate::config::cloud::{Config, StoreType};
+use crate::process::systemd;
 use crate::store::StoreError;
 use crate::store::cloud::{CloudError, inspect};
 use crate::store::durable::directory_of;
@@ -52,7 +53,10 @@ pub async fn run(config_path: &Path) -> Report {
                 ClientError::Connect { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
                     super::AS_ROOT
                 }
-                _ => "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud",
+                _ => systemd::advice(
+                    "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud",
+                    "start it, 'edgesync-cloud run', or look into its log",
+                ),
             };
             (Finding::failed(chain(&error), next), false)
         }

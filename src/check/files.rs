@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 
 use super::{Check, Examined, Finding, Look, ONE};
+use crate::process::systemd;
 
 pub(super) const CHECK: Check =
     Check { id: "files", title: "Files", needs: &["configuration"], limit: ONE, look: Look::Files(look) };
@@ -25,16 +26,24 @@ fn look(examined: &mut Examined) -> Finding {
         )),
         Err(error) => Finding::failed(
             format!("nobody writes files: the helper does not answer at {socket}: {error}"),
-            "systemctl enable --now edgesync-files.socket",
+            enable(),
         ),
     }
+}
+
+/// What to do about a helper that is not there.
+fn enable() -> &'static str {
+    systemd::advice(
+        "systemctl enable --now edgesync-files.socket",
+        "run 'edgesync files-helper' beside the agent, see docs/files.md",
+    )
 }
 
 fn judge(files: &Value) -> Finding {
     let count = |field: &str| files[field].as_u64().unwrap_or(0);
     let seen = format!("{} of {} objects are in effect", count("inEffect"), count("objects"));
     if let Some(problem) = files["problem"].as_str() {
-        return Finding::failed(format!("{seen}: {problem}"), "systemctl enable --now edgesync-files.socket");
+        return Finding::failed(format!("{seen}: {problem}"), enable());
     }
     match count("notInEffect") + count("conflicts") {
         0 => Finding::ok(seen),
@@ -56,7 +65,7 @@ mod tests {
         failed(
             judge(&files(0, 0, json!("the helper cannot be asked"))),
             "cannot be asked",
-            "edgesync-files.socket",
+            systemd::advice("systemctl enable --now edgesync-files.socket", "'edgesync files-helper'"),
         );
     }
 }

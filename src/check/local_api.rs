@@ -23,7 +23,9 @@ pub(super) const CHECK: Check = Check {
 pub(super) const STATUS: &str = "/edgesync/v1/status";
 
 /// What to do about an agent that is not the one of the configuration or the program.
-const RESTART: &str = "restart the agent";
+fn restart() -> &'static str {
+    systemd::advice("systemctl restart edgesync", "restart the agent")
+}
 
 async fn look(examined: &mut Examined) -> Finding {
     let config = examined.config();
@@ -50,7 +52,7 @@ async fn look(examined: &mut Examined) -> Finding {
         }
         Err(ClientError::Connect { .. }) => Finding::warning(
             format!("the agent does not run: nobody answers at {shown}"),
-            if systemd::manages() { "systemctl start edgesync" } else { "start it: 'edgesync run'" },
+            systemd::advice("systemctl start edgesync", "start it: 'edgesync run'"),
         ),
         Err(error) => {
             let seen = format!("{shown} does not answer as an agent: {}", chain(&error));
@@ -64,11 +66,11 @@ fn answered(status: &Value, node: &str, socket: &str) -> Finding {
     let (running, is) = (text("/agent/version"), text("/node"));
     if is != node {
         let seen = format!("the agent at {socket} is that of node '{is}', the configuration says '{node}'");
-        return Finding::warning(seen, RESTART);
+        return Finding::warning(seen, restart());
     }
     if running != VERSION {
         let seen = format!("the agent that runs is version {running}, this program is {VERSION}");
-        return Finding::warning(seen, RESTART);
+        return Finding::warning(seen, restart());
     }
     let writing = text("/store/writing");
     if writing != "works" {
@@ -88,7 +90,8 @@ mod tests {
     async fn without_an_agent_its_start_is_recommended() {
         let bed = Bed::new("");
         let mut examined = bed.examined();
-        warned(look(&mut examined).await, "the agent does not run", "start");
+        let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
+        warned(look(&mut examined).await, "the agent does not run", start);
         assert!(!examined.agent_runs);
     }
 

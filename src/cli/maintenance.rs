@@ -18,7 +18,7 @@ use crate::check as doctor;
 use crate::check::bundle;
 use crate::config;
 use crate::config::edge::Config;
-use crate::process::chain;
+use crate::process::{chain, systemd};
 use crate::store::StoreError;
 use crate::store::durable;
 use crate::store::edge::inspect::{self, Inspection, Schema};
@@ -99,9 +99,10 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let repaired = match result {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
-            return refused(
-                "the agent runs: stop it first, or have it mend the database itself with 'edgesync verify --online'",
-            );
+            let stop = systemd::advice("stop it first, 'systemctl stop edgesync'", "stop it first");
+            return refused(&format!(
+                "the agent runs: {stop}, or have it mend the database itself with 'edgesync verify --online'"
+            ));
         }
         Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(&error))),
     };

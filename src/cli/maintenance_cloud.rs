@@ -14,7 +14,7 @@ use super::output::size;
 use crate::check::{bundle, cloud_side};
 use crate::config;
 use crate::config::cloud::{Config, StoreType};
-use crate::process::chain;
+use crate::process::{chain, systemd};
 use crate::store::StoreError;
 use crate::store::cloud::CheckReport;
 use crate::store::cloud::CloudError;
@@ -57,7 +57,8 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let (report, aside) = match inspect::restore(file, &path) {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
-            return refused("the cloud side runs: stop it first");
+            let stop = systemd::advice("stop it first, 'systemctl stop edgesync-cloud'", "stop it first");
+            return refused(&format!("the cloud side runs: {stop}"));
         }
         Err(error) => return refused(&format!("{} is not restored: {}", file.display(), chain(&error))),
     };

@@ -5,17 +5,18 @@ use serde_json::{Number, Value};
 /// Whole numbers beyond have no exact form (2^53).
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
+/// The whole number that this one is, if it is one and exact.
+#[allow(clippy::cast_possible_truncation, reason = "whole, and less than 2^53")]
+pub(crate) fn whole(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < EXACT).then_some(number as i64)
+}
+
 /// Makes `1` of `1.0` and `1000` of `1e3`, wherever they stand. To a client in Go that reads an object and writes it again,
 /// they are the same.
 pub(crate) fn shorten(value: &mut Value) {
     match value {
         Value::Number(number) => {
-            if let Some(float) = number.as_f64().filter(|_| number.is_f64())
-                && float.fract() == 0.0
-                && float.abs() < EXACT
-            {
-                #[allow(clippy::cast_possible_truncation, reason = "whole, and less than 2^53")]
-                let whole = float as i64;
+            if let Some(whole) = number.as_f64().filter(|_| number.is_f64()).and_then(whole) {
                 *number = Number::from(whole);
             }
         }

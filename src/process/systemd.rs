@@ -32,6 +32,12 @@ pub fn manages() -> bool {
     Path::new("/run/systemd/system").exists()
 }
 
+/// What is advised: a command where [systemd manages](manages) the services, and something else elsewhere.
+#[must_use]
+pub fn advice<'a>(command: &'a str, elsewhere: &'a str) -> &'a str {
+    if manages() { command } else { elsewhere }
+}
+
 /// Start-up is finished.
 pub fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);

@@ -25,7 +25,7 @@ use crate::sync::change::Uid;
 use crate::sync::cloud::Loaded;
 use crate::sync::message::Body;
 
-/// The mark of a cache: "esCa".
+/// What a cache is.
 const KIND: Kind = Kind { application_id: mark::CACHE, migrations: CACHE };
 /// The most objects in one part of all that there is.
 const PART_ROWS: usize = 512;

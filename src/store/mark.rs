@@ -1,10 +1,10 @@
 //! The mark of a database file, SQLite's application id: it says whose it is. Pure.
 
-/// That of the database of an agent.
+/// That of the database of an agent: "esyE".
 pub(super) const AGENT: i32 = 0x6573_7945;
-/// That of the database of the cloud side.
+/// That of the database of the cloud side: "esCl".
 pub(super) const CLOUD: i32 = 0x6573_436c;
-/// That of the cache of a replica over a Kubernetes cluster.
+/// That of the cache of a replica over a Kubernetes cluster: "esCa".
 pub(super) const CACHE: i32 = 0x6573_4361;
 
 /// What a file with a mark is.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Limits, ListType, MICRO_TIME, PatchStrategy, Schema, TIME, Type};
 use crate::object::Gather as _;
+use crate::object::number::whole;
 
 /// The schema in the vocabulary of OpenAPI v3, with everything in place (there are no references). Descends as
 /// deep as the schema, whose depth is bounded where it is read.
@@ -159,13 +160,7 @@ fn texts(texts: &[Arc<str>]) -> Vec<Value> {
 
 /// A number without a fraction is written without one.
 fn number(number: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    // Within this range the cast is exact.
-    if number.fract() == 0.0 && number.abs() < EXACT {
-        Value::from(number as i64)
-    } else {
-        Value::from(number)
-    }
+    whole(number).map_or_else(|| Value::from(number), Value::from)
 }
 
 #[cfg(test)]

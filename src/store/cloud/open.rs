@@ -24,7 +24,7 @@ use crate::store::reader::{Generation, ReaderLimits, Readers};
 use crate::store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use crate::store::writer::{Writer, WriterLimits};
 
-/// The mark of a cloud database: "esCl".
+/// What a cloud database is.
 pub(super) const KIND: Kind = Kind { application_id: mark::CLOUD, migrations: CLOUD };
 
 /// How the cloud's store is opened.

@@ -15,7 +15,7 @@ use crate::store::migrate;
 use crate::sync::digest::{Digest, Epoch};
 use crate::sync::replica::Totals;
 
-/// The mark of an edge database: "esyE".
+/// What an edge database is.
 pub(super) const KIND: Kind = Kind { application_id: mark::AGENT, migrations: migrate::EDGE };
 
 /// What a salvage must not fall below, known from memory.

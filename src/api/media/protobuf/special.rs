@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::wire::{Decoded, Parts};
+use crate::object::number::whole;
 use crate::object::time::{rfc3339, rfc3339_micros};
 
 /// The year 0, before which RFC 3339 has no times, in seconds.
@@ -68,10 +69,8 @@ pub(super) fn int32(number: u64) -> i32 {
 
 /// A number of double precision; without a fraction if it has none.
 pub(super) fn double(number: f64) -> Decoded<Value> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.fract() == 0.0 && number.abs() < EXACT {
-        // Within this range the cast is exact.
-        return Ok((number as i64).into());
+    if let Some(whole) = whole(number) {
+        return Ok(whole.into());
     }
     let number = serde_json::Number::from_f64(number).ok_or("a number is not finite")?;
     Ok(Value::Number(number))
